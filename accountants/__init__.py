@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from privkit.accountants.ledger_file import LedgerError, LedgerFile
     from privkit.accountants.region import Region
     from privkit.accountants.table import mechanism_of
-    from privkit.certificate import Certificate
+    from privkit.shared.certificate import Certificate
 
 __all__ = [
     "ACCOUNTANTS",

@@ -19,8 +19,8 @@ from privkit.accountants.bounds.renyi_composition import renyi_bound
 from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
-from privkit.array import Array
-from privkit.certificate import Certificate
+from privkit.shared.array import Array
+from privkit.shared.certificate import Certificate
 
 _SMALLEST = 5e-324
 """Smallest positive float."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privkit.certificate import Certificate, Relation, Unit
+from privkit.shared.certificate import Certificate, Relation, Unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
-from privkit.certificate import Certificate
+from privkit.shared.certificate import Certificate
 
 Parameter = Literal["sigma", "rounds", "group"]
 _TOLERANCE = 1e-6

@@ -25,7 +25,7 @@ from privkit.accountants.spec.parts import Poisson, PrivateUpdates
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, PatchBall
 from privkit.accountants.spec.shift import laplace_parts, laplace_shift
-from privkit.array import Array
+from privkit.shared.array import Array
 
 
 def steps(mechanism: SplitMechanism) -> Steps:

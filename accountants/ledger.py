@@ -23,8 +23,8 @@ from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
-from privkit.certificate import Certificate
 from privkit.constraints import Checked, Positive
+from privkit.shared.certificate import Certificate
 
 _MECHANISM = ', "mechanism": '
 

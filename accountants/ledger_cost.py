@@ -18,7 +18,7 @@ from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.accountants.spec.secrets import has_secrets
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Counts = Mapping[SplitMechanism, tuple[int, int]]
 """One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""

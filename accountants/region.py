@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from privkit.accountants import compile as compiled
 from privkit.accountants.bounds.truncated_renyi import TruncatedRenyiBound
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.array import Array
-from privkit.limits import PRIORS, Limits
+from privkit.shared.array import Array
+from privkit.shared.limits import PRIORS, Limits
 
 NODES = 257
 """Values of ε behind a region."""

@@ -91,7 +91,7 @@ ATTACKS: dict[str, str] = {
     "unsplit": "privkit.attacks.inversion.unsplit:UnSplit",
     "white_box": "privkit.attacks.inversion.white_box:WhiteBox",
 }
-"""Name -> "module:object" of every attack; `privkit.registry` looks names up here and in entry points."""
+"""Name -> "module:object" of every attack; `privkit.parts.registry` looks names up here and in entry points."""
 
 __all__ += [target.partition(":")[2] for target in ATTACKS.values()]
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, Never, Protocol, TypeVar
 
 from torch import Generator, Tensor
 
-from privkit.threat_models import ThreatModel
+from privkit.shared.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):

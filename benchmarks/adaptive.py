@@ -33,7 +33,7 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.reports.tables import interval
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
 from privkit.wire.channel import black_box_query, record

@@ -21,7 +21,7 @@ from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.auditing.independent import epsilon_independent
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import epsilon_one_run_curve, planned_guesses
-from privkit.array import Array
+from privkit.shared.array import Array
 
 TABLE = Path(__file__).parent / "results" / "auditor" / "bounds.csv"
 DELTA, SURE = 1e-5, 0.95

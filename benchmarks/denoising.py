@@ -21,7 +21,7 @@ from run import machine
 from privkit.audit.run import run_audit
 from privkit.papers import paper
 from privkit.papers.accurate_sl.effects import bounds_of, needed
-from privkit.settings import read_toml, resolve
+from privkit.settings.resolve import read_toml, resolve
 
 MEASURED = paper("accurate_sl").folder / "measured.jsonl"
 

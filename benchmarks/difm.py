@@ -21,7 +21,7 @@ from privkit.audit.run import run_audit
 from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.papers import paper
 from privkit.reports.schema import Row
-from privkit.settings import read_toml, resolve
+from privkit.settings.resolve import read_toml, resolve
 
 RESULTS = Path(__file__).parent / "results" / "tables"
 EXPERIMENT = paper("patch_shuffling").folder / "experiments" / "table_3_small.toml"

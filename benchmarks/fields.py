@@ -22,7 +22,7 @@ from privkit.audit.order_scores import true_arrangement
 from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.domains.tables.criteo import Criteo
 from privkit.models import DIFM
-from privkit.registry import parse
+from privkit.parts.registry import parse
 
 DEFENSES = (
     "none",

@@ -38,7 +38,7 @@ from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, train
 from privkit.wire.channel import black_box_query, record
 

@@ -24,7 +24,7 @@ from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 
 RUNS = Path(__file__).parent / "results" / "labels" / "inference.jsonl"
 SETTINGS = {

@@ -32,7 +32,7 @@ from privkit.models.lenet import LENET5
 from privkit.reports.page import standalone
 from privkit.reports.scores import Told, score_charts
 from privkit.reports.tables import interval
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol, evaluate
 from privkit.wire.transcript import Transcript

@@ -40,7 +40,7 @@ from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.defenses import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.images.domain import Images
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.training import Clients, SplitProtocol, split_round
 
 TABLE = Path(__file__).parent / "results" / "gpu" / "limits.csv"

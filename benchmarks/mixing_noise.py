@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import torch
 
 from privkit.audit.run import run_audit
-from privkit.config import AuditConfig
-from privkit.settings import resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 
 TABLE = Path(__file__).parent / "results" / "mixing" / "trainable.csv"
 SETTINGS = (

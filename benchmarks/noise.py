@@ -33,7 +33,7 @@ from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.models.cnn import CNN
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.reports.tables import interval
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.training import Clients, TrainingSpec, evaluate, train

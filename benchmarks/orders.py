@@ -52,8 +52,8 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
-from privkit.registry import parse
-from privkit.settings import resolve
+from privkit.parts.registry import parse
+from privkit.settings.resolve import resolve
 
 RESULTS = Path(__file__).parent / "results" / "orders"
 RUNS, POSITIONS, MESSAGE = (RESULTS / f"{name}.jsonl" for name in ("joint", "positions", "message"))

@@ -24,7 +24,7 @@ from strongest import Clock
 
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 
 RUNS = Path(__file__).parent / "results" / "tokens"
 FILES = {"order": "runs.jsonl", "passes": "passes.jsonl"}

@@ -24,10 +24,10 @@ from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
-from privkit.quick_attacks import TABLE
 from privkit.reports.frontier import RECOVERY
 from privkit.reports.strongest import NAMES
 from privkit.reports.tables import FLOOR_NAMES, interval
+from privkit.settings.quick_attacks import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"

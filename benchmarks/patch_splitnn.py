@@ -27,7 +27,6 @@ from privkit.audit.cell import run_cell
 from privkit.audit.seed_data import prepare
 from privkit.audit.seed_intervals import RANGES, over_values
 from privkit.audit.worker import pick_device
-from privkit.config import AuditConfig
 from privkit.domains.images.domain import Images
 from privkit.metrics.perception import Perception
 from privkit.models.patch_splitnn import PatchSplitNN
@@ -37,7 +36,8 @@ from privkit.run.ingredients import ingredients
 from privkit.run.plan import plan
 from privkit.run.progress import Silent
 from privkit.run.provenance import circumstances, manifest
-from privkit.settings import resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 
 RESULTS = Path(__file__).parent / "results" / "patches"
 FIGURE = Path(__file__).parents[1] / "docs" / "storages.svg"

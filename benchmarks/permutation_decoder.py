@@ -26,7 +26,7 @@ from privkit.audit.seed_intervals import over_values
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.reports.tables import interval
 
 

@@ -4,7 +4,7 @@
 
 Each cell is one defense under its natural protocol, one attack and one seed, on the embedded digits. A finished cell is
 a line of `benchmarks/results/strongest/runs.jsonl`; the same command goes on with those that are missing. From these
-lines follows the table of `--attack auto`, `privkit/quick_attacks.csv`, which this command writes, too.
+lines follows the table of `--attack auto`, `privkit/settings/quick_attacks.csv`, which this command writes, too.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from run import machine
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.audit.seed_intervals import RANGES, over_values
-from privkit.config import AuditConfig
 from privkit.defenses import DEFENSES
-from privkit.quick_attacks import GENERAL, MODELS, TABLE
 from privkit.reports.schema import Row
 from privkit.reports.strongest import falls
 from privkit.run.progress import Silent
-from privkit.settings import resolve
-from privkit.threat_models import INCLUDES, ThreatModel
+from privkit.settings.config import AuditConfig
+from privkit.settings.quick_attacks import GENERAL, MODELS, TABLE
+from privkit.settings.resolve import resolve
+from privkit.shared.threat_models import INCLUDES, ThreatModel
 
 RUNS = Path(__file__).resolve().parent / "results" / "strongest" / "runs.jsonl"
 BUDGET = "quick:private=1000,auxiliary=1000,test=200,victims=50,epochs=3,attack_doublings=0"

@@ -25,7 +25,7 @@ from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.training import Clients, SplitProtocol, TrainingSpec, train
 
 SHAPE, CLASSES = (3, 32, 32), 10

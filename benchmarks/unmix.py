@@ -27,7 +27,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation, score
 from privkit.audit.seed_intervals import RANGES
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import black_box_query, record, shared_lower
 

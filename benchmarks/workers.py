@@ -17,15 +17,15 @@ from typing import Literal
 
 import torch
 
-from privkit.config import AuditConfig
+from privkit.files.storage import make_folder, write_record
 from privkit.reports.schema import Row
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import manifest
 from privkit.run.queue import Queue, work
 from privkit.run.records import TRAINED
-from privkit.settings import resolve
-from privkit.storage import make_folder, write_record
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from privkit.audit.attack import Attacked, attack
     from privkit.audit.compare import compare
     from privkit.audit.run import AuditRun, run_audit
-    from privkit.config import AuditConfig
     from privkit.recording.recorder import Recorder
+    from privkit.settings.config import AuditConfig
 
 __version__ = "0.1.0"
 __all__ = ["Attacked", "AuditConfig", "AuditRun", "Recorder", "__version__", "attack", "compare", "run_audit"]

@@ -21,7 +21,7 @@ def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
         targets: "module:object" of further public names.
 
     >>> lazy("privkit")("AuditConfig").__module__
-    'privkit.config'
+    'privkit.settings.config'
     """
     further = {target.partition(":")[2]: target.partition(":")[0] for target in targets}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,8 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
     from privkit.audit.run import AuditRun
-    from privkit.certificate import Certificate
-    from privkit.empirical_bound import EmpiricalBound
-
-_COORDINATES, _FAR = 16, 1e3
+    from privkit.shared.certificate import Certificate
+    from privkit.shared.empirical_bound import EmpiricalBound
 
 
 def assert_claim_stands(
@@ -51,7 +48,7 @@ def assert_claim_stands(
             fewer than two canaries, or a release is not finite or not one row a record.
 
     >>> import torch
-    >>> from privkit.certificate import Certificate
+    >>> from privkit.shared.certificate import Certificate
     >>> def noisy(records, generator):
     ...     return records.clamp(0, 1)[:, :1] + 5 * torch.randn(len(records), 1, generator=generator)
     >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
@@ -59,6 +56,8 @@ def assert_claim_stands(
     False
     """
     __tracebackhide__ = True
+    from privkit.laws.canaries import against_canaries
+
     bound = against_canaries(
         mechanism, certificate, neighbors=neighbors, canaries=canaries, confidence=confidence, seed=seed
     )
@@ -67,60 +66,6 @@ def assert_claim_stands(
     if bound.idle:
         raise AssertionError(f"{bound.statement}; a test that cannot fail tells nothing: take more canaries")
     return bound
-
-
-def against_canaries(
-    mechanism: Callable[[Tensor, Generator], Tensor],
-    certificate: Certificate,
-    *,
-    neighbors: tuple[Tensor, Tensor] | None = None,
-    canaries: int = 2_000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> EmpiricalBound:
-    """What canaries show of a claimed ε; see `assert_claim_stands`, which fails if they refute it."""
-    import torch
-
-    from privkit.audit.claims import audit_one_run, claimed_family
-
-    if certificate.epsilon == inf:
-        raise ValueError("the certificate claims no ε, so there is nothing to test; give one that does")
-    if certificate.relation == "add_or_remove_one" and neighbors is None:
-        raise ValueError(
-            "the claim is about adding or removing a record, and the default neighbors replace one; give neighbors: a "
-            "record, and the one that your mechanism takes for none, such as zeros"
-        )
-    if canaries < 2:
-        raise ValueError(f"canaries must be at least 2, got {canaries}; take thousands, since few can refute nothing")
-    generator = torch.Generator().manual_seed(seed)
-    far = torch.full((_COORDINATES,), _FAR)
-    present, absent = neighbors if neighbors is not None else (far, -far)
-
-    def released(coins: Tensor) -> Tensor:
-        where = coins.view(-1, *[1] * present.dim())
-        rows = mechanism(torch.where(where, present, absent), generator)
-        if rows.shape[:1] != coins.shape or not bool(rows.isfinite().all()):
-            raise ValueError(
-                f"the mechanism must release one finite row for each of {len(coins)} records, got shape "
-                f"{list(rows.shape)}{'' if bool(rows.isfinite().all()) else ' with NaN or infinity'}"
-            )
-        return rows.flatten(1).double()
-
-    own = torch.arange(2 * canaries) % 2 == 0
-    rows = released(own)
-    sides = rows[own], rows[~own]
-    (mean, other), spread = [side.mean(0) for side in sides], sum(side.var(0) for side in sides) / 2
-    direction = (mean - other) / (spread + 1e-12 * (1 + rows.var(0)))
-    coins = torch.rand(canaries, generator=generator) < 0.5
-    scores = (released(coins) - (mean + other) / 2) @ direction
-    return audit_one_run(
-        scores.numpy(),
-        coins.numpy(),
-        certificate,
-        confidence=confidence,
-        family=claimed_family(certificate, None),
-        independent=True,
-    )
 
 
 def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:

@@ -13,7 +13,6 @@ if __name__ != "privkit.reports":
     raise ImportError("import privkit.reports, not reports: this folder is a part of the privkit package")
 
 if TYPE_CHECKING:
-    from privkit.interval import Interval
     from privkit.reports.answers import answers_table, orders_table
     from privkit.reports.budget_curves import BudgetCurve
     from privkit.reports.budgets import BudgetRow, budget_table
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     )
     from privkit.reports.tables import Table, summary_table, table
     from privkit.reports.verdict import Judgement, Verdict, judge
+    from privkit.shared.interval import Interval
 
 __all__ = [
     "SCHEMA_VERSION",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privkit.empirical_bound import EmpiricalBound
 from privkit.reports.schema import Row
 from privkit.reports.tables import UNKNOWN, Table, interval
+from privkit.shared.empirical_bound import EmpiricalBound
 
 HEADERS = (
     "defense",

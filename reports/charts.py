@@ -9,7 +9,7 @@ from math import ceil, floor, isfinite, log10
 import numpy as np
 from numpy.typing import ArrayLike
 
-from privkit.interval import Interval
+from privkit.shared.interval import Interval
 
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46
 """Margins of a chart's panel, for ticks and labels, in units of the sheet."""

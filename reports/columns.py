@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
-from privkit.interval import Interval
 from privkit.reports import escape
 from privkit.reports.schema import Costs, Row, Summary
+from privkit.shared.interval import Interval
 
 if TYPE_CHECKING:
     from privkit.reports.verdict import Verdict

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privkit.interval import Interval
 from privkit.reports.schema import Frozen
 from privkit.reports.tables import UNKNOWN, Table, interval
+from privkit.shared.interval import Interval
 
 
 class Difference(Frozen):

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 
-from privkit.interval import Interval
 from privkit.reports.columns import csv_text
 from privkit.reports.schema import Row, Summary
 from privkit.reports.strongest import FLOORS, NAMES
 from privkit.reports.tables import FLOOR_NAMES, Table, interval
+from privkit.shared.interval import Interval
 
 RECOVERY = ("ssim", "token_accuracy", "cells")
 """What is recovered of images, token sequences and table rows; larger values give more away."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
 
-from privkit.interval import Interval
 from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
-from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
+from privkit.shared.interval import Interval
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")

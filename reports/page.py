@@ -24,7 +24,7 @@ from privkit.reports.scores import Told, score_charts
 from privkit.reports.strongest import NAMES
 from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
-from privkit.threat_models import THREAT_MODELS, shown
+from privkit.shared.threat_models import THREAT_MODELS, shown
 
 Write = Callable[[Path, bytes], None]
 

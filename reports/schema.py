@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from privkit.certificate import Certificate
-from privkit.empirical_bound import EmpiricalBound
-from privkit.interval import Interval
-from privkit.limits import Limits
+from privkit.shared.certificate import Certificate
+from privkit.shared.empirical_bound import EmpiricalBound
+from privkit.shared.interval import Interval
+from privkit.shared.limits import Limits
 
 SCHEMA_VERSION = 8
 """Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
@@ -154,7 +154,10 @@ class Row(Frozen):
         Field(description="what the adversary may hold beside the release, by `privkit.attacks.base.known_to`"),
     ] = ()
     threat_model: Annotated[
-        str, Field(description="one of `privkit.threat_models`, by what the adversary really had; empty in older rows")
+        str,
+        Field(
+            description="one of `privkit.shared.threat_models`, by what the adversary really had; empty in older rows"
+        ),
     ] = ""
     parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
     auxiliary: Annotated[str, Field(description="where the adversary's own records come from")]

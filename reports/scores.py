@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.limits import Limits
 from privkit.reports.charts import Chart, Scale, Shape, panel, points
+from privkit.shared.limits import Limits
 
 _BINS = 30
 _SHOWN = (0.5, 99.5)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from privkit.certificate import Certificate
-from privkit.interval import Interval
 from privkit.reports.charts import Chart, curve
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.schema import Provenance, Row, Summary
 from privkit.reports.strongest import Strongest, strongest
 from privkit.reports.threats import ThreatVerdict
+from privkit.shared.certificate import Certificate
+from privkit.shared.interval import Interval
 
 CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
 """The control experiments, which stand before findings."""

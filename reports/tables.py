@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privkit.interval import Interval
 from privkit.reports import escape
 from privkit.reports.columns import OWN, START
 from privkit.reports.origins import origins
 from privkit.reports.schema import Metrics, Row, Summary
+from privkit.shared.interval import Interval
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from privkit.interval import Interval
 from privkit.reports.columns import START, csv_text
 from privkit.reports.schema import Frozen, Row, Summary
 from privkit.reports.strongest import FLOORS, NAMES, beyond_guesses, deciding, distance, falls
 from privkit.reports.tables import FLOOR_NAMES, Table, interval
 from privkit.reports.verdict import CLAIM, DECLARED
-from privkit.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
+from privkit.shared.interval import Interval
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 Outcome = Literal["falls", "holds", "not_shown", "not_applicable", "not_tried"]
 

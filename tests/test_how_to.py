@@ -17,7 +17,6 @@ import torch
 from torch import Generator, nn
 from typer.testing import CliRunner
 
-from privkit import early
 from privkit.accountants import answer, compile
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise
@@ -28,7 +27,8 @@ from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.laws.parts import laws as every_law
-from privkit.registry import describe, load, parse, table
+from privkit.parts.registry import describe, load, parse, table
+from privkit.settings import early
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "how-to" / "add-a-part.md").read_text("utf-8")
@@ -122,7 +122,7 @@ def test_each_part_is_listed_documented_and_sourced(kind: str) -> None:
     summary = {entry["name"]: entry["summary"] for entry in describe(kind)}[PARTS[kind]]
     shown = CliRunner().invoke(app, ["list", kind]).output
     assert re.search(rf"  {PARTS[kind]} .*{re.escape(summary)}", shown)
-    registry = laws("test_registry.py")
+    registry = laws("parts/test_registry.py")
     assert (kind, PARTS[kind]) in registry.NAMES
     registry.test_everything_has_a_docstring_with_its_source(kind, PARTS[kind])
     if kind != "bounds":

@@ -16,7 +16,7 @@ from privkit.accountants import answer
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Ball
-from privkit.certificate import Certificate
+from privkit.shared.certificate import Certificate
 from privkit.testing import assert_audit, assert_claim_stands
 
 pytest_plugins = ["pytester"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         planned_guesses,
     )
     from privkit.accountants.auditing.rates import auroc
-    from privkit.empirical_bound import EmpiricalBound
+    from privkit.shared.empirical_bound import EmpiricalBound
 
 __all__ = [
     "Approximate",

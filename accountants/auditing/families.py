@@ -16,7 +16,7 @@ from privkit.accountants.bounds import gaussian
 from privkit.accountants.calibration import scaled
 from privkit.accountants.region import Region, region
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.array import Array
+from privkit.shared.array import Array
 
 LARGEST = 64.0
 """A bound beyond this strength is given as this: e^(μ²/2) has no meaning left."""

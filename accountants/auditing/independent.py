@@ -12,7 +12,7 @@ from privkit.accountants.auditing.base import levels
 from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
 from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split
 from privkit.accountants.auditing.score_cuts import Cuts, scores, upper
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.empirical_bound import EmpiricalBound
 
 Test = Literal["errors", "rates"]
 _METHOD = {

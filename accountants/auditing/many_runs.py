@@ -9,8 +9,8 @@ from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
 from privkit.accountants.auditing.score_cuts import Cuts, lower, scores, upper
-from privkit.array import Array
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.array import Array
+from privkit.shared.empirical_bound import EmpiricalBound
 
 _METHOD = "Clopper–Pearson limits of both error rates"
 

@@ -12,8 +12,8 @@ from scipy.special import bdtr, bdtrc
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.score_cuts import Cuts, halved, lower, scores
-from privkit.array import Array
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.array import Array
+from privkit.shared.empirical_bound import EmpiricalBound
 
 _UNLIKELY_COINS = 1e-9
 """Probability under fair coins below which `epsilon_one_run` refuses a split into members and non-members."""

@@ -12,7 +12,7 @@ from privkit.accountants import validate
 from privkit.accountants.auditing.families import Family, Gaussian, Rates, largest_rejected, stated
 from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, numbers
 from privkit.accountants.auditing.score_cuts import scores
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.empirical_bound import EmpiricalBound
 
 _SHARES, _PLANNED = 16, 1e-2
 """Shares of guesses that a plan compares, and how closely."""

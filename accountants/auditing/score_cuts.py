@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Counts = NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair
 from privkit.accountants.bounds.subsampling import numbers
-from privkit.array import Array
+from privkit.shared.array import Array
 
 _LARGEST_ORDER = 256
 """Highest order of the Rényi curve; its moments take time proportional to the square."""

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from privkit.array import Array
+from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLarge, Parts, dot, moments
-from privkit.array import Array
+from privkit.shared.array import Array
 
 _UNSEEN = 4e-261
 """Above e^−600: what all masses below that can add to δ."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf, erfcx, log_ndtr, ndtr
 
-from privkit.array import Array
+from privkit.shared.array import Array
 
 
 @overload

@@ -13,7 +13,7 @@ from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
-from privkit.array import Array
+from privkit.shared.array import Array
 
 BALLE_WANG = "Balle and Wang 2018, Theorem 8"
 

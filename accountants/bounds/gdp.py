@@ -17,7 +17,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.fft_composition import compose
 from privkit.accountants.bounds.loss_distribution import Pair, Profile, directions, grid_interval
-from privkit.array import Array
+from privkit.shared.array import Array
 
 NODES = 256
 """Values of ε at which the composed profile is computed; the excess of μ falls with their square."""

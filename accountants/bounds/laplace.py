@@ -16,7 +16,7 @@ from privkit.accountants.bounds.round_profiles import laplace as profile
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampled_rdp import without_replacement_rdp
 from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta
-from privkit.array import Array
+from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.spec.shift import FEW, ShiftLaw
-from privkit.array import Array
+from privkit.shared.array import Array
 
 CHUNK = 1 << 17
 """Elements of ε × nodes that are held at a time."""

@@ -11,7 +11,7 @@ from privkit.accountants.bounds import pld
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.loss_distribution import GridTooLarge
 from privkit.accountants.bounds.step import Pairs, Steps
-from privkit.array import Array
+from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -23,7 +23,7 @@ from privkit.accountants.bounds.loss_distribution import (
     directions,
     grid_interval,
 )
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Steps: TypeAlias = Sequence[tuple[Profile | Pair, int]]
 """Profiles of one round each, and how many rounds there are of it."""

@@ -14,7 +14,7 @@ from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampling import numbers
-from privkit.array import Array
+from privkit.shared.array import Array
 
 _MOST_ANSWERS = 1_000
 """Answers up to which the profile is summed exactly; more are composed numerically."""

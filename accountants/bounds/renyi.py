@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.array import Array
+from privkit.shared.array import Array
 
 ORDERS: tuple[float, ...] = (
     *(1 + 10.0**e for e in range(-6, -2)),

@@ -16,7 +16,7 @@ from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.renyi import BANDS, COARSE_ORDERS, HIGH_ORDERS, SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Step, Steps
-from privkit.array import Array
+from privkit.shared.array import Array
 
 CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 

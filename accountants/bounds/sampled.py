@@ -14,7 +14,7 @@ from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampling import amplify, deamplify, without_replacement_delta
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Sampling = Literal["every_round", "without_replacement", "poisson"]
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import numbers
-from privkit.array import Array
+from privkit.shared.array import Array
 
 _MOST_NODES = 200_000
 """Nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from privkit.accountants.bounds import allocation, gaussian, round_profiles
 from privkit.accountants.bounds.step import Pairs, Step
-from privkit.array import Array
+from privkit.shared.array import Array
 
 ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Orders at which curves of secret places are tried; the time grows with the square of the largest."""

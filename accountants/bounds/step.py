@@ -12,7 +12,7 @@ import numpy as np
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.bounds.renyi import ORDERS
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Pairs: TypeAlias = list[tuple[Profile | Pair, int]]
 """Privacy profiles of single rounds, and how often each is composed."""

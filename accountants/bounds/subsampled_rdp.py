@@ -11,7 +11,7 @@ from scipy.special import gammaln, ndtr
 from privkit.accountants import validate
 from privkit.accountants.bounds import sampled_renyi
 from privkit.accountants.bounds.subsampling import nonnegative, numbers, rates
-from privkit.array import Array
+from privkit.shared.array import Array
 
 _ROWS = 256
 """Rows that are worked on at once, so that intermediate arrays stay in the processor's cache."""

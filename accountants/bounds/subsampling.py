@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Profile = Callable[[Array], Array]
 """δ at an array of ε ≥ 0."""

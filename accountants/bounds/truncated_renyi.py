@@ -21,7 +21,7 @@ from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.renyi_composition import CONVERSION, named
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Piece = tuple[Array, Array, float, int, bool]
 """Shifts μ > 0 of a release, their probabilities, rate, count, and whether it is Poisson-sampled."""

@@ -13,7 +13,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.bounds.subsampled_rdp import checked_orders
-from privkit.array import Array
+from privkit.shared.array import Array
 
 
 def poisson_gaussian_replace_one(rate: float, mu: float) -> Profile:

@@ -10,8 +10,8 @@ from scipy.special import ndtr, ndtri
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.gdp import NODES, GaussianFit, regret
-from privkit.array import Array
-from privkit.certificate import Certificate
+from privkit.shared.array import Array
+from privkit.shared.certificate import Certificate
 
 
 def published_mu(rate: float, noise_multiplier: float, rounds: int, *, floor: float = 1e-10) -> GaussianFit:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants.bounds.subsampled_rdp import gaussian_rows
-from privkit.array import Array
+from privkit.shared.array import Array
 
 
 def without_replacement_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:

@@ -21,7 +21,7 @@ from privkit.accountants.shuffles.variants import (
     log10_best_guess,
     log10_distinct_outcomes,
 )
-from privkit.certificate import Certificate
+from privkit.shared.certificate import Certificate
 
 NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
 

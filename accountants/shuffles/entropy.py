@@ -16,8 +16,8 @@ from scipy.special import betaincinv, entr, gammaln, logsumexp, rel_entr
 
 from privkit.accountants import validate
 from privkit.accountants.shuffles.permutations import log10_distinct_orderings
-from privkit.array import Array
-from privkit.certificate import Certificate
+from privkit.shared.array import Array
+from privkit.shared.certificate import Certificate
 
 
 def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> float:

@@ -31,8 +31,8 @@ from privkit.accountants.spec.parts import (
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
 from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
 from privkit.accountants.spec.shift import ShiftLaw, one_patch, ratio_law, scaled, shift_law
-from privkit.certificate import Relation, Unit
 from privkit.constraints import Checked, Count
+from privkit.shared.certificate import Relation, Unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from annotated_types import Ge, Le
 from scipy.special import betaln, expit, log_expit, logsumexp
 
 from privkit.accountants import validate
-from privkit.array import Array
 from privkit.constraints import Checked, Positive, Probability, Whole
+from privkit.shared.array import Array
 
 _MOST_PIECES = 100_000
 """Pieces of a quadrature over ratios, at most ten nodes each."""

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 from annotated_types import Ge
 
 from privkit.accountants import validate
-from privkit.certificate import Relation
 from privkit.constraints import Checked, Count, Finite, Named, Positive
+from privkit.shared.certificate import Relation
 
 Norm = Literal["l1", "l2"]
 

@@ -12,7 +12,7 @@ from privkit.accountants.spec.mixing import RatioLaw, RealizedRatios, kept_share
 from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing
 from privkit.accountants.spec.secrets import HiddenMask
 from privkit.accountants.spec.sensitivity import l1_coordinates
-from privkit.array import Array
+from privkit.shared.array import Array
 
 if TYPE_CHECKING:
     from privkit.accountants.spec.mechanism import SplitMechanism

@@ -13,7 +13,7 @@ from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.learners import Learners, shrunk
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.patches import Geometry, patchify
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 
 CONTROL_IMAGES = 1_000
 _PLAYED = 100

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.array import Array
 from privkit.attacks.assign import cheapest
+from privkit.shared.array import Array
 
 Places = NDArray[np.int64]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from privkit.array import Array
 from privkit.attacks.order.assembly import Frame, Places, Puzzles, assign
+from privkit.shared.array import Array
 
 _FAR = 3.0
 """Grid steps beyond which a coordinate says nothing about a place any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.interval import Interval, clopper_pearson
+from privkit.shared.interval import Interval, clopper_pearson
 
 Labels = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
 from privkit.constraints import real
-from privkit.interval import Interval, clopper_pearson
+from privkit.shared.interval import Interval, clopper_pearson
 
 Array = NDArray[np.float64]
 Direction = Literal["higher", "lower", "none"]

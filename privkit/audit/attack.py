@@ -14,12 +14,12 @@ from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls as control_experiments
 from privkit.audit.scoring import check_guesses, scored, summarise
-from privkit.config import BUDGETS
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.reports.schema import Metrics
-from privkit.settings import budgeted
+from privkit.settings.config import BUDGETS
+from privkit.settings.resolve import budgeted
 
 if TYPE_CHECKING:
     from privkit.reports.tables import Table

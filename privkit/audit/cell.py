@@ -25,12 +25,10 @@ from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.audit.standing import declaration_check, held_against_its_releases
 from privkit.audit.tuning import tuned
-from privkit.config import AuditConfig
 from privkit.domains.labels import several
 from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
-from privkit.interval import Interval
-from privkit.out_of_memory import advice, ran_out, shortage
-from privkit.registry import load
+from privkit.files.storage import append_line, write_record
+from privkit.parts.registry import load
 from privkit.reports.escape import terminal
 from privkit.reports.schema import Check, Costs, Row
 from privkit.run.cell_limits import OverLimit, limited
@@ -40,9 +38,11 @@ from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import BEGUN, LOG
 from privkit.run.restart import or_anew
-from privkit.seeds import derive
-from privkit.storage import append_line, write_record
+from privkit.settings.config import AuditConfig
+from privkit.shared.interval import Interval
+from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
+from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 from privkit.torch_utils.seeded import seeded
 from privkit.training import release_count
 from privkit.training.losses import own_loss

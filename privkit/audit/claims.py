@@ -20,10 +20,10 @@ from privkit.accountants.auditing.one_run_curve import (
 )
 from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.array import Array
-from privkit.certificate import Certificate
-from privkit.empirical_bound import EmpiricalBound
-from privkit.limits import Limits
+from privkit.shared.array import Array
+from privkit.shared.certificate import Certificate
+from privkit.shared.empirical_bound import EmpiricalBound
+from privkit.shared.limits import Limits
 
 EXACT_GAUSSIAN = "exact Gaussian profile"
 """How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""

@@ -12,8 +12,8 @@ import numpy as np
 from privkit.attacks.scores.image import Values
 from privkit.audit.paired import holm, paired, unpaired
 from privkit.errors import UsageError
-from privkit.interval import Interval
-from privkit.paths import inside, root
+from privkit.files.paths import inside, root
+from privkit.files.sealed import checked
 from privkit.reports.columns import assumed, numbers
 from privkit.reports.comparison import Comparison, Difference
 from privkit.reports.origins import differences
@@ -21,7 +21,7 @@ from privkit.reports.schema import Manifest, Metric, Row
 from privkit.run.arrays import read_arrays
 from privkit.run.differences import config_differences
 from privkit.run.records import PICTURES, read_manifest, read_rows
-from privkit.sealed import checked
+from privkit.shared.interval import Interval
 
 if TYPE_CHECKING:
     from privkit.audit.run import AuditRun

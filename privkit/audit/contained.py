@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from privkit.config import AuditConfig
 from privkit.defenses.chain import stages_of
 from privkit.errors import Misbehaved
 from privkit.run.cell_limits import OverLimit
 from privkit.run.plan import Cell
 from privkit.run.stopping import Stopped
+from privkit.settings.config import AuditConfig
 from privkit.torch_utils.undisturbed import undisturbed
 
 

@@ -15,11 +15,11 @@ from privkit.defenses.charge import Noised
 from privkit.defenses.compile import ChainReceipt
 from privkit.defenses.stages import sites_of
 from privkit.errors import one_line
-from privkit.import_path import Untrusted, only
+from privkit.files.import_path import Untrusted, only
+from privkit.parts.registry import parse
 from privkit.recording.declared import Compared, compare, variance_of
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay_round
-from privkit.registry import parse
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import shared_lower

@@ -14,7 +14,6 @@ from torch import Generator, nn
 from privkit.attacks.base import NotApplicable
 from privkit.audit.contained import is_own
 from privkit.audit.seed_data import SeedData
-from privkit.config import AuditConfig
 from privkit.defenses.automatic import Denoiser
 from privkit.defenses.base import Defense
 from privkit.defenses.chain import stages_of
@@ -22,22 +21,23 @@ from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile, UsageError, one_line
-from privkit.interval import Interval
+from privkit.files.sealed import AGAIN
+from privkit.files.storage import load_module, read_record, save_module, write_record
 from privkit.models import MODELS
 from privkit.models.base import check_class_token
 from privkit.models.places import told_places
 from privkit.models.tokens import first_block
-from privkit.out_of_memory import ran_out
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import TRAINED
 from privkit.run.restart import or_anew
-from privkit.sealed import AGAIN
-from privkit.seeds import derive
-from privkit.storage import load_module, read_record, save_module, write_record
+from privkit.settings.config import AuditConfig
+from privkit.shared.interval import Interval
+from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
+from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
 from privkit.training.costs import edge_costs

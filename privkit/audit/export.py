@@ -14,19 +14,19 @@ from privkit.accountants.spec.records import to_json
 from privkit.audit.defended import assemble, defended_model
 from privkit.audit.seed_data import prepare
 from privkit.audit.standing import held_against_its_releases
-from privkit.config import AuditConfig
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
-from privkit.paths import root
+from privkit.files.paths import root
+from privkit.parts.registry import parse
 from privkit.recording.files import packed
 from privkit.recording.read import Recording
 from privkit.recording.write import write_recording
-from privkit.registry import parse
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell, plan
 from privkit.run.progress import Silent
 from privkit.run.records import TRAINED, read_manifest
-from privkit.settings import resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 from privkit.training import Clients, release_count
 from privkit.training.private import of_run
 from privkit.wire.channel import holds_all, record

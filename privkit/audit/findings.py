@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from privkit.interval import Interval
 from privkit.reports.schema import Check, Metrics
 from privkit.reports.strongest import better
+from privkit.shared.interval import Interval
 
 CONVERGENCE: dict[bool | None, str] = {
     True: "attack converged: the last doubling of its training lowered the held-out error by at most 5 %",

@@ -17,10 +17,10 @@ from typing import IO, Any
 import torch
 
 from privkit.audit.worker import CellWorker
-from privkit.config import AuditConfig
 from privkit.errors import LONGEST, PrivkitError, UsageError
 from privkit.run.progress import Progress, duration
-from privkit.setting_values import as_workers
+from privkit.settings.config import AuditConfig
+from privkit.settings.values import as_workers
 
 _GRACE = 20.0
 """Seconds in which a worker that was told to stop ends by itself."""
@@ -46,7 +46,9 @@ def check(config: AuditConfig, workers: int) -> None:
     if ":" in config.device:
         raise UsageError(f"--workers {workers} share all GPUs, got --device {config.device}; use --device cuda")
     if not config.settings:
-        raise UsageError("workers read the settings of a run; make the configuration with privkit.settings.resolve")
+        raise UsageError(
+            "workers read the settings of a run; make the configuration with privkit.settings.resolve.resolve"
+        )
 
 
 def devices(kind: str, workers: int) -> list[str]:

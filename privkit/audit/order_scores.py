@@ -12,7 +12,7 @@ from torch import Tensor
 from privkit.accountants.shuffles.entropy import accuracy_lower_limit, orderings_bits, patch_entropy_bits
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from privkit.defenses.base import Receipt
-from privkit.interval import Interval, clopper_pearson
+from privkit.shared.interval import Interval, clopper_pearson
 
 
 class Measure(Protocol):

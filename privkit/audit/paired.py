@@ -11,7 +11,7 @@ import numpy as np
 from privkit.attacks.scores.image import Values
 from privkit.audit.scoring import estimate
 from privkit.audit.seed_intervals import over_values
-from privkit.interval import Interval
+from privkit.shared.interval import Interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,15 +20,15 @@ from privkit.attacks.fit import JUDGED_FROM
 from privkit.attacks.goals.labels import LabelAttack, first_of_each, observe
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.audit.defended import assemble
-from privkit.config import AuditConfig
 from privkit.domains.base import Batch, Pools
 from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
-from privkit.out_of_memory import ran_out
-from privkit.registry import Component
-from privkit.seeds import derive
+from privkit.parts.registry import Component
+from privkit.settings.config import AuditConfig
+from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
+from privkit.torch_utils.out_of_memory import ran_out
 from privkit.training import Clients, train
 from privkit.wire.channel import black_box_query, shared_lower
 from privkit.wire.hijack import LiveClients, imitated

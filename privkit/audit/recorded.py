@@ -19,12 +19,10 @@ from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
-from privkit.certificate import Certificate
-from privkit.config import AuditConfig
 from privkit.defenses.charge import given_labels, nothing
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
-from privkit.interval import clopper_pearson
+from privkit.files.storage import write_record
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR
 from privkit.reports.schema import Check, Row
@@ -34,8 +32,10 @@ from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import TRAINED
-from privkit.seeds import derive
-from privkit.storage import write_record
+from privkit.settings.config import AuditConfig
+from privkit.shared.certificate import Certificate
+from privkit.shared.interval import clopper_pearson
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.wire import channel

@@ -14,9 +14,8 @@ from privkit.audit.probe import check_shapes
 from privkit.audit.report import build
 from privkit.audit.seed_data import open_data
 from privkit.audit.worker import CellWorker, check_precision, pick_device
-from privkit.caches import use_own_caches
-from privkit.config import AuditConfig
 from privkit.errors import UsageError
+from privkit.files.caches import use_own_caches
 from privkit.reports.schema import Row
 from privkit.reports.verdict import Verdict
 from privkit.run.folder import RunFolder
@@ -24,7 +23,8 @@ from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import default_threads, manifest
 from privkit.run.stopping import finished_cells
 from privkit.run.verdict import verdict_of
-from privkit.settings import resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def run_audit(
         progress: told what happens; silent by default.
         again: recompute models and cells whose data, code, versions or device changed; False refuses them.
         workers: processes of this machine that share the work; the threads are divided among them, and devices too.
-        **settings: keys of `privkit.settings.KEYS`; and `trust`, modules that a recording may build its segments from.
+        **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, modules that a recording may build its
+            segments from.
 
     Returns:
         The rows, the folder and the report's page.

@@ -10,8 +10,8 @@ import numpy as np
 from privkit.attacks.scores.image import Values
 from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
 from privkit.errors import DataError, Misbehaved
-from privkit.record_metrics import IMAGES, TABLES, TOKENS
 from privkit.reports.schema import Metric, Metrics, Row, Summary
+from privkit.shared.record_metrics import IMAGES, TABLES, TOKENS
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
 from privkit.audit.scoring import Scores, few, scored, summarise
-from privkit.config import AuditConfig
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.domain import Domain
 from privkit.domains.images.augment import check_colors
@@ -21,12 +20,13 @@ from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, spare, split, without
 from privkit.errors import DataError, UsageError
-from privkit.import_path import faults_of
+from privkit.files.import_path import faults_of
 from privkit.metrics.perception import Perception
+from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording
-from privkit.registry import Component, parse
 from privkit.reports.schema import Metrics
-from privkit.seeds import derive
+from privkit.settings.config import AuditConfig
+from privkit.shared.seeds import derive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from math import exp, inf, isfinite, log, log1p
 
 import numpy as np
 
-from privkit.interval import Interval
-from privkit.record_metrics import TABLES, TOKENS
+from privkit.shared.interval import Interval
+from privkit.shared.record_metrics import TABLES, TOKENS
 
 UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
 RANGES: dict[str, tuple[float, float]] = {

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from privkit.audit.seed_data import read_images
-from privkit.config import AuditConfig
 from privkit.errors import RunFolderError
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
@@ -17,6 +16,7 @@ from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.records import holds
 from privkit.run.sources import as_it_is_now
+from privkit.settings.config import AuditConfig
 
 
 def refresh(

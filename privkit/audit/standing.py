@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from privkit.certificate import Certificate
 from privkit.defenses.base import Defense, is_own
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
@@ -15,6 +14,7 @@ from privkit.defenses.measured import contradiction
 from privkit.defenses.rules import check
 from privkit.reports.schema import Check
 from privkit.reports.verdict import DECLARED
+from privkit.shared.certificate import Certificate
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from privkit.audit.scoring import over_seeds
 from privkit.errors import UsageError
-from privkit.registry import parse, table
+from privkit.parts.registry import parse, table
 from privkit.reports.schema import Row
 from privkit.reports.strongest import FLOORS
 from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts
-from privkit.same_domain import RECORDS
+from privkit.settings.same_domain import RECORDS
 
 INDEX = Path(__file__).with_suffix(".csv")
 """`threat` of each of privkit's own attacks; a test holds it against them, and says how to write it anew."""

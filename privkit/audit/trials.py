@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from privkit.attacks.search_space import Choice, Range
-from privkit.paths import read_bytes
-from privkit.sealed import Broken, opened, sealed
-from privkit.seeds import derive
-from privkit.storage import append_line, write_bytes
+from privkit.files.paths import read_bytes
+from privkit.files.sealed import Broken, opened, sealed
+from privkit.files.storage import append_line, write_bytes
+from privkit.shared.seeds import derive
 
 _DIGITS = 3
 """Significant digits of a tuned number, so that it can be written down."""

@@ -22,11 +22,11 @@ from privkit.audit.goals.reconstruct import must_be_mountable, observe
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.scoring import HIGHER_IS_CLOSER, scored
 from privkit.audit.trials import Trial
-from privkit.registry import Component, parse, read_part
+from privkit.parts.registry import Component, parse, read_part
 from privkit.reports.schema import Tuned
 from privkit.reports.strongest import DECIDING, NAMES
 from privkit.run.records import TRIALS
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.wire.channel import record, shared_lower
 from privkit.wire.queries import Queries
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
-from privkit import __version__, observed
+from privkit import __version__
 from privkit.audit.cell import run_cell
 from privkit.audit.contained import contained, runs_own_code, unending
 from privkit.audit.report import build
 from privkit.audit.seed_data import SeedData, prepare
 from privkit.audit.stale import refresh
-from privkit.caches import use_own_caches
-from privkit.config import AuditConfig
 from privkit.errors import RunFolderError, UsageError
+from privkit.files import observed
+from privkit.files.caches import use_own_caches
+from privkit.files.paths import root
 from privkit.metrics.perception import Perception
-from privkit.paths import root
 from privkit.reports.origins import differences
 from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.run.folder import RunFolder
@@ -30,8 +30,9 @@ from privkit.run.provenance import circumstances
 from privkit.run.queue import Queue, work
 from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict
-from privkit.setting_values import TRUST, as_device
-from privkit.settings import resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
+from privkit.settings.values import TRUST, as_device
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.torch_utils.precision import computes_bfloat16
 

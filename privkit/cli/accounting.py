@@ -23,8 +23,8 @@ from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 
 if TYPE_CHECKING:
-    from privkit.certificate import Certificate
     from privkit.reports.budgets import BudgetRow
+    from privkit.shared.certificate import Certificate
 
 _FORMATS = (".csv", ".json", ".md", ".tex")
 _SHOWN = 100

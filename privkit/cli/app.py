@@ -25,11 +25,11 @@ from privkit.cli.whole import seed as seed_
 from privkit.cli.whole import whole
 from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
-from privkit.paths import root
-from privkit.registry import TABLES, as_written
+from privkit.files.paths import root
+from privkit.parts.registry import TABLES, as_written
 from privkit.run.stopping import finished_cells, keeping
-from privkit.setting_values import as_workers
-from privkit.settings import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
+from privkit.settings.resolve import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
+from privkit.settings.values import as_workers
 
 app = typer.Typer(
     add_completion=False,

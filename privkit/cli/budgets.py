@@ -10,9 +10,9 @@ from privkit.accountants import answer
 from privkit.accountants.spelling import TOO_MANY
 from privkit.accountants.table import Entry
 from privkit.accountants.wording import warnings
-from privkit.certificate import Certificate
 from privkit.papers.as_published import Paper, as_published
 from privkit.reports.budgets import BudgetRow, plain
+from privkit.shared.certificate import Certificate
 
 CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""

@@ -10,8 +10,8 @@ import typer
 from privkit.cli.accounting import Json
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
-from privkit.own_parts import one_of
-from privkit.settings import DATA_ROOT_VARIABLE
+from privkit.parts.own_parts import one_of
+from privkit.settings.resolve import DATA_ROOT_VARIABLE
 
 
 def check(

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from privkit import docstrings
 from privkit.cli.accounting import Json
 from privkit.cli.described import described
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
-from privkit.import_path import imported, with_options
-from privkit.own_parts import kinds_of, own
-from privkit.registry import TABLES, as_written, describe_part
+from privkit.files.import_path import imported, with_options
+from privkit.parts import docstrings
+from privkit.parts.own_parts import kinds_of, own
+from privkit.parts.registry import TABLES, as_written, describe_part
 
 _WIDTH = 100
 

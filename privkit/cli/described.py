@@ -16,16 +16,16 @@ from typing import Any
 
 import privkit
 from privkit import __version__
-from privkit.caches import cache_folder
-from privkit.early import own_table
 from privkit.errors import PrivkitError
-from privkit.paths import MOST_TEXT, read_bytes, root
-from privkit.registry import plug_ins
-from privkit.sealed import Broken, opened, sealed
+from privkit.files.caches import cache_folder
+from privkit.files.paths import MOST_TEXT, read_bytes, root
+from privkit.files.sealed import Broken, opened, sealed
+from privkit.parts.registry import plug_ins
+from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit.registry.describe`, each with its whole text and its source.
+    """The entries of `privkit.parts.registry.describe`, each with its whole text and its source.
 
     A kind with plug-ins is read anew each time: they may be anything.
 
@@ -41,7 +41,7 @@ def described(kind: str) -> list[dict[str, Any]]:
     if any(entry["summary"].startswith("broken: ") for entry in entries):  # what it lacks may be installed later
         return entries
     with suppress(PrivkitError, OSError):  # a cache that cannot be written costs time alone
-        from privkit.storage import write_text
+        from privkit.files.storage import write_text
 
         write_text(file, sealed({"kind": kind, "state": state, "entries": entries}))
     return entries
@@ -49,8 +49,8 @@ def described(kind: str) -> list[dict[str, Any]]:
 
 def _read(kind: str) -> list[dict[str, Any]]:
     """The entries from the parts themselves, as JSON has them."""
-    from privkit import docstrings
-    from privkit.registry import describe, load, table
+    from privkit.parts import docstrings
+    from privkit.parts.registry import describe, load, table
 
     entries, targets = describe(kind), table(kind)
     for entry in entries:

@@ -25,11 +25,11 @@ from privkit.audit.probe import (
 from privkit.audit.run import check_batches, default_folder
 from privkit.audit.seed_data import open_data
 from privkit.audit.worker import pick_device
-from privkit.caches import use_own_caches
-from privkit.config import AuditConfig
 from privkit.domains.stand_in import OFFICIAL, without_files
+from privkit.files.caches import use_own_caches
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
+from privkit.settings.config import AuditConfig
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
 _PROBE_SECONDS = 1.0

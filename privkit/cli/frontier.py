@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from privkit.errors import UsageError, shortened, unknown
-from privkit.registry import Component, parse, read_options, read_part, split_options
+from privkit.parts.registry import Component, parse, read_options, read_part, split_options
 
 _RUN = ("junit", "annotations", "quiet", "as_json")
 """Flags that say how a run is shown, whether it is a new or an earlier one."""
@@ -112,7 +112,7 @@ def _changed(stage: Component, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(config: Path | None) -> dict[str, Any]:
     """The settings of a configuration file."""
-    from privkit.settings import read_toml
+    from privkit.settings.resolve import read_toml
 
     return read_toml(config) if config else {}
 

@@ -16,11 +16,11 @@ import typer
 
 from privkit.cli.say import say, say_json
 from privkit.errors import UsageError, tell
-from privkit.settings import DEFAULTS, resolve
+from privkit.settings.resolve import DEFAULTS, resolve
 
 if TYPE_CHECKING:
     from privkit.cli.show import Shown
-    from privkit.config import AuditConfig
+    from privkit.settings.config import AuditConfig
 
 ASKED = 1000
 """Cells above which a grid needs --yes."""
@@ -83,7 +83,7 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, worker
 def plan(grid: Mapping[Path, AuditConfig], *, again: bool, workers: int) -> None:
     """Plan each run, so that what does not fit together is refused before the first one is computed."""
     from privkit.audit.run import plan_audit
-    from privkit.storage import make_root
+    from privkit.files.storage import make_root
 
     for folder, config in grid.items():
         make_root(folder.parent)

@@ -13,7 +13,7 @@ import typer
 
 from privkit.cli.say import say
 from privkit.errors import UsageError, shortened, unknown
-from privkit.storage import writing
+from privkit.files.storage import writing
 
 KINDS = ("defense", "attack", "model", "dataset", "metric")
 _TEST = '''"""{class_name} keeps the laws of its kind."""

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privkit.caches import plain_matplotlib
 from privkit.cli.say import say, say_json
 from privkit.errors import StorageError, UsageError, unknown
+from privkit.files.caches import plain_matplotlib
 
 if TYPE_CHECKING:
-    from privkit.interval import Interval
     from privkit.papers.contract import Comparison, Paper
     from privkit.papers.coverage import Covered
     from privkit.papers.orderings import Judged, Measured
+    from privkit.shared.interval import Interval
 
 
 Table = tuple[list[str], list[list[str]]]

@@ -83,10 +83,10 @@ class Shown:
 
     def _for_ci(self, verdict: Any, run: Path) -> None:
         """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""
-        from privkit.paths import inside, root
+        from privkit.files.paths import inside, root
+        from privkit.files.storage import write_text
         from privkit.reports import ci
         from privkit.run.records import seconds_of
-        from privkit.storage import write_text
 
         if self.junit is not None:
             took = {cell.cell: seconds_of(inside(run, "cells", cell.cell)) or 0.0 for cell in verdict.cells}

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from privkit.errors import PrivkitError, tell
-from privkit.out_of_memory import advice, ran_out, shortage
 from privkit.reports.escape import terminal
 from privkit.run.stopping import Stopped, heeded
+from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 
 INTERNAL_FAULT = 70
 """Exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h."""

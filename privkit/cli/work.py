@@ -12,7 +12,7 @@ from privkit.cli.say import say
 from privkit.cli.show import Events, Quiet, Shown
 from privkit.cli.whole import whole
 from privkit.errors import UsageError
-from privkit.registry import read_options
+from privkit.parts.registry import read_options
 
 
 def work(

@@ -12,8 +12,8 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import PrivateUpdates
-from privkit.certificate import Certificate
 from privkit.constraints import Checked, Count, Whole
+from privkit.shared.certificate import Certificate
 
 Place = Literal["client", "mixer", "server"]
 """Who runs a stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""

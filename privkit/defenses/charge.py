@@ -12,8 +12,8 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import ClipSet
-from privkit.certificate import Certificate
 from privkit.defenses.base import ONE_RELEASE, Place, Receipt, ReleaseCount
+from privkit.shared.certificate import Certificate
 
 Mixing = NoMixing | Mixup | CutMix
 

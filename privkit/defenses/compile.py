@@ -11,10 +11,10 @@ from torch import Tensor
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
-from privkit.certificate import Certificate
 from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, ReleaseCount, is_own
 from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
+from privkit.shared.certificate import Certificate
 
 _ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "clips"})
 """Effects by which no row of a release comes to depend on another."""

@@ -8,7 +8,7 @@ from math import log, sqrt
 import numpy as np
 from scipy.special import chdtr, gammainc, ndtr
 
-from privkit.array import Array
+from privkit.shared.array import Array
 
 LEVEL = 1e-6
 """Chance that one test of honest noise raises an alarm."""

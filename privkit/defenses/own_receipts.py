@@ -14,12 +14,12 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from privkit.accountants.spec.parts import NoMixing
-from privkit.array import Array
 from privkit.defenses.base import Defense, Effect, Receipt, is_own, take_rows
 from privkit.defenses.charge import Noised
 from privkit.defenses.noise_law import LEVEL, unlike
 from privkit.defenses.receipts import Mixed, Nothing, Permuted
 from privkit.defenses.trial import Trial, trial_of
+from privkit.shared.array import Array
 
 DRAWS = 1_500
 """Releases of the same data from which the law of a noise is read."""

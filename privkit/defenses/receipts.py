@@ -11,8 +11,8 @@ from torch import Tensor
 from privkit.accountants.shuffles import certificates
 from privkit.accountants.shuffles.variants import Variant
 from privkit.accountants.spec.sensitivity import ClipSet
-from privkit.certificate import Certificate
 from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
+from privkit.shared.certificate import Certificate
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 

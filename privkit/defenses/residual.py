@@ -12,7 +12,7 @@ from scipy.special import erf
 from scipy.stats import binom, chi2
 from torch import Tensor
 
-from privkit.array import Array
+from privkit.shared.array import Array
 
 Law = Literal["gaussian", "laplace"]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from privkit.errors import DataError
-from privkit.out_of_memory import ran_out
+from privkit.torch_utils.out_of_memory import ran_out
 
 
 def need_root(name: str, root: Path | None, inside: str) -> Path:

@@ -14,8 +14,8 @@ from torch.nn.functional import one_hot
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.measured import contradiction, exceeds_charge
-from privkit.registry import load, table
-from privkit.testing import against_canaries
+from privkit.laws.canaries import against_canaries
+from privkit.parts.registry import load, table
 
 CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
 COUNTS = (

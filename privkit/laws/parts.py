@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from privkit import docstrings
 from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
-from privkit.import_path import imported
-from privkit.own_parts import is_own, kinds_of, one_of
-from privkit.registry import Component, load, parse, read_part, stages_given, table
+from privkit.files.import_path import imported
+from privkit.parts import docstrings
+from privkit.parts.own_parts import is_own, kinds_of, one_of
+from privkit.parts.registry import Component, load, parse, read_part, stages_given, table
 
 KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
 """Kinds of parts that have laws."""

@@ -8,8 +8,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.interval import Interval, clopper_pearson
 from privkit.metrics import task_limits
+from privkit.shared.interval import Interval, clopper_pearson
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

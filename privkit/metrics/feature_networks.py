@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
-from privkit.out_of_memory import ran_out
 from privkit.torch_utils.chunks import in_chunks
+from privkit.torch_utils.out_of_memory import ran_out
 
 CHUNK = 64
 _EMBEDDED_SIZE = 96

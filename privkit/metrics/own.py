@@ -11,7 +11,7 @@ from torch import Tensor
 
 from privkit.attacks.scores.image import Values
 from privkit.errors import UsageError
-from privkit.import_path import faults_of
+from privkit.files.import_path import faults_of
 
 PREFIX = "own_"
 """Before the name of an own metric in rows, tables and gates, so that it is taken for no metric of privkit's."""

@@ -10,7 +10,7 @@ from privkit.domains.base import Batch
 from privkit.domains.labels import several
 from privkit.errors import UsageError
 from privkit.metrics.feature_networks import FeatureNetwork
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 

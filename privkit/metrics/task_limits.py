@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privkit.interval import Interval
+from privkit.shared.interval import Interval
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from torch import nn
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import PrivkitError, UsageError, one_line
-from privkit.import_path import imported
+from privkit.files.import_path import imported
 from privkit.models.base import SplitModel
 from privkit.models.places import told_places
 

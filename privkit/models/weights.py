@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.errors import UsageError
-from privkit.out_of_memory import ran_out
+from privkit.torch_utils.out_of_memory import ran_out
 
 
 def read_weights(path: str) -> dict[str, Tensor]:

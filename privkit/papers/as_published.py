@@ -9,10 +9,10 @@ from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, Fix
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, NoMixing, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, has_secrets
 from privkit.accountants.spec.sensitivity import BoxLabels, Clamp, OneHot
-from privkit.certificate import Certificate
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5
 from privkit.papers.dp_cutmixsl.claims import corollary_1, theorem_1
 from privkit.papers.dp_cutmixsl.setting import Setting
+from privkit.shared.certificate import Certificate
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
 ORDER = 2.0

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from privkit.errors import UsageError
+from privkit.files.toml_text import parse_toml
 from privkit.papers import paper
 from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.values import PrintedValue, printed_values
-from privkit.toml_text import parse_toml
 
 State = Literal["measured", "configured", "reason"]
 """A committed result with a verdict; a configuration for `privkit audit`; a sentence why neither can be had."""

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from privkit.defenses.base import Defense
 from privkit.domains.images.domain import Images
 from privkit.models.vit import Vit
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.torch_utils.patches import unpatchify
 
 _PATCH, _CLASSES = 4, 10

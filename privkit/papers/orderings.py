@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from privkit.errors import UsageError
-from privkit.interval import Interval
+from privkit.files.toml_text import parse_toml
 from privkit.papers.values import printed
 from privkit.reports.schema import Row
 from privkit.run.records import read_rows as run_rows
-from privkit.toml_text import parse_toml
+from privkit.shared.interval import Interval
 
 FIELDS = ("defense", "protocol", "dataset", "model", "partition")
 """Fields of a row that say which method it is; a method may also name `attack` and `auxiliary`."""

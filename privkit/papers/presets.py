@@ -8,8 +8,8 @@ from typing import Any
 
 from privkit.errors import unknown
 from privkit.papers import PAPERS, paper
-from privkit.registry import read_options
-from privkit.settings import read_toml
+from privkit.parts.registry import read_options
+from privkit.settings.resolve import read_toml
 
 
 def presets() -> dict[str, Path]:
@@ -18,7 +18,7 @@ def presets() -> dict[str, Path]:
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Settings of a preset, as `privkit.settings.resolve` takes them.
+    """Settings of a preset, as `privkit.settings.resolve.resolve` takes them.
 
     Raises:
         UsageError: if there is no such preset; the message suggests the nearest name.

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from privkit.audit.run import run_audit
-from privkit.config import AuditConfig
 from privkit.errors import UsageError, unknown
 from privkit.papers import PAPERS, paper
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import QUANTITIES, measured, orderings, wanted, without_protocol
 from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
 from privkit.run.progress import Progress, Silent
-from privkit.settings import read_toml, resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import read_toml, resolve
 
 _TINY: Mapping[str, Any] = {
     "dataset": "digits",

@@ -20,8 +20,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from privkit.errors import DataError, shortened
-from privkit.paths import read_bytes
-from privkit.sealed import digest
+from privkit.files.paths import read_bytes
+from privkit.files.sealed import digest
 
 _ENDINGS = (".safetensors", ".npz")
 _MOST_BYTES = 4 << 30

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
-from privkit.import_path import Untrusted, imported, is_trusted
+from privkit.files.import_path import Untrusted, imported, is_trusted
 from privkit.recording.files import Files, unpacked_sizes
 from privkit.recording.schema import Network
 
@@ -36,7 +36,7 @@ def network(described: Network, files: Files, *, trust: Sequence[str] = (), trai
     Args:
         described: by the recording.
         files: of the recording.
-        trust: modules that the command named; import paths are held against them by `privkit.import_path.only`.
+        trust: modules that the command named; import paths are held against them by `privkit.files.import_path.only`.
         training: whether it stays in training mode.
 
     Raises:

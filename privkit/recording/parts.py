@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from privkit.config import Budget
 from privkit.errors import UsageError
-from privkit.import_path import only
-from privkit.quick_attacks import GENERAL, Chosen, choose
+from privkit.files.import_path import only
+from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording, read_recording
-from privkit.registry import Component, parse
-from privkit.setting_values import as_trust
+from privkit.settings.config import Budget
+from privkit.settings.quick_attacks import GENERAL, Chosen, choose
+from privkit.settings.values import as_trust
 from privkit.training.protocol import SplitProtocol
 
 NAME = "recorded"
@@ -54,7 +54,7 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedParts:
-    """What `privkit.settings.resolve` takes from a recording.
+    """What `privkit.settings.resolve.resolve` takes from a recording.
 
     Attributes:
         recording: read and checked.

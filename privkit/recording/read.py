@@ -18,11 +18,11 @@ from privkit.attacks.base import View
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.errors import DataError, shortened
-from privkit.import_path import check_trusted, only
+from privkit.files.import_path import check_trusted, only
+from privkit.files.sealed import digest
 from privkit.recording.files import Files, plain
 from privkit.recording.networks import network
 from privkit.recording.schema import FILE, MOST_BYTES, MOST_CLASSES, Description, Network, description
-from privkit.sealed import digest
 
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.inversion.known_lower import mix
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 
 if TYPE_CHECKING:

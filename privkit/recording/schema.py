@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from privkit.errors import DataError, shortened
-from privkit.sealed import Broken, opened
+from privkit.files.sealed import Broken, opened
 
 SCHEMA_VERSION = 2
 """Raised whenever the folder changes: 2 is sealed, and its mechanism leaves nothing out. A newer one is refused."""

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from privkit.attacks.base import View
 from privkit.errors import UsageError
-from privkit.paths import root
+from privkit.files.paths import root
+from privkit.files.sealed import digests
+from privkit.files.storage import write_bytes, write_record, writing
 from privkit.recording.files import packed
 from privkit.recording.read import Recording, read_recording
 from privkit.recording.schema import FILE, SCHEMA_VERSION
-from privkit.sealed import digests
-from privkit.storage import write_bytes, write_record, writing
 
 
 def write_recording(

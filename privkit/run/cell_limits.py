@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from privkit.errors import UsageError, shortened
-from privkit.out_of_memory import ran_out
+from privkit.torch_utils.out_of_memory import ran_out
 
 try:
     import resource

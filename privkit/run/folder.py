@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.observed import leave_out
-from privkit.paths import file_name, inside, open_file, root
+from privkit.files.observed import leave_out
+from privkit.files.paths import file_name, inside, open_file, root
+from privkit.files.sealed import Broken, altered, digests
+from privkit.files.storage import (
+    append_line,
+    make_folder,
+    make_root,
+    read_record,
+    remove,
+    sweep,
+    write_bytes,
+    write_record,
+    writing,
+)
 from privkit.reports.origins import differences
 from privkit.reports.schema import Check, Manifest, Provenance, Row
 from privkit.run.differences import config_differences
@@ -34,18 +46,6 @@ from privkit.run.records import (
 )
 from privkit.run.sources import as_it_is_now
 from privkit.run.workers import HEARTBEAT, STALE, Role, Worker, Workers
-from privkit.sealed import Broken, altered, digests
-from privkit.storage import (
-    append_line,
-    make_folder,
-    make_root,
-    read_record,
-    remove,
-    sweep,
-    write_bytes,
-    write_record,
-    writing,
-)
 
 if TYPE_CHECKING:
     from privkit.run.ingredients import Ingredients

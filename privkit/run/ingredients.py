@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from privkit.attacks.scores.image import IMAGE_METRICS
-from privkit.config import AuditConfig
+from privkit.files.observed import hash_file
 from privkit.metrics.perception import Perception
-from privkit.observed import hash_file
-from privkit.registry import Component, distribution, parse, table
+from privkit.parts.registry import Component, distribution, parse, table
 from privkit.reports.schema import Provenance
 from privkit.run.plan import Cell
 from privkit.run.provenance import versions
 from privkit.run.sources import files_read, sources
+from privkit.settings.config import AuditConfig
 
 _TRAINED_ON = ("private", "validation", "test")
 """Parts of the data that a defended model and its accuracy are made of."""

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from privkit.attacks.query_rules import ANY_QUERIES
-from privkit.config import AuditConfig
-from privkit.paths import file_name
-from privkit.registry import Component
+from privkit.files.paths import file_name
+from privkit.parts.registry import Component
+from privkit.settings.config import AuditConfig
 
 _ID_VERSION = 4
 """Raised whenever the same fields would give another answer."""

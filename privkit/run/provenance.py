@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 
 import privkit
-from privkit.config import AuditConfig
 from privkit.reports.schema import Manifest, PlannedCell, Provenance
 from privkit.run.plan import plan
 from privkit.run.sources import own_source
+from privkit.settings.config import AuditConfig
 
 _PACKAGES = {
     "torch": "torch",

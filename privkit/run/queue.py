@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from privkit.paths import open_file
+from privkit.files.paths import open_file
+from privkit.files.sealed import Broken
+from privkit.files.storage import append_line
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Row
 from privkit.run.folder import RunFolder
@@ -14,8 +16,6 @@ from privkit.run.plan import Cell
 from privkit.run.records import TRAINED, line, parse_row
 from privkit.run.verdict import verdict_of, write_verdict
 from privkit.run.workers import Worker
-from privkit.sealed import Broken
-from privkit.storage import append_line
 
 _POLLS = (0.05, 1.0)
 """Seconds between two looks at the run while others do all that is left: at first, and at last."""

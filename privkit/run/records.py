@@ -11,10 +11,10 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.paths import MOST_TEXT, read_bytes, root
+from privkit.files.paths import MOST_TEXT, read_bytes, root
+from privkit.files.sealed import Broken, opened, sealed
 from privkit.reports.older import READ, upgraded
 from privkit.reports.schema import Manifest, Row
-from privkit.sealed import Broken, opened, sealed
 
 MADE_OF = "made_of.json"
 """In the folder of a model or a cell: its provenance, written before its first number."""

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from privkit.attacks.base import AttackDiverged, NotApplicable
 from privkit.errors import DataError, StorageError, TrainingDiverged, UsageError, one_line
-from privkit.out_of_memory import ran_out
-from privkit.storage import remove
+from privkit.files.storage import remove
+from privkit.torch_utils.out_of_memory import ran_out
 
 Result = TypeVar("Result")
 _OTHER_FAULTS = (StorageError, UsageError, DataError, MemoryError, NotApplicable, AttackDiverged, TrainingDiverged)

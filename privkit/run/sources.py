@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import NamedTuple
 
 from privkit.errors import UsageError
-from privkit.observed import ABSENT, content, hash_file, read_by
+from privkit.files.observed import ABSENT, content, hash_file, read_by
 from privkit.reports.schema import Provenance
 
 _OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")

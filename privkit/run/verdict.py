@@ -8,13 +8,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.paths import root
+from privkit.files.paths import root
+from privkit.files.storage import read_record, write_record
 from privkit.reports.gate import Gate
 from privkit.reports.older import upgraded
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict, judge
 from privkit.run.records import read_manifest
-from privkit.storage import read_record, write_record
 
 FILE = "verdict.json"
 

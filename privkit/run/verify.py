@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privkit.errors import PrivkitError, RunFolderError
-from privkit.paths import root
+from privkit.files.paths import root
+from privkit.files.sealed import Broken, altered
+from privkit.files.storage import TEMPORARY, read_record, read_state
 from privkit.reports.schema import Manifest, Row
 from privkit.run.records import MADE_OF, TRAINED, lines_of, parse_row, read_manifest, read_row
 from privkit.run.verdict import FILE, read_verdict, verdict_of
-from privkit.sealed import Broken, altered
-from privkit.storage import TEMPORARY, read_record, read_state
 
 _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"

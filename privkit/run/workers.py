@@ -21,8 +21,8 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from privkit.errors import DamagedFile, PrivkitError
-from privkit.paths import open_file
-from privkit.storage import make_folder, read_record, write_record, writing
+from privkit.files.paths import open_file
+from privkit.files.storage import make_folder, read_record, write_record, writing
 
 HEARTBEAT = 10.0
 """Seconds between two writings of a worker's record."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from privkit.storage import load_state, remove, save_state
+from privkit.files.storage import load_state, remove, save_state
 
 _SHARE = 0.1  # of the time may go into saving
 _SECONDS = "seconds of the stage"

@@ -10,7 +10,7 @@ from torch import Generator
 from privkit.domains.base import Batch
 from privkit.metrics.cost import Cost, measure
 from privkit.metrics.payload import FLOAT, kept_share
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 from privkit.training.loop import learns

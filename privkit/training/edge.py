@@ -17,8 +17,8 @@ from privkit.defenses.stages import receipt_of, run, sites_of
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
-from privkit.out_of_memory import ran_out
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
+from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
 from privkit.training.filtered import Filtered

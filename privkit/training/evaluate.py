@@ -9,7 +9,7 @@ from privkit.defenses.denoising import switch
 from privkit.domains.base import Batch
 from privkit.errors import UsageError
 from privkit.metrics.classification import TaskScores, task_scores
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 from privkit.training.losses import class_scores

@@ -16,7 +16,7 @@ from privkit.domains.images.augment import augment
 from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.distributed import average_gradients, processes

@@ -12,10 +12,10 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.spec.parts import PrivateUpdates
-from privkit.certificate import Certificate
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
+from privkit.shared.certificate import Certificate
 from privkit.training.edge import Clients
 from privkit.training.spec import TrainingSpec
 

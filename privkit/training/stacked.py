@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from privkit.errors import UsageError
-from privkit.out_of_memory import ran_out
+from privkit.torch_utils.out_of_memory import ran_out
 
 
 class Stacked(nn.Module):

@@ -11,7 +11,7 @@ from privkit.attacks.base import Query, QueryResult, View
 from privkit.defenses.base import Receipt
 from privkit.defenses.split_parts import held_parts
 from privkit.domains.base import Batch
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import ClientForward, Clients
 from privkit.wire.copies import CopiesOnce

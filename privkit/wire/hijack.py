@@ -19,7 +19,7 @@ from privkit.defenses.stages import run, sites_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients
 from privkit.training.loop import learns, round_order

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, Query, QueryResult, Session
 from privkit.attacks.query_rules import QueryRules
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 
 

@@ -17,7 +17,7 @@ from privkit.accountants.region import Region, region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson
 from privkit.accountants.spec.sensitivity import Known
-from privkit.limits import PRIORS
+from privkit.shared.limits import PRIORS
 
 GAUSS = SplitMechanism(
     smashed=Known(value=1, relation="replace_one", norm="l2"), noise=Noise(smashed=2.0), lower_model="frozen", rounds=3

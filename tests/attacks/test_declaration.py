@@ -15,8 +15,8 @@ from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.membership.canaries import Canaries
 from privkit.errors import UsageError
-from privkit.registry import Component, parse, table
-from privkit.settings import resolve
+from privkit.parts.registry import Component, parse, table
+from privkit.settings.resolve import resolve
 
 
 @pytest.mark.parametrize("name", sorted(table("attacks")))
@@ -67,8 +67,10 @@ def test_what_is_missing_or_wrong_is_named(
         check_declared(attack)
     assert says in str(caught.value)
     part = Component(name="wrong", spec=attack, label="wrong")
-    monkeypatch.setattr("privkit.settings.parse", lambda kind, given: part if given == "wrong" else parse(kind, given))
-    monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
+    monkeypatch.setattr(
+        "privkit.settings.resolve.parse", lambda kind, given: part if given == "wrong" else parse(kind, given)
+    )
+    monkeypatch.setattr("privkit.settings.early.check", lambda settings: None)  # it knows registered names only
     with pytest.raises(UsageError) as refused:
         resolve({"attack": ["wrong"]})
     assert str(refused.value) == f"attack wrong: {caught.value}; repair the file or package that brings it"

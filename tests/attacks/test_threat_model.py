@@ -6,7 +6,7 @@ from privkit.attacks import ATTACKS
 from privkit.attacks.base import known_to, threat_model
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
-from privkit.registry import parse
+from privkit.parts.registry import parse
 
 MODELS = {
     "query": "black_box drag_reorder jigsaw member_inference nearest_record sara field_order:source=query",

@@ -9,7 +9,7 @@ import pytest
 from privkit.attacks.base import Mounting
 from privkit.attacks.goals.reconstruct import ImageMounting
 from privkit.audit.run import AuditRun, run_audit
-from privkit.registry import Component, parse
+from privkit.parts.registry import Component, parse
 from privkit.run.progress import Silent
 from tests.small import SMALL
 
@@ -40,8 +40,8 @@ def registered(monkeypatch: pytest.MonkeyPatch, attack: type) -> None:
     def parse_too(kind: str, given: Any) -> Component:
         return Component(name=name, spec=attack(), label=name) if given == name else parse(kind, given)
 
-    monkeypatch.setattr("privkit.settings.parse", parse_too)
-    monkeypatch.setattr("privkit.early.check", lambda settings: None)  # it knows registered names only
+    monkeypatch.setattr("privkit.settings.resolve.parse", parse_too)
+    monkeypatch.setattr("privkit.settings.early.check", lambda settings: None)  # it knows registered names only
 
 
 @dataclass(frozen=True, kw_only=True)

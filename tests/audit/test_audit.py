@@ -11,9 +11,9 @@ import torch
 
 from privkit.audit.run import AuditRun
 from privkit.errors import DamagedFile, RunFolderError, StorageError
+from privkit.files.sealed import opened
 from privkit.reports.schema import Manifest, Row
 from privkit.run.records import read_rows
-from privkit.sealed import opened
 from tests.audit.audits import again
 
 

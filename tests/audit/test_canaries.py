@@ -20,7 +20,6 @@ from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, 
 from privkit.audit.goals.distinguish import because, judged, of_one_record
 from privkit.audit.goals.trained import must_get_gradients
 from privkit.audit.run import run_audit
-from privkit.certificate import Certificate
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.gaussian_noise import GaussianNoise
@@ -32,8 +31,9 @@ from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
-from privkit.empirical_bound import EmpiricalBound
 from privkit.models.vit import Vit
+from privkit.shared.certificate import Certificate
+from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import record
 

@@ -15,9 +15,9 @@ from privkit.accountants.auditing.families import GAUSSIAN, ScaledNoise
 from privkit.accountants.auditing.independent import epsilon_independent
 from privkit.audit.claims import audit_one_run, claimed_family, uncovered
 from privkit.audit.run import run_audit
-from privkit.certificate import Certificate
-from privkit.empirical_bound import EmpiricalBound
-from privkit.testing import against_canaries
+from privkit.laws.canaries import against_canaries
+from privkit.shared.certificate import Certificate
+from privkit.shared.empirical_bound import EmpiricalBound
 from tests.accountants.auditing.mechanisms import MECHANISMS, known
 
 CLAIM = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)

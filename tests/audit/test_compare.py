@@ -15,8 +15,8 @@ from privkit.audit.paired import paired, unpaired
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
-from privkit.interval import Interval
 from privkit.reports.comparison import Comparison, Difference
+from privkit.shared.interval import Interval
 from tests.small import SMALL
 
 

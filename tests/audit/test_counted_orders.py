@@ -9,9 +9,9 @@ import torch
 
 from privkit.audit.defended import assemble
 from privkit.audit.run import run_audit
-from privkit.certificate import Certificate
 from privkit.domains.images.domain import Images
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
+from privkit.shared.certificate import Certificate
 from tests.small import SMALL, generator
 
 PHOTOS = Images(shape=(3, 32, 32))

@@ -9,7 +9,7 @@ import pytest
 
 from privkit import run_audit
 from privkit.errors import UsageError
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 
 SMALL: dict[str, Any] = {
     "budget": "smoke:private=60,auxiliary=100,test=40,victims=20,epochs=1",

@@ -11,7 +11,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
-from privkit.registry import load, table
+from privkit.parts.registry import load, table
 from privkit.reports.schema import Row
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -8,9 +8,9 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.audit.run import run_audit
 from privkit.errors import PrivkitError, UsageError
-from privkit.registry import TABLES
+from privkit.parts.registry import TABLES
 from privkit.run.records import read_rows
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.audit.audits import Odd, again, registered
 from tests.small import SMALL
 

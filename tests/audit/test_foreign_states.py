@@ -17,10 +17,10 @@ from PIL import Image
 from privkit.audit.run import AuditRun, run_audit
 from privkit.domains.images.pictures import ImageFolder
 from privkit.errors import DamagedFile, DataError
+from privkit.files.sealed import opened, sealed
+from privkit.files.storage import load_state, save_state
 from privkit.run.arrays import read_arrays
 from privkit.run.progress import Silent
-from privkit.sealed import opened, sealed
-from privkit.storage import load_state, save_state
 
 pytestmark = pytest.mark.usefixtures("no_report")
 QUICK: dict[str, Any] = {

@@ -20,7 +20,7 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.partition import Iid
-from privkit.registry import load, parse, table
+from privkit.parts.registry import load, parse, table
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round
 from privkit.wire.channel import record
 from privkit.wire.hijack import LiveClients, serve
@@ -286,7 +286,7 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     from privkit.run.plan import plan
     from privkit.run.progress import Silent
     from privkit.run.provenance import manifest
-    from privkit.settings import resolve
+    from privkit.settings.resolve import resolve
 
     config = resolve({"defense": "none", **SETTINGS})
     seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]

@@ -11,8 +11,8 @@ from privkit.attacks import ATTACKS
 from privkit.audit.run import AuditRun
 from privkit.audit.threats import INDEX, threat
 from privkit.domains import Images, Tables, Tokens
-from privkit.record_metrics import IMAGES, TABLES, TOKENS
 from privkit.reports.strongest import FLOORS
+from privkit.shared.record_metrics import IMAGES, TABLES, TOKENS
 
 
 def test_the_index_of_threat_models_follows_from_the_attacks() -> None:

@@ -12,7 +12,7 @@ from privkit.audit.seed_data import prepare
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.errors import UsageError
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import black_box_query, record
 from tests.small import IMAGES, random_images

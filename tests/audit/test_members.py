@@ -23,7 +23,7 @@ from privkit.domains.partition import Dirichlet, Iid
 from privkit.domains.shares import ClientPartition
 from privkit.models.vit import Vit
 from privkit.run.plan import plan
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
 from tests.small import IMAGES, SHAPE
 

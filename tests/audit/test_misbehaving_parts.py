@@ -28,11 +28,11 @@ from privkit.audit.launch import WorkersEnded
 from privkit.audit.run import plan_audit, run_audit
 from privkit.defenses.none import NoDefense
 from privkit.errors import Misbehaved
-from privkit.import_path import imported
+from privkit.files.import_path import imported
 from privkit.metrics.own import values as own_values
-from privkit.registry import Component, parse
+from privkit.parts.registry import Component, parse
 from privkit.reports.schema import Row
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.audit.audits import Odd
 from tests.small import IMAGES, SMALL
 
@@ -171,8 +171,8 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
     patch.setattr("privkit.audit.run.build", lambda folder, *rest: folder / "report" / "index.html")
     patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
     bad = Component(name="bad", spec=Bad(), label="bad")
-    patch.setattr("privkit.settings.parse", lambda kind, given: bad if given == "bad" else parse(kind, given))
-    patch.setattr("privkit.early.check", lambda settings: None)
+    patch.setattr("privkit.settings.resolve.parse", lambda kind, given: bad if given == "bad" else parse(kind, given))
+    patch.setattr("privkit.settings.early.check", lambda settings: None)
     kept: list[Any] = []
     real = cells.run_cell
 

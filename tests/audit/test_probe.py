@@ -12,9 +12,9 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.audit import probe
 from privkit.audit.probe import training_step, untrained
 from privkit.audit.seed_data import open_data
-from privkit.config import AuditConfig
 from privkit.domains.base import Batch
-from privkit.settings import resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 from privkit.torch_utils.clock import clock
 from privkit.training.spec import TrainingSpec
 from tests.small import SMALL

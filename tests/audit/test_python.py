@@ -18,7 +18,7 @@ from privkit.audit.scoring import over_seeds
 from privkit.errors import UsageError
 from privkit.reports import columns, tables
 from privkit.reports.html import html_table
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.reports.made import made
 from tests.small import generator
 

@@ -22,7 +22,7 @@ from privkit.errors import RunFolderError, UsageError
 from privkit.recording.recorder import Recorder
 from privkit.reports.schema import Row
 from privkit.reports.verdict import DECLARED
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
 from tests.recording.edited import redescribed
 from tests.recording.made import written

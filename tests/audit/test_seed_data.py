@@ -12,8 +12,8 @@ from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.cli.estimate import preview
 from privkit.errors import DataError, UsageError
-from privkit.registry import table
-from privkit.settings import resolve
+from privkit.parts.registry import table
+from privkit.settings.resolve import resolve
 from tests.audit.audits import Notes
 from tests.small import SMALL
 

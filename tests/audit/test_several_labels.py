@@ -14,9 +14,9 @@ from privkit.domains.base import Batch, Pools, RecordPool
 from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.partition import Dirichlet
 from privkit.errors import DataError, UsageError
-from privkit.interval import clopper_pearson
 from privkit.metrics.classification import task_scores
-from privkit.registry import table
+from privkit.parts.registry import table
+from privkit.shared.interval import clopper_pearson
 
 SMALL: dict[str, Any] = {
     "dataset": "digit_facts",

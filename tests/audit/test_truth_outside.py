@@ -18,8 +18,8 @@ from privkit.audit.goals import labels
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
-from privkit.registry import load, table
-from privkit.settings import resolve
+from privkit.parts.registry import load, table
+from privkit.settings.resolve import resolve
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record, shared_lower
 from privkit.wire.hijack import LiveClients, imitated

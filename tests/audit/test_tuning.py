@@ -18,10 +18,10 @@ from privkit.audit.trials import Trial
 from privkit.audit.tuning import tuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Probability
 from privkit.errors import UsageError
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.run.progress import Silent
 from privkit.run.records import TRIALS
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.small import SMALL
 
 TUNED: dict[str, Any] = SMALL | {
@@ -111,7 +111,7 @@ def test_bad_tuning_is_refused_in_a_sentence(settings: dict[str, Any], sentence:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.settings.find_spec", lambda name: None)
+    monkeypatch.setattr("privkit.settings.resolve.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'privkit\[tune\]'"):
         resolve({"tune": "trials=2"})
 

@@ -16,7 +16,7 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import UsageError
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from privkit.training import Checkpoint, Clients, Trained, TrainingSpec, evaluate, train
 
 SPEC = TrainingSpec(batch_size=10, optimizer="sgd", learning_rate=1.0, schedule="constant", best_by="mcc")

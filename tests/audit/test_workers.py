@@ -16,7 +16,7 @@ from privkit.errors import PrivkitError, RunFolderError, UsageError
 from privkit.run.cell_limits import limited
 from privkit.run.folder import RunFolder
 from privkit.run.records import read_manifest, read_rows
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.audit.audits import Odd, registered
 from tests.small import SMALL, timeless
 

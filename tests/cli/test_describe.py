@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from privkit.cli.app import app
 from privkit.errors import UsageError
-from privkit.registry import TABLES, describe
+from privkit.parts.registry import TABLES, describe
 
 runner = CliRunner()
 

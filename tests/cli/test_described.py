@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from privkit import registry
-from privkit.caches import cache_folder
 from privkit.cli import described as module
 from privkit.cli.described import described
-from privkit.registry import TABLES
+from privkit.files.caches import cache_folder
+from privkit.parts import registry
+from privkit.parts.registry import TABLES
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_plug_ins_and_broken_parts_are_read_each_time(
     monkeypatch.setattr(module, "plug_ins", lambda kind: iter(["one"]))
     assert described("partitions") == described("partitions")
     monkeypatch.setattr(module, "plug_ins", lambda kind: ())
-    monkeypatch.setattr("privkit.registry.describe", lambda kind: [registry._row("x", "broken: no such package")])
+    monkeypatch.setattr("privkit.parts.registry.describe", lambda kind: [registry._row("x", "broken: no such package")])
     assert described("partitions") == described("partitions")
     assert len(reads) == 4
     assert not list(home.iterdir())

@@ -9,7 +9,7 @@ from privkit.attacks import ATTACKS
 from privkit.audit.run import run_audit
 from privkit.cli.estimate import preview
 from privkit.errors import UsageError
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.small import SMALL
 
 

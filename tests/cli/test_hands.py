@@ -16,7 +16,7 @@ from privkit.cli.estimate import preview
 from privkit.domains.splits import spare
 from privkit.errors import UsageError
 from privkit.reports.budgets import BudgetRow, csv_text
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.small import SMALL
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

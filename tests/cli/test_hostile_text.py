@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from privkit import registry
 from privkit.accountants import table as parameter_tables
 from privkit.accountants.table_files import load
 from privkit.errors import PrivkitError, UsageError
-from privkit.registry import describe, misnamed, parse, table
-from privkit.settings import read_toml, resolve
-from privkit.toml_text import MOST_BYTES
+from privkit.files.toml_text import MOST_BYTES
+from privkit.parts import registry
+from privkit.parts.registry import describe, misnamed, parse, table
+from privkit.settings.resolve import read_toml, resolve
 
 NESTED, DIGITS, DOTTED = "[" * 5000, "9" * 5000, "a." * 20_000 + "a"
 TEXTS = {

@@ -16,7 +16,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import INTERNAL_FAULT
 from privkit.errors import OutOfMemory
 from privkit.run.records import read_rows
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.audit.audits import Odd, registered
 from tests.forked import Done
 from tests.small import SMALL

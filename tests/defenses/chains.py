@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from privkit.certificate import Certificate
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.chain import Chain
 from privkit.domains.images.domain import Images
-from privkit.registry import load, parse, table
+from privkit.parts.registry import load, parse, table
+from privkit.shared.certificate import Certificate
 from privkit.training.edge import Clients
 from privkit.training.protocol import SplitProtocol
 from tests.small import generator

@@ -11,9 +11,9 @@ from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.errors import UsageError
-from privkit.pairing import paired
-from privkit.registry import Component, parse
-from privkit.settings import resolve
+from privkit.parts.registry import Component, parse
+from privkit.settings.pairing import paired
+from privkit.settings.resolve import resolve
 from tests.defenses.chains import DEFENSES, NAMES, claim, inputs, made, trusted_noise
 from tests.small import generator
 

@@ -6,7 +6,7 @@ from torch.nn.functional import one_hot
 
 from privkit.defenses import charge
 from privkit.errors import UsageError
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from privkit.wire.channel import answer_of, holds_all, shared_lower
 from tests.defenses.chains import CLASSES, DEFENSES, RUN, TOKENS, clients_of
 from tests.small import generator

@@ -18,7 +18,7 @@ from privkit.defenses.scaling import Scaling
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.papers.accurate_sl import denoising as theory
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.training import Clients, TrainingSpec, evaluate, train
 from privkit.training.round import split_round
 from tests.small import SHAPE, digits, generator

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from privkit.defenses.disco import ChannelFilter, Disco
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol
 from privkit.training.filtered import Filtered

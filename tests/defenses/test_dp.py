@@ -13,13 +13,13 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
-from privkit.certificate import Certificate
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.dp_mixsl import DpMixSl
 from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.laplace_noise import LaplaceNoise
+from privkit.shared.certificate import Certificate
 from tests.defenses.receipts import INF, receipt
 from tests.small import generator
 

@@ -17,8 +17,8 @@ from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.token_dropping import TokenDropping
 from privkit.defenses.token_merging import TokenMerging, merge_step
 from privkit.errors import UsageError
-from privkit.registry import parse
-from privkit.settings import resolve
+from privkit.parts.registry import parse
+from privkit.settings.resolve import resolve
 from privkit.training.costs import edge_costs
 from privkit.training.spec import TrainingSpec
 from privkit.wire.channel import record

@@ -6,8 +6,8 @@ import torch
 from privkit.audit.defended import assemble
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.errors import UsageError
-from privkit.registry import parse
-from privkit.settings import resolve
+from privkit.parts.registry import parse
+from privkit.settings.resolve import resolve
 from tests.small import IMAGES, digits, generator
 
 Y = torch.zeros(1, 4)

@@ -18,7 +18,7 @@ from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.laws.defenses import LAWS
-from privkit.registry import load, table
+from privkit.parts.registry import load, table
 from tests.small import generator
 
 DEFENSES: list[Defense] = [load(target)() for _, target in sorted(table("defenses").items())]

@@ -23,7 +23,7 @@ from privkit.defenses.measured import contradiction, exceeds_charge
 from privkit.defenses.noise_law import unlike
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.receipts import Nothing, Permuted
-from privkit.registry import load, parse
+from privkit.parts.registry import load, parse
 from tests.defenses.made_stages import ACROSS, Own, draw
 from tests.small import generator
 

@@ -8,9 +8,9 @@ from privkit.domains.base import TEST_ID_OFFSET, Pools, RecordPool
 from privkit.domains.chosen import only_classes
 from privkit.domains.images.arrays import ArrayPool
 from privkit.domains.images.embedded import TinyDigits
-from privkit.early import check
 from privkit.errors import DataError, UsageError
-from privkit.registry import parse
+from privkit.parts.registry import parse
+from privkit.settings.early import check
 
 
 def pools(labels: list[int], *, classes: int = 10) -> Pools:

@@ -6,7 +6,7 @@ from torch import Generator
 
 from privkit.domains import DATASETS, Batch, Domain, Images, Tables, Tokens
 from privkit.errors import DataError, UsageError
-from privkit.registry import load
+from privkit.parts.registry import load
 
 WORDS = Tokens(length=6, vocabulary=("", "?", "the", "cat", "sat"))
 CARS = Tables(

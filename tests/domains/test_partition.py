@@ -24,7 +24,7 @@ from privkit.domains.partition import (
     stratified,
 )
 from privkit.errors import UsageError
-from privkit.registry import load, specify
+from privkit.parts.registry import load, specify
 from tests.small import generator
 
 SPECS: list[Partition] = [Iid(), Dirichlet(alpha=0.1), Dirichlet(alpha=1e-6), Dirichlet(alpha=9999)]

@@ -9,8 +9,8 @@ from privkit.cli.estimate import preview
 from privkit.domains import DATASETS
 from privkit.domains.stand_in import OFFICIAL, without_files
 from privkit.errors import DataError
-from privkit.registry import parse
-from privkit.settings import resolve
+from privkit.parts.registry import parse
+from privkit.settings.resolve import resolve
 
 
 @pytest.mark.parametrize("name", OFFICIAL)

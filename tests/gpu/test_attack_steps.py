@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from privkit.audit.run import run_audit
-from privkit.registry import parse, table
+from privkit.parts.registry import parse, table
 from tests.gpu.exceptions import exceptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_report", "no_controls")]

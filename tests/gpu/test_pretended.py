@@ -16,7 +16,7 @@ from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition, Iid
-from privkit.registry import load, parse, table
+from privkit.parts.registry import load, parse, table
 from privkit.training import Clients, SplitProtocol, split_round
 from privkit.training.loop import round_order
 from tests.gpu.pretended import DefaultGenerator, emptied, pretended_gpu, without_numbers

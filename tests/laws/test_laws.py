@@ -17,7 +17,7 @@ from privkit.laws import attacks, datasets, metrics, models
 from privkit.laws.parts import kind_of, laws
 from privkit.models import SplitModel
 from privkit.models.vit import Vit
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.templates import attack, metric, model
 
 SHAPE = Images(shape=(1, 8, 8))

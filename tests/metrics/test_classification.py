@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from privkit.interval import Interval, clopper_pearson
 from privkit.metrics.classification import auc, mcc, task_scores
+from privkit.shared.interval import Interval, clopper_pearson
 
 
 @pytest.mark.parametrize(("correct", "trials"), [(0, 10), (3, 10), (10, 10), (440, 500)])

@@ -13,7 +13,7 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.tokens import FirstBlock
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from privkit.training import Clients
 
 IMAGES = Images(shape=(1, 8, 8))

@@ -12,7 +12,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.laws import models as laws
 from privkit.models import MODELS, SplitModel
-from privkit.registry import load, parse
+from privkit.parts.registry import load, parse
 
 EVERY = {name: load(target) for name, target in MODELS.items()}
 SPECS = {name: spec for name, spec in EVERY.items() if spec.domain == "images"}

@@ -14,7 +14,7 @@ from privkit.papers.coverage import Coverage, Entry, configuration, coverage
 from privkit.papers.orderings import needed
 from privkit.papers.values import printed_values
 from privkit.run.plan import plan
-from privkit.settings import read_toml, resolve
+from privkit.settings.resolve import read_toml, resolve
 
 ALL = {name: coverage(name) for name in PAPERS}
 

@@ -17,7 +17,7 @@ from privkit.papers.accurate_sl.effects import (
 )
 from privkit.papers.accurate_sl.table_11 import TABLE_11
 from privkit.papers.values import printed
-from privkit.settings import read_toml, resolve
+from privkit.settings.resolve import read_toml, resolve
 
 NOISE, MASKED = "gaussian_noise:at_inference=false", "gaussian_noise:at_inference=false+masking:at_inference=false"
 EFFECT = Effect(claim="masking helps", better=("mnist", MASKED), worse=("mnist", NOISE))

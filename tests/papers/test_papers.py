@@ -18,7 +18,7 @@ from privkit.papers.dp_cutmixsl import figures as budget_figures
 from privkit.papers.dp_cutmixsl.mechanisms import Experiment
 from privkit.papers.values import printed, printed_values
 from privkit.run.plan import plan
-from privkit.settings import read_toml, resolve
+from privkit.settings.resolve import read_toml, resolve
 
 VERDICTS = {name: {one.claim: one.verdict for one in paper(name).comparisons()} for name in PAPERS}
 

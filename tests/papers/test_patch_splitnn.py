@@ -7,8 +7,8 @@ import pytest
 from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.papers import paper
 from privkit.papers.coverage import coverage
-from privkit.registry import parse
-from privkit.settings import read_toml, resolve
+from privkit.parts.registry import parse
+from privkit.settings.resolve import read_toml, resolve
 
 SIDES = {"Table 5": 32, "Table 6": 32, "Table 7": 96}
 

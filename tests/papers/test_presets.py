@@ -10,7 +10,7 @@ from privkit.errors import UsageError
 from privkit.papers import PAPERS, paper
 from privkit.papers.presets import overridden, preset, presets
 from privkit.run.plan import plan
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 
 
 @pytest.mark.parametrize("name", presets())

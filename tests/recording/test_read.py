@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from privkit.accountants.spec.records import to_json
 from privkit.errors import DataError, PrivkitError
-from privkit.import_path import Untrusted
+from privkit.files.import_path import Untrusted
 from privkit.recording.files import is_pickle
 from privkit.recording.read import read_recording
 from tests.recording.declarations import MECHANISM

@@ -24,12 +24,12 @@ from privkit.audit.run import plan_audit
 from privkit.audit.worker import planned
 from privkit.cli.app import app
 from privkit.errors import DataError, PrivkitError, UsageError
-from privkit.import_path import Untrusted
+from privkit.files.import_path import Untrusted
+from privkit.files.sealed import digest, sealed
 from privkit.recording import files, read
 from privkit.recording.parts import RecordedParts
 from privkit.recording.read import Recording, read_recording
-from privkit.sealed import digest, sealed
-from privkit.settings import read_toml, resolve
+from privkit.settings.resolve import read_toml, resolve
 from tests.recording.declarations import MECHANISM
 from tests.recording.edited import redescribed
 from tests.recording.made import DESCRIBED, Half, tensors, written
@@ -75,8 +75,8 @@ LOADERS: list[dict[str, Any]] = [
     {"builder": "torch:load", "options": {"f": "weights.bin", "weights_only": False}},
     {"builder": "torch.hub:load", "options": {"repo_or_dir": ".", "model": "lower", "source": "local"}},
     {"builder": "torch.utils.cpp_extension:load_inline", "options": {"name": "x", "cpp_sources": "int f();"}},
-    {"builder": "privkit.registry:load", "options": {"target": "canary_part:lower"}},
-    {"builder": "privkit.import_path:imported", "options": {"what": "it", "path": "canary_part:lower"}},
+    {"builder": "privkit.parts.registry:load", "options": {"target": "canary_part:lower"}},
+    {"builder": "privkit.files.import_path:imported", "options": {"what": "it", "path": "canary_part:lower"}},
     {"builder": "canary_model:lower"},
     {"builder": CLIENTS, "options": {**EXPORTED, "model": "canary_model:lower"}},
     {"builder": CLIENTS, "options": {**EXPORTED, "model": "canary_model.lower:canary_model.lower"}},

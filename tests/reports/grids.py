@@ -7,14 +7,14 @@ import numpy as np
 
 from privkit.audit.scoring import over_seeds
 from privkit.audit.threats import threats_of
-from privkit.certificate import Certificate
-from privkit.interval import Interval
-from privkit.limits import Limits
 from privkit.reports.gallery import Pictures
 from privkit.reports.page import Report, render
 from privkit.reports.schema import Check, Costs, Manifest, PlannedCell, Row
 from privkit.reports.scores import Told
 from privkit.reports.verdict import judge
+from privkit.shared.certificate import Certificate
+from privkit.shared.interval import Interval
+from privkit.shared.limits import Limits
 from tests.reports.made import made, metric
 
 SHIFTY = "<script>document.title='owned'</script>"

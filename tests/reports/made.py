@@ -1,7 +1,7 @@
 """Rows that a test makes up."""
 
-from privkit.interval import Interval
 from privkit.reports.schema import Metric, Row
+from privkit.shared.interval import Interval
 
 
 def metric(value: float, low: float, high: float, *, worst: float, closer: bool) -> Metric:

@@ -7,15 +7,15 @@ from math import inf
 import pytest
 
 from privkit.audit.run import AuditRun
-from privkit.certificate import Certificate
-from privkit.empirical_bound import EmpiricalBound
-from privkit.interval import Interval
-from privkit.limits import Limits
 from privkit.reports.answers import answers_table
 from privkit.reports.columns import GATED, SHORT, assumed, numbers, record
 from privkit.reports.gate import Gate, GateError
 from privkit.reports.schema import Metric, Row
 from privkit.reports.verdict import judge
+from privkit.shared.certificate import Certificate
+from privkit.shared.empirical_bound import EmpiricalBound
+from privkit.shared.interval import Interval
+from privkit.shared.limits import Limits
 from tests.reports.made import made, metric
 
 

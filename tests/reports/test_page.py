@@ -12,14 +12,14 @@ from PIL import Image
 
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun
-from privkit.interval import Interval
 from privkit.reports.charts import Scale, area_chart
 from privkit.reports.gallery import Pictures, gallery, strip
 from privkit.reports.scores import score_charts
 from privkit.run.commands import cell_command
 from privkit.run.plan import plan
 from privkit.run.records import read_rows
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
+from privkit.shared.interval import Interval
 from tests.reports.grids import SHIFTY, grid, named, rendered
 from tests.reports.made import made
 

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from privkit.audit.run import AuditRun
 from privkit.audit.scoring import over_seeds
-from privkit.interval import Interval
 from privkit.reports import answers, columns, tables
 from privkit.reports.schema import Row
 from privkit.reports.strongest import strongest
+from privkit.shared.interval import Interval
 from tests.reports.made import made, metric
 
 

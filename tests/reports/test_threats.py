@@ -11,7 +11,7 @@ from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import falls
 from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts, threats_table
 from privkit.reports.verdict import CLAIM, DECLARED
-from privkit.threat_models import INCLUDES, THREAT_MODELS
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
 from tests.reports.made import made, metric
 
 REGISTERED = {"query": ["black_box", "jigsaw"], "weights": ["white_box"], "malicious": ["fsha"], OTHERS: ["canaries"]}

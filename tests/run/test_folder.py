@@ -7,12 +7,12 @@ import pytest
 
 from privkit.audit.run import AuditRun
 from privkit.errors import DamagedFile, PrivkitError, RunFolderError
+from privkit.files.sealed import opened, sealed
 from privkit.reports.schema import SCHEMA_VERSION, Manifest
 from privkit.run.folder import RunFolder
 from privkit.run.provenance import manifest
 from privkit.run.records import read_manifest, read_rows
-from privkit.sealed import opened, sealed
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 
 
 def described(**settings: object) -> Manifest:

@@ -12,14 +12,14 @@ import pytest
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import PrivkitError, RunFolderError, StorageError
-from privkit.paths import read_bytes
+from privkit.files.paths import read_bytes
+from privkit.files.storage import append_line, remove, temporary, write_bytes
 from privkit.run.folder import RunFolder
 from privkit.run.progress import Silent
 from privkit.run.provenance import manifest
 from privkit.run.records import read_rows
 from privkit.run.verify import examine
-from privkit.settings import resolve
-from privkit.storage import append_line, remove, temporary, write_bytes
+from privkit.settings.resolve import resolve
 
 QUICK = {"defense": "none", "attack": "mean_image", "dataset": "tiny_digits", "budget": "smoke", "threads": 1}
 

@@ -17,7 +17,7 @@ from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import RunFolderError, UsageError
 from privkit.metrics.perception import Perception
-from privkit.registry import table
+from privkit.parts.registry import table
 from privkit.run import provenance, sources
 from privkit.run.records import read_rows
 

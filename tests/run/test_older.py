@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from privkit.files.sealed import Broken, sealed
 from privkit.reports.columns import record
 from privkit.reports.older import METHOD, RENAMED
 from privkit.reports.schema import SCHEMA_VERSION, Row, Seconds
 from privkit.run.records import parse_row
-from privkit.sealed import Broken, sealed
 
 STORED = [json.loads(line) for line in Path(__file__).with_name("version_5.jsonl").read_text("utf-8").splitlines()]
 """A row with an order and one with canaries, as that version wrote them, without their provenance."""

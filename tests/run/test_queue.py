@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from privkit.config import AuditConfig
 from privkit.errors import RunFolderError
+from privkit.files.storage import append_line, make_folder, write_bytes, write_record
 from privkit.reports.schema import Row
 from privkit.run import folder as folders
 from privkit.run import workers
@@ -21,8 +21,8 @@ from privkit.run.plan import Cell, plan
 from privkit.run.provenance import manifest
 from privkit.run.queue import Queue, work
 from privkit.run.records import TRAINED, read_rows
-from privkit.settings import resolve
-from privkit.storage import append_line, make_folder, write_bytes, write_record
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 
 ATTACKS = ["mean_image", "mid_grey"]
 WORKERS, KILLS = 8, 12

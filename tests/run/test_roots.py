@@ -17,13 +17,13 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.worker import join
 from privkit.cli.start import main
 from privkit.errors import DamagedFile
+from privkit.files.sealed import checked
+from privkit.files.storage import load_state, read_record
 from privkit.papers import paper
 from privkit.papers.orderings import read_rows as rows_of_papers
 from privkit.run.records import read_rows
 from privkit.run.verdict import last_verdict
 from privkit.run.verify import examine
-from privkit.sealed import checked
-from privkit.storage import load_state, read_record
 from privkit.testing import assert_audit
 from tests.forked import forked
 

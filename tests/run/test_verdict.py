@@ -14,10 +14,10 @@ import pytest
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import DamagedFile, UnfinishedRun
+from privkit.files.sealed import opened
 from privkit.reports.gate import Gate
 from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict, verdict_of
-from privkit.sealed import opened
 
 Cli = Callable[..., CompletedProcess[str]]
 

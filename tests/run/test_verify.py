@@ -10,8 +10,8 @@ import pytest
 
 from privkit.audit.run import AuditRun
 from privkit.errors import RunFolderError
+from privkit.files.storage import save_state
 from privkit.run.verify import examine
-from privkit.storage import save_state
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import UsageError
 from privkit.models import VIT_MICRO
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from privkit.training import Clients, OptimizerSpec, TrainingSpec, train
 from privkit.training.optimizers import optimizer_of, schedule_of
 

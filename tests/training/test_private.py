@@ -11,7 +11,6 @@ from privkit.accountants import answer
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.certificate import Certificate
 from privkit.defenses import NoDefense
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.dp_sl import DpSl
@@ -20,6 +19,7 @@ from privkit.defenses.nopeek import NoPeek
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
+from privkit.shared.certificate import Certificate
 from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, train
 from privkit.training.costs import edge_costs
 from privkit.training.loop import release_count

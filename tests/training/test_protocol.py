@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from privkit.errors import UsageError
-from privkit.registry import load, table
+from privkit.parts.registry import load, table
 from privkit.training import SplitProtocol
 
 

@@ -14,10 +14,10 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mix
 from privkit.audit.goals.trained import TrainedContext
-from privkit.certificate import Certificate
 from privkit.defenses.base import Receipt, ReleaseCount
 from privkit.defenses.split_parts import held_parts
-from privkit.seeds import derive
+from privkit.shared.certificate import Certificate
+from privkit.shared.seeds import derive
 from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record, shared_lower
 

@@ -16,21 +16,21 @@ from privkit.attacks.goals.control import Control
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
-from privkit.certificate import Certificate
-from privkit.config import AuditConfig
 from privkit.domains.domain import Domain
 from privkit.domains.labels import several
 from privkit.errors import DamagedFile
-from privkit.interval import Interval
+from privkit.files.storage import write_bytes
 from privkit.reports.schema import Check, Row
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import SCORES
-from privkit.same_domain import RECORDS
-from privkit.seeds import derive
-from privkit.storage import write_bytes
+from privkit.settings.config import AuditConfig
+from privkit.settings.same_domain import RECORDS
+from privkit.shared.certificate import Certificate
+from privkit.shared.interval import Interval
+from privkit.shared.seeds import derive
 from privkit.training import Checkpoint
 from privkit.wire.channel import Recording
 from privkit.wire.transcript import Transcript

@@ -14,10 +14,10 @@ from privkit.audit.claims import audit_one_run, claimed_family, limits_of
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients, must_send
-from privkit.certificate import Certificate
-from privkit.empirical_bound import EmpiricalBound
 from privkit.reports.schema import Check, Row
-from privkit.seeds import derive
+from privkit.shared.certificate import Certificate
+from privkit.shared.empirical_bound import EmpiricalBound
+from privkit.shared.seeds import derive
 
 
 def ask(context: TrainedContext) -> Row:

@@ -17,8 +17,8 @@ from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, must_have_one_label, told_apart
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.domains.labels import several
-from privkit.interval import Interval
 from privkit.reports.schema import Row
+from privkit.shared.interval import Interval
 from privkit.training import Round
 from privkit.wire.transcript import Transcript
 

@@ -13,7 +13,7 @@ from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import must_have_one_label
 from privkit.audit.goals.trained import TrainedContext, must_send
 from privkit.reports.schema import Row
-from privkit.seeds import derive
+from privkit.shared.seeds import derive
 from privkit.training.losses import class_scores
 from privkit.training.round import answered
 

@@ -28,12 +28,12 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
-from privkit.interval import Interval
+from privkit.files.storage import write_bytes
 from privkit.reports.columns import START
 from privkit.reports.schema import Check, Metrics, Row
 from privkit.run.records import GUESSES, PICTURES
-from privkit.seeds import derive
-from privkit.storage import write_bytes
+from privkit.shared.interval import Interval
+from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
 

@@ -13,10 +13,10 @@ from privkit.attacks.base import NotApplicable, Query
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.defended import DefendedModel, replay, untrained
 from privkit.audit.goals.context import AttackContext
-from privkit.certificate import Certificate
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import rounds_an_epoch
-from privkit.seeds import derive
+from privkit.shared.certificate import Certificate
+from privkit.shared.seeds import derive
 from privkit.training import Clients
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import learns, round_order

@@ -15,7 +15,7 @@ from privkit.attacks.scores.image import Values, image_scores
 from privkit.domains.domain import Domain
 from privkit.domains.images.checks import check_images, clipped
 from privkit.errors import DataError, UsageError
-from privkit.record_metrics import IMAGES
+from privkit.shared.record_metrics import IMAGES
 
 
 @dataclass(frozen=True, kw_only=True)

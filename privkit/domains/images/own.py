@@ -19,7 +19,7 @@ from privkit.domains.images.pictures import opened_folders
 from privkit.domains.labels import check_labels
 from privkit.domains.official import one_sentence
 from privkit.errors import DataError, one_line
-from privkit.import_path import imported
+from privkit.files.import_path import imported
 
 _PARTS = ("train", "test")
 """Folders that are parts of the data and no classes."""

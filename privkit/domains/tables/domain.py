@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
-from privkit.record_metrics import TABLES
+from privkit.shared.record_metrics import TABLES
 
 _CLOSE = 0.05
 """A dense cell counts as recovered if the guess is off by at most this share of its column's range."""

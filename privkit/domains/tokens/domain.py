@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
-from privkit.record_metrics import TOKENS
+from privkit.shared.record_metrics import TOKENS
 
 PADDING, UNKNOWN = 0, 1
 """Ids with a meaning of their own: a place behind the end of a sequence, and a token outside the vocabulary."""

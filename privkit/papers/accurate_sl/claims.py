@@ -9,9 +9,9 @@ from scipy.special import ndtri
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
-from privkit.certificate import Certificate
 from privkit.papers.accurate_sl import PAPER
 from privkit.papers.contract import ONE_RELEASE
+from privkit.shared.certificate import Certificate
 
 Noise = Literal["independent", "backpropagated"]
 

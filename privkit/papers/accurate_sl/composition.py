@@ -6,9 +6,9 @@ from math import expm1, inf, isfinite, log, log1p, sqrt, tanh
 from typing import Literal, get_args
 
 from privkit.accountants import validate
-from privkit.certificate import Certificate
 from privkit.papers.accurate_sl import PAPER
 from privkit.papers.contract import ONE_RELEASE
+from privkit.shared.certificate import Certificate
 
 Drift = Literal["published", "kairouz_oh_viswanath"]
 LowerModel = Literal["frozen", "trained", "averaged", "dp_trained"]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.array import Array
 from privkit.constraints import Checked, NonNegative, Positive
+from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
 from privkit.accountants import validate
-from privkit.array import Array
 from privkit.constraints import Checked, Count, Positive, Whole
 from privkit.papers.accurate_sl.denoising import Noise
+from privkit.shared.array import Array
 
 AtLeastTwo = Annotated[int, Ge(2)]
 

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, logsumexp
 
 from privkit.accountants import validate
-from privkit.array import Array
 from privkit.papers.accurate_sl.denoising import Noise, arrays, finite
+from privkit.shared.array import Array
 
 
 def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: Noise) -> float:

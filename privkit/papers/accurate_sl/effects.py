@@ -15,12 +15,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from privkit.interval import Interval
+from privkit.files.toml_text import parse_toml
 from privkit.papers.accurate_sl.table_11 import row_of
 from privkit.papers.contract import Comparison
 from privkit.papers.contract import Verdict as Compared
 from privkit.papers.values import printed
-from privkit.toml_text import parse_toml
+from privkit.shared.interval import Interval
 
 _FOLDER = "privkit.papers.accurate_sl"
 _CONFIDENCE = 0.95

@@ -13,8 +13,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from privkit.array import Array
 from privkit.reports.figures import COLORS, MUTED
+from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)

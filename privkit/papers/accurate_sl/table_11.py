@@ -8,11 +8,11 @@ from math import sqrt
 from typing import Literal, get_args
 
 from privkit.accountants.bounds import gaussian
-from privkit.certificate import Certificate
 from privkit.papers.accurate_sl import PAPER
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5_epsilon, theorem_3_5_limit
 from privkit.papers.contract import ONE_RELEASE
 from privkit.papers.values import printed
+from privkit.shared.certificate import Certificate
 
 Noise = Literal["gaussian", "laplace"]
 

@@ -6,10 +6,10 @@ from math import isfinite, log, sqrt
 
 from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import amplify
-from privkit.certificate import Certificate
 from privkit.papers.contract import ONE_RELEASE
 from privkit.papers.dp_cutmixsl import PAPER
 from privkit.papers.dp_cutmixsl.setting import Setting, table_1
+from privkit.shared.certificate import Certificate
 
 __all__ = [
     "Setting",

@@ -7,9 +7,9 @@ from math import ceil, exp, expm1, floor, hypot, log, log1p, sqrt
 import numpy as np
 
 from privkit.accountants import validate
-from privkit.array import Array
 from privkit.papers.dp_cutmixsl.claims import conversion, corollary_1_epsilon, label_rdp, smashed_rdp
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1, table_1_value
+from privkit.shared.array import Array
 
 _SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))
 """σ_s = σ_y of Table 1."""

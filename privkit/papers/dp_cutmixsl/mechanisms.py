@@ -9,10 +9,10 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
-from privkit.certificate import Certificate
 from privkit.papers.dp_cutmixsl.claims import corollary_1
 from privkit.papers.dp_cutmixsl.group_size import ORDER
 from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1, table_1_value
+from privkit.shared.certificate import Certificate
 
 NAMES: dict[Mechanism, str] = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
 _CONCENTRATION = 2.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from privkit.accountants import validate
 from privkit.accountants.shuffles import certificates, permutations
-from privkit.certificate import Certificate
 from privkit.papers.patch_shuffling import PAPER
 from privkit.papers.values import printed
+from privkit.shared.certificate import Certificate
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:

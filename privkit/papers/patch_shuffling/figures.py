@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from privkit.errors import UsageError
-from privkit.paths import inside, root
+from privkit.files.paths import inside, root
+from privkit.files.sealed import checked
+from privkit.files.storage import read_record
 from privkit.run.records import TRAINED, read_manifest
-from privkit.sealed import checked
-from privkit.storage import read_record
 
 FIGURES: Mapping[str, Callable[[], Figure]] = {}
 """Nothing can be drawn without a run."""

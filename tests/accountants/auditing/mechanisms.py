@@ -17,8 +17,8 @@ from privkit.accountants.spec.mixing import DirichletRatio
 from privkit.accountants.spec.parts import Mixup, Noise, Poisson
 from privkit.accountants.spec.sensitivity import Categories, Clamp
 from privkit.accountants.spec.sensitivity import Known as OneNumber
-from privkit.certificate import Certificate
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.certificate import Certificate
+from privkit.shared.empirical_bound import EmpiricalBound
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, NDArray[np.bool_]], Array]

@@ -17,7 +17,7 @@ from privkit.accountants.auditing.many_runs import ceiling_many_runs, epsilon_cl
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import ceiling_one_run_curve, epsilon_one_run_curve
 from privkit.accountants.region import Region
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.empirical_bound import EmpiricalBound
 from tests.accountants.auditing.mechanisms import MECHANISMS, Array, Known, known
 
 SURE, CANARIES, SEEDS = 0.95, 600, 20

@@ -20,7 +20,7 @@ from privkit.accountants.region import Region, region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import EveryRound, Noise, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Known
-from privkit.array import Array
+from privkit.shared.array import Array
 
 DRAWS, CANARIES, DELTA = 1_000, 200, 1e-5
 Draw = Callable[[np.random.Generator, Array], Array]

@@ -16,7 +16,7 @@ from privkit.accountants.auditing import many_runs, one_run, rates
 from privkit.accountants.auditing.base import Correction
 from privkit.accountants.golden.auditing import CASES
 from privkit.accountants.golden.case import Case
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.empirical_bound import EmpiricalBound
 from tests.accountants.auditing.mechanisms import BOUNDS
 
 INTEGERS = st.lists(st.integers(-3, 3), min_size=1, max_size=12)

@@ -24,7 +24,7 @@ from privkit.defenses.dp_sl import DpSl
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.laplace_noise import LaplaceNoise
-from privkit.empirical_bound import EmpiricalBound
+from privkit.shared.empirical_bound import EmpiricalBound
 from tests.attacks.sessions import Killed, Session
 
 SHADOWS, POOL, WIDTH = 24, 120, 80

@@ -14,7 +14,7 @@ from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.base import no_protection
 from privkit.attacks.scores.leak import Leak, advantage, per_batch_auc, pooled_auc, roc_points, threshold_at, tpr_at
 from privkit.audit.claims import audit_one_run
-from privkit.certificate import Certificate
+from privkit.shared.certificate import Certificate
 
 Array = NDArray[np.float64]
 

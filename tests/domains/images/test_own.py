@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from privkit.domains.base import TEST_ID_OFFSET, Pools
 from privkit.domains.images.own import Arrays, Folder
 from privkit.errors import DataError, UsageError
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)).astype(np.uint8)
 LABELS = np.arange(6) % 2

@@ -11,7 +11,7 @@ import torch
 
 from privkit.domains.tables.criteo import Criteo
 from privkit.errors import DataError, UsageError
-from privkit.registry import parse
+from privkit.parts.registry import parse
 
 
 def row(label: str = "0", *, counts: dict[int, str] | None = None, words: dict[int, str] | None = None) -> str:

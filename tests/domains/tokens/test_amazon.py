@@ -9,7 +9,7 @@ import pytest
 
 from privkit.domains.tokens.amazon import FOLDER, AmazonReviews
 from privkit.errors import DataError, UsageError
-from privkit.registry import parse
+from privkit.parts.registry import parse
 
 TRAIN = ['"3","Fine","It is ""fine"", really."', '"5","","Great\\nstuff"', '"1","Bad","Broke."']
 

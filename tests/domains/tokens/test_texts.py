@@ -8,7 +8,7 @@ import pytest
 from privkit.domains.base import RecordPool
 from privkit.domains.tokens.texts import Definitions, TextFile
 from privkit.errors import DataError, PrivkitError, UsageError
-from privkit.registry import parse
+from privkit.parts.registry import parse
 
 LINES = "Irish\tO'Neal\nGerman\tMüller\n\nIrish\tBrady\n"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from privkit.errors import UsageError, shortened
-from privkit.registry import Component, parse, read_part, stages_given
+from privkit.parts.registry import Component, parse, read_part, stages_given
 
 Part = tuple[Component, tuple[Component, ...]]
 """A protocol, and the defenses under it, the undefended baseline among them."""

@@ -12,12 +12,12 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
 from privkit.constraints import allowed
-from privkit.docstrings import meanings
 from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
-from privkit.import_path import with_options
-from privkit.observed import watch
-from privkit.own_parts import is_own, one_of, own
-from privkit.toml_text import TomlError, TooMuch, parse_toml
+from privkit.files.import_path import with_options
+from privkit.files.observed import watch
+from privkit.files.toml_text import TomlError, TooMuch, parse_toml
+from privkit.parts.docstrings import meanings
+from privkit.parts.own_parts import is_own, one_of, own
 
 TABLES = {
     "defenses": "privkit.defenses:DEFENSES",

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from privkit.errors import UsageError, shortened
-from privkit.import_path import imported, with_options
+from privkit.files.import_path import imported, with_options
 
 _CONTRACTS: dict[str, tuple[str, ...]] = {
     "defenses": ("apply", "effects", "place", "on_gradient", "noiseless", "storages"),

@@ -14,17 +14,17 @@ import pytest
 import torch
 from torch import nn
 
-from privkit import observed
 from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.worker import CellWorker
 from privkit.errors import RunFolderError, UsageError
-from privkit.import_path import imported
-from privkit.registry import table
+from privkit.files import observed
+from privkit.files.import_path import imported
+from privkit.parts.registry import table
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
 from privkit.run.ingredients import Ingredients
 from privkit.run.sources import as_it_is_now, files_read, sources
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 from tests.small import SMALL
 
 HEAD = "import os, importlib, json\nfrom pathlib import Path\nHERE = Path(__file__).parent\nNAME = 'hel' + 'per'\n"

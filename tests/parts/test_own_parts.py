@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from privkit import registry
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import DataError, PrivkitError, RunFolderError, UsageError
-from privkit.registry import parse, table
+from privkit.parts import registry
+from privkit.parts.registry import parse, table
 from privkit.reports.tables import table as table_of
 from privkit.run.verify import examine
-from privkit.settings import resolve
+from privkit.settings.resolve import resolve
 
 MINE = """
 from dataclasses import dataclass

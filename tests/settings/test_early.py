@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from privkit import early
 from privkit.constraints import allowed
 from privkit.errors import UsageError
-from privkit.registry import load, parse, table
+from privkit.parts.registry import load, parse, table
+from privkit.settings import early
 
 
 @pytest.mark.parametrize("kind", early.SETTINGS.values())

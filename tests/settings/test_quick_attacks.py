@@ -13,13 +13,13 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.audit.threats import threats_of
 from privkit.defenses import DEFENSES
 from privkit.errors import UsageError
-from privkit.quick_attacks import BASELINE, GENERAL, LINKED, MODELS, TABLE, choose, strongest
-from privkit.registry import parse
+from privkit.parts.registry import parse
 from privkit.run.plan import plan
-from privkit.settings import resolve
+from privkit.settings.quick_attacks import BASELINE, GENERAL, LINKED, MODELS, TABLE, choose, strongest
+from privkit.settings.resolve import resolve
 from tests.small import SMALL
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def mounted(**settings: object) -> dict[str, list[str]]:
@@ -28,7 +28,7 @@ def mounted(**settings: object) -> dict[str, list[str]]:
 
 
 def test_it_is_the_default() -> None:
-    code = "from privkit.settings import DEFAULTS; print(DEFAULTS['attack'], DEFAULTS['budget'])"
+    code = "from privkit.settings.resolve import DEFAULTS; print(DEFAULTS['attack'], DEFAULTS['budget'])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "['auto'] quick"
 
@@ -87,7 +87,7 @@ def test_mixed_rows_meet_white_boxes_if_their_clients_share_a_segment(given: dic
 
 
 def test_a_defense_without_rows_meets_the_general_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.quick_attacks.strongest", lambda: {})
+    monkeypatch.setattr("privkit.settings.quick_attacks.strongest", lambda: {})
     unknown = choose(parse("defenses", "blur"), "images")
     assert (unknown.attacks, "has not measured blur" in unknown.remark) == (GENERAL["images"], True)
     assert {threat_model(parse("attacks", name).spec) for name in GENERAL["images"]} == set(MODELS)
@@ -126,7 +126,7 @@ def forbidden(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     given = {**SMALL, "budget": "smoke:victims=25", "training": "batch_size=25", "queries": "rounds=0"}
     short = {"patch_shuffle": ("jigsaw", "white_box:epochs=0")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privkit.quick_attacks.strongest", lambda: short)
+        patch.setattr("privkit.settings.quick_attacks.strongest", lambda: short)
         patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
         return run_audit(attack="auto", defense="patch_shuffle", out=folder, **given)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from privkit.errors import DamagedFile, RunFolderError
-from privkit.paths import inside, read_bytes
+from privkit.files.paths import inside, read_bytes
 
 _SEAL = "sha256"
 """The field that holds the checksum."""

@@ -9,7 +9,7 @@ import pytest
 
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun
-from privkit.caches import cache_folder, use_own_caches
+from privkit.files.caches import cache_folder, use_own_caches
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ PLANTED = ["\xff\xfe", "font.size: 40\nsavefig.facecolor: red\n", "text.usetex: 
 def test_a_matplotlibrc_in_the_current_folder_changes_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "matplotlibrc").write_bytes(text.encode("latin-1"))
     code = (
-        "from privkit.caches import plain_matplotlib\n"
+        "from privkit.files.caches import plain_matplotlib\n"
         "with plain_matplotlib():\n"
         "    import matplotlib\n"
         "    print(matplotlib.rcParams['font.size'], matplotlib.rcParams['text.usetex'])\n"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from privkit.registry import Component, parse
-from privkit.threat_models import ThreatModel
+from privkit.parts.registry import Component, parse
+from privkit.shared.threat_models import ThreatModel
 
 AUTO = "auto"
 TABLE = Path(__file__).with_suffix(".csv")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit.errors import LONGEST, UsageError, shortened
-from privkit.registry import read_options
+from privkit.parts.registry import read_options
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate

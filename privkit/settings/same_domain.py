@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privkit.errors import UsageError
-from privkit.registry import Component, load, parse, table
+from privkit.parts.registry import Component, load, parse, table
 
 RECORDS = {"images": "images", "tokens": "token sequences", "tables": "table rows"}
 """Domain -> what its records are called."""

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from privkit.errors import PrivkitError, UsageError, one_line, shortened
-from privkit.observed import watch
+from privkit.files.observed import watch
 
 _OURS = frozenset(
     {
@@ -44,8 +44,8 @@ def only(trusted: Sequence[str]) -> Iterator[None]:
     >>> with only(["mynets"]):
     ...     imported("the builder", "torch:load")
     Traceback (most recent call last):
-    privkit.import_path.Untrusted: this recording names the builder torch:load, and its files decide on no code that \
-runs here; if it may call whatever torch defines, give --trust torch, or trust=["torch"] in Python
+    privkit.files.import_path.Untrusted: this recording names the builder torch:load, and its files decide on no \
+code that runs here; if it may call whatever torch defines, give --trust torch, or trust=["torch"] in Python
     """
     token = _TRUSTED.set(tuple(trusted))
     try:

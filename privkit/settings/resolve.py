@@ -10,18 +10,19 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privkit import early
 from privkit.attacks.query_rules import QueryRules
-from privkit.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
 from privkit.errors import UsageError, shortened, unknown
+from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
 from privkit.metrics.feature_names import check_names
-from privkit.pairing import paired
-from privkit.quick_attacks import AUTO, Chosen, choose
-from privkit.registry import Component, load, parse, read_options, specify, table
+from privkit.parts.registry import Component, load, parse, read_options, specify, table
 from privkit.run.cell_limits import read_memory
-from privkit.same_domain import check_same_domain, domain_of, model_for
-from privkit.setting_values import (
+from privkit.settings import early
+from privkit.settings.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
+from privkit.settings.pairing import paired
+from privkit.settings.quick_attacks import AUTO, Chosen, choose
+from privkit.settings.same_domain import check_same_domain, domain_of, model_for
+from privkit.settings.values import (
     TRUST,
     as_device,
     as_gate,
@@ -32,7 +33,6 @@ from privkit.setting_values import (
     as_seeds,
     as_threads,
 )
-from privkit.toml_text import TomlError, parse_toml, read_text
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack

@@ -18,11 +18,13 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 
-from privkit.caches import cache_folder
 from privkit.errors import UsageError
+from privkit.files.caches import cache_folder
 
-_CALLERS = ("audit", "cli", "config", "early", "import_path", "recording", "registry", "run", "settings")
-"""Modules of privkit that call a part and that no part calls: outside of them, nothing belongs to the part."""
+_CALLERS = tuple(
+    f"privkit.{room}." for room in ("audit", "cli", "files.import_path", "parts", "recording", "run", "settings")
+)
+"""Rooms and modules of privkit that call a part and that no part calls: outside of them, nothing belongs to the part."""
 _DATA = "privkit.audit.seed_data"
 """It opens data, whose images are hashed themselves."""
 _LIBRARIES = ("accountants", "attacks", "reports")
@@ -160,7 +162,7 @@ def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
         if name.startswith("privkit."):
             if name == _DATA:
                 return set(), True
-            if name.split(".")[1] in _CALLERS:
+            if f"{name}.".startswith(_CALLERS):
                 return files, True
         elif name.partition(".")[0] in _plugins or not _ignored(frame.f_code.co_filename):
             home = frame.f_globals.get("__file__")  # of the source that calls exec, too
@@ -180,7 +182,7 @@ def _ignored(path: str) -> bool:
 def _places() -> frozenset[str]:
     """Folders of which nothing is noted."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), site.getusersitepackages()}
-    here = os.path.dirname(os.path.abspath(__file__))
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     ours = {
         here,
         *(os.path.realpath(os.path.join(here, library)) for library in ("", *_LIBRARIES)),

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
 from privkit.constraints import Checked
-from privkit.registry import Component
+from privkit.parts.registry import Component
 
 if TYPE_CHECKING:
     from privkit.metrics.own import ImageMetric
@@ -124,7 +124,7 @@ class AuditConfig:
         cell_memory: bytes of memory at which a cell ends as an error; None for no limit.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
         recording: what somebody recorded of a training of theirs, in place of a training here; None to train.
-        settings: what `privkit.settings.resolve` made this of, as JSON; nothing if it was made otherwise.
+        settings: what `privkit.settings.resolve.resolve` made this of, as JSON; nothing if it was made otherwise.
     """
 
     defenses: tuple[Component, ...]

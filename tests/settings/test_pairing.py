@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from privkit.audit.run import run_audit
-from privkit.config import AuditConfig
 from privkit.errors import UsageError
 from privkit.run.plan import plan
-from privkit.settings import resolve
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
 from tests.small import SMALL
 
 MIXED = ["patch_shuffle", "dp_cutmixsl:sigma=2"]

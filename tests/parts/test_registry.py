@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from privkit.audit.seed_data import open_data
-from privkit.config import BUDGETS
 from privkit.errors import UsageError
 from privkit.laws.parts import EVERY
-from privkit.registry import TABLES, describe, load, parse, specify, table
-from privkit.settings import resolve
+from privkit.parts.registry import TABLES, describe, load, parse, specify, table
+from privkit.settings.config import BUDGETS
+from privkit.settings.resolve import resolve
 
 NAMES = [(kind, name) for kind in TABLES for name in sorted(table(kind))]
 

@@ -57,7 +57,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     >>> parse_toml("epochs = 1" + "0" * 400)
     Traceback (most recent call last):
     ...
-    privkit.toml_text.TooMuch: a whole number must have at most 64 bits, and one has 1329
+    privkit.files.toml_text.TooMuch: a whole number must have at most 64 bits, and one has 1329
     """
     for number, line in enumerate(text.splitlines(), start=1):
         if line.count(".") > _MOST_DOTS:

@@ -16,10 +16,10 @@ from typing import Any
 import privkit
 from privkit.constraints import Checked
 from privkit.errors import unknown
-from privkit.import_path import with_options
-from privkit.own_parts import is_own
-from privkit.quick_attacks import AUTO
-from privkit.registry import TABLES, named, read_options, specify, stages_given
+from privkit.files.import_path import with_options
+from privkit.parts.own_parts import is_own
+from privkit.parts.registry import TABLES, named, read_options, specify, stages_given
+from privkit.settings.quick_attacks import AUTO
 
 SETTINGS = {
     "defense": "defenses",

@@ -36,7 +36,7 @@ def source(part: object) -> str:
 def meanings(cls: type) -> dict[str, str]:
     """Field -> its meaning, from the "Attributes" of a class and of those that it inherits from.
 
-    >>> from privkit.interval import Interval
+    >>> from privkit.shared.interval import Interval
     >>> meanings(Interval)["n"]
     'how many trials, records or seeds it rests on.'
     """

@@ -12,10 +12,10 @@ import torch
 
 from privkit.audit.run import AuditRun
 from privkit.errors import DamagedFile, PrivkitError
+from privkit.files.sealed import Broken, altered, checked, opened, sealed
+from privkit.files.storage import load_state, read_record, save_state
 from privkit.run.folder import RunFolder
 from privkit.run.records import read_manifest, read_row, read_rows
-from privkit.sealed import Broken, altered, checked, opened, sealed
-from privkit.storage import load_state, read_record, save_state
 
 FLIPS = 300
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from privkit.errors import DamagedFile, RunFolderError, StorageError
-from privkit.paths import MOST_TEXT, check_folder, open_file, read_bytes
-from privkit.sealed import AGAIN, Broken, checked, digest, opened, sealed, unreadable
+from privkit.files.paths import MOST_TEXT, check_folder, open_file, read_bytes
+from privkit.files.sealed import AGAIN, Broken, checked, digest, opened, sealed, unreadable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -74,7 +74,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_record(path: Path, fields: Mapping[str, Any]) -> None:
-    """Write a record of `privkit.sealed`."""
+    """Write a record of `privkit.files.sealed`."""
     write_text(path, sealed(fields, indent=2) + "\n")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from privkit.errors import UsageError
-from privkit.settings import read_toml, resolve
+from privkit.settings.resolve import read_toml, resolve
 
 WRONG = [
     ({"download": "false"}, "download must be true or false, got 'false'"),

@@ -1,0 +1,1 @@
+"""Parts by name: tables, entry points and import paths."""
