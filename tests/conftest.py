@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -36,9 +37,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this machine lacks something for."""
+    """Keep the first cases of `slow(but=number)` quick, and skip what this machine lacks something for."""
+    cases: Counter[str] = Counter()
     for item in items:
+        for mark in [mark for mark in item.own_markers if mark.name == "slow" and "but" in mark.kwargs]:
+            function = item.nodeid.partition("[")[0]
+            cases[function] += 1
+            if cases[function] <= mark.kwargs["but"]:
+                item.own_markers.remove(mark)
         reasons = [lacking(name) for mark in item.iter_markers("needs") for name in mark.args]
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             reasons.append("needs a CUDA device")

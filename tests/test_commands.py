@@ -89,12 +89,14 @@ def plan(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen
 
 
+@pytest.mark.slow(but=22)
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("command", [one for one in COMMANDS if is_planned(one)])
 def test_the_plan_of_a_run_is_made(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan(command, monkeypatch)
 
 
+@pytest.mark.slow(but=5)
 @pytest.mark.parametrize("command", [one for one in COMMANDS if not is_planned(one)])
 def test_the_command_runs(command: str, folder: Path, request: pytest.FixtureRequest) -> None:
     words = shlex.split(command)[1:]

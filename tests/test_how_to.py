@@ -66,6 +66,7 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         sys.modules.pop(f"{package(file)}.{Path(file).stem}", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_the_network_of_the_page_on_models_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file and its command as they stand, on few images and with an attack that costs nothing."""
@@ -142,6 +143,7 @@ def test_each_part_keeps_its_laws(kind: str) -> None:
     assert found == {}
 
 
+@pytest.mark.slow
 def test_stage_attack_and_dataset_go_through_an_audit(run: AuditRun) -> None:
     rows = {row.defense.partition(":")[0]: row for row in run.rows}
     assert set(rows) == {"none", "squash"}

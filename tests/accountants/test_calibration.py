@@ -29,6 +29,7 @@ KINDS: dict[str, SplitMechanism] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(0.1, 30), start=st.floats(0.01, 100))
 def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, start: float) -> None:
@@ -45,6 +46,7 @@ def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, s
     assert answer.epsilon(replace(found.mechanism, noise=less), DELTA, tight=False).epsilon > epsilon
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(1, 200), sigma=st.floats(1, 20))
 def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: float, sigma: float) -> None:

@@ -81,6 +81,7 @@ def mechanisms(draw: st.DrawFn) -> SplitMechanism:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(mechanism=mechanisms(), delta=DELTAS, factor=st.floats(1, 5), more=st.integers(1, 200))
 def test_less_noise_more_rounds_and_a_smaller_delta_cost_more(
@@ -117,6 +118,7 @@ def test_one_by_one_and_all_at_once_are_the_same(mechanism: SplitMechanism, delt
     assert (second.method, second.order, second.kind) == (alone.method, alone.order, alone.kind)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(mechanism=mechanisms(), delta=st.floats(1e-8, 0.1))
 def test_numerical_composition_only_helps_and_brackets(mechanism: SplitMechanism, delta: float) -> None:
@@ -150,6 +152,7 @@ def test_everyone_sampled_is_no_sampling(delta: float, rounds: int, mu: float, s
         assert curves[0] == pytest.approx(curves[1], rel=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     parts=st.lists(st.integers(0, 9), min_size=2, max_size=5).filter(lambda p: sum(p) > 0),

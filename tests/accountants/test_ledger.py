@@ -23,6 +23,7 @@ from tests.accountants.ledgers import DELTA, LAPLACE, POISSON, RANDOM, SAMPLED, 
 from tests.accountants.one_release import exact
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     which=st.lists(st.sampled_from([spec(), SAMPLED, RANDOM, LAPLACE]), min_size=1, max_size=6),

@@ -41,6 +41,7 @@ def python(code: str, *arguments: object) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
 
 
+@pytest.mark.slow
 def test_a_kill_loses_no_charge_that_was_acknowledged(path: Path) -> None:
     moments, acknowledged = random.Random(7), 0
     for _ in range(8):
@@ -92,6 +93,7 @@ def test_a_torn_first_line_is_dropped(path: Path) -> None:
         assert path.read_bytes() == b""
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_a_changed_byte_is_found_wherever_it_is(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -81,6 +81,7 @@ MIXED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("site", ["mixer", "client"])
 @pytest.mark.parametrize("sampling", [None, 4])
 @pytest.mark.parametrize("name", MIXED)

@@ -117,6 +117,7 @@ def test_a_lost_cell_is_done_again_from_its_trained_model(copied: Path, small_ru
     assert len((copied / "results.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["client.safetensors", "trained.json"])
 def test_a_damaged_model_is_an_error_row_and_the_rest_stays(copied: Path, small_run: AuditRun, name: str) -> None:
     none, batch = small_run.rows
@@ -185,6 +186,7 @@ def test_a_folder_in_use(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             again(copied)
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_with_one_sentence_and_keeps_what_is_finished(
     copied: Path, small_run: AuditRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

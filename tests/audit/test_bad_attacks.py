@@ -20,6 +20,7 @@ def rows(run: AuditRun) -> dict[str, tuple[str, str]]:
     return {row.attack: (row.status, row.reason) for row in run.rows}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_controls")
 def test_a_gan_that_diverges_is_an_error_and_the_others_go_on(tmp_path: Path) -> None:
     attacks = ["fsha:learning_rate=1e30,epochs=1", "unsplit:epochs=1", "mean_image"]

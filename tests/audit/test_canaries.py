@@ -278,6 +278,7 @@ def test_one_record_of_a_client_is_said_to_be_one() -> None:
     assert "95 % confidence, for this row alone" in told.statement
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_rows_of_an_audit_that_cannot_refute_say_so_and_exit_clean(tmp_path: Path) -> None:
     run = run_audit(

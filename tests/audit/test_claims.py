@@ -96,6 +96,7 @@ def stands(bounds: list[EmpiricalBound], truth: float) -> None:
     assert binom.sf(max(above, refuted) - 1, len(bounds), 0.05) > 0.01
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize("independent", [True, False])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_true_claims_stand_and_no_more_is_shown_than_is_true(

@@ -45,6 +45,7 @@ def test_a_run_does_not_differ_from_itself(small_run: AuditRun) -> None:
     assert (found.configuration, found.made_of, found.unpaired) == ((), (), ())
 
 
+@pytest.mark.slow
 def test_records_are_paired_by_their_ids(small_run: AuditRun, other_run: AuditRun) -> None:
     found = privkit.compare(small_run, other_run)
     for number, name in enumerate(("none / black_box", "batch_shuffle / black_box")):

@@ -30,6 +30,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return found, DATASETS[request.param]
 
 
+@pytest.mark.slow
 def test_labels_members_and_canaries_are_asked_of_any_records(run: tuple[Any, str]) -> None:
     found, records = run
     assert {row.records for row in found.rows} == {records}

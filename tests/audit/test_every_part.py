@@ -179,6 +179,7 @@ def test_every_attack_is_controlled_and_scored(request: pytest.FixtureRequest, a
     assert row.recovered or row.answers
 
 
+@pytest.mark.slow
 def test_an_attack_gives_the_same_row_again_and_in_other_company(rows: dict[str, Row], tmp_path: Path) -> None:
     assert attacked(CHEAP, tmp_path / "again") == {name: rows[name] for name in CHEAP}
 

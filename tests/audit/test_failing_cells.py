@@ -60,6 +60,7 @@ def test_a_model_on_which_no_attack_gave_a_number_fails_and_keeps_what_is_known(
     assert f"{run.rows[1].accuracy.value:.3f} [" in text  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_a_crash_is_an_error_row_and_the_other_cells_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registered(monkeypatch, Crashes)

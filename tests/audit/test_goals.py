@@ -66,6 +66,7 @@ def test_scores_of_all_labels_are_pooled_likewise() -> None:
     assert alone["label_accuracy"].value < 0.6 < 0.75 < together["label_accuracy"].value
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_attacks_that_name_labels_know_some_and_one_needs_no_gradient(tmp_path: Path) -> None:
     """A frozen lower segment gets no gradient; its owner still has its smashed data and some labels."""
@@ -85,6 +86,7 @@ def test_attacks_that_name_labels_know_some_and_one_needs_no_gradient(tmp_path: 
     assert "label_shares" in learned[1].knowledge
 
 
+@pytest.mark.slow
 def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
     attacks = ["label_leak", "gradient_matching", "member_inference", "canaries", "canaries:on=gradient"]
     run = run_audit(defense="none", attack=attacks, out=tmp_path / "run", **SETTINGS)
@@ -105,6 +107,7 @@ def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
     assert "nothing is claimed; this attack shows" in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Noised.certificate
@@ -120,6 +123,7 @@ def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch:
     assert "refutes the claimed ε = 0.1" in failure
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_an_honest_claim_stands_though_canaries_are_found(tmp_path: Path) -> None:
     settings = {**SETTINGS, "training": "batch_size=25,freeze_lower=true"}
@@ -143,6 +147,7 @@ def test_a_frozen_segment_gets_no_gradient_and_the_other_cells_go_on(tmp_path: P
     assert "does not learn" in leak.reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_labels_that_do_not_exist_and_epochs_that_were_not(tmp_path: Path) -> None:
     run = run_audit(
@@ -153,6 +158,7 @@ def test_labels_that_do_not_exist_and_epochs_that_were_not(tmp_path: Path) -> No
     assert "none of the 2 epochs" in run.rows[1].reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_shadow_models_are_trained_and_scored(tmp_path: Path) -> None:
     run = run_audit(defense="none", attack="member_inference:score=lira,shadows=4", out=tmp_path / "run", **SETTINGS)
@@ -235,6 +241,7 @@ def test_passes_send_the_same_images_with_draws_of_their_own() -> None:
     assert torch.equal(once.views[0].smashed, sent.views[0].smashed)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "protocol", [SplitProtocol(), SplitProtocol(clients=2, average="round"), SplitProtocol(clients=2)]
 )
@@ -278,6 +285,7 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
         LiveClients(edge, data, shares, replace(spec, freeze_lower=True), data[:10], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     from privkit.audit.defended import defended_model, replay
@@ -311,6 +319,7 @@ CLIENTS_LEAKS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_client_asks_its_own_segment_and_for_the_others_label_in_every_epoch(tmp_path: Path) -> None:
     """DP-CutMixSL §5.A: the gradient of the lower segment, the members of a group, and the area by epoch."""
     run = run_audit(
@@ -335,6 +344,7 @@ def test_a_client_asks_its_own_segment_and_for_the_others_label_in_every_epoch(t
     assert (tmp_path / "run" / "report" / "figures" / "auc.svg").exists()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.usefixtures("no_report", "no_controls")
 @pytest.mark.parametrize("augment", ["none", "crop"])
 def test_a_client_knows_its_records_in_all_epochs(
@@ -376,6 +386,7 @@ def test_the_order_of_an_epoch_is_the_one_that_was_trained_in(tmp_path: Path, mo
     assert agree == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_nobody_elses_label_is_in_a_gradient_of_ones_own(tmp_path: Path) -> None:
     run = run_audit(defense="none", attack="label_leak:less_own=true", out=tmp_path / "run", **SETTINGS)

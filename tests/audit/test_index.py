@@ -30,6 +30,7 @@ def test_names_of_metrics_are_those_of_the_domains() -> None:
     assert (Images.metrics, Tokens.metrics, Tables.metrics) == (IMAGES, TOKENS, TABLES)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("command", [("report", "RUN"), ("report", "RUN", "--json"), ("compare", "RUN", "RUN")])
 def test_a_finished_run_is_read_without_torch(small_run: AuditRun, tmp_path: object, command: tuple[str, ...]) -> None:
     """In a process of its own; torch alone takes two seconds to load."""

@@ -98,6 +98,7 @@ def test_an_audit_of_mixing_defenses(tmp_path: Path) -> None:
     assert private.certificate.delta == 1e-5
 
 
+@pytest.mark.slow
 def test_trained_lower_segments_are_charged_by_client_and_averaged_ones_not_at_all(tmp_path: Path) -> None:
     settings = {**SETTINGS, "attack": "mid_grey", "budget": "smoke:private=300,auxiliary=400,test=100,victims=100"}
     proofs = []

@@ -68,6 +68,7 @@ def test_members_are_what_training_released(protocol: SplitProtocol, partition: 
     assert torch.equal(released(context), torch.cat(seen).unique())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_candidates_are_mixed_and_only_dealt_images_are_members(tmp_path: Path, monkeypatch: Any) -> None:
     """An oracle that knows which images the two clients were dealt is always right, whatever the order."""

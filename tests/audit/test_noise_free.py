@@ -8,6 +8,7 @@ import privkit
 from tests.small import SMALL
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_a_row_names_noisy_and_noise_free_accuracy_of_both_epochs(tmp_path: Path) -> None:
     run = privkit.run_audit(

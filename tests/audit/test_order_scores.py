@@ -88,6 +88,7 @@ def test_limits_against_their_definitions() -> None:
     assert 10 * divergence == pytest.approx(np.log(10))
 
 
+@pytest.mark.slow
 def test_only_the_sound_limit_covers_images_that_stand_or_fall_as_one() -> None:
     """Each image is wholly solved with probability one half, or wholly wrong."""
     rng, truth = np.random.default_rng(0), orders(30, 16)

@@ -96,6 +96,7 @@ def test_what_cannot_be_attacked_is_said() -> None:
         privkit.attack([], "mid_grey", image_shape=(1, 8, 8))
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "python.md").read_text("utf-8")
     audit, attack = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

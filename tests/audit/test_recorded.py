@@ -79,6 +79,7 @@ def same(trained: AuditRun, folder: Path, attacks: list[str], **settings: Any) -
             assert (declared.passed, declared.decisive) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_recording_of_a_trained_model_gives_the_same_numbers_bit_for_bit(trained: AuditRun, tmp_path: Path) -> None:
     same(trained, tmp_path, ATTACKS)
 
@@ -138,6 +139,7 @@ def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
     assert torch.equal(first.labels[first.members.flatten()], members[:6])
 
 
+@pytest.mark.slow
 def test_without_the_truth_guesses_are_kept_and_nothing_is_scored(tmp_path: Path) -> None:
     folder = written(tmp_path / "recording", {"truth.images": None}, lower=HALF)
     given: dict[str, Any] = {"attack": ["nearest_record", "mid_grey"], "gate": "ssim<=0.9"}

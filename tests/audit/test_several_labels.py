@@ -46,6 +46,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     table.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     attacks = ["label_leak:positive=2", "member_inference", "nearest_record", "release_clustering", "sdar"]

@@ -169,6 +169,7 @@ def resumed(spec: Any, given: Any) -> Any:
 ASKED = sorted(name for name, target in LOADED.items() if target.goal != "reconstruct")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_no_answer_can_be_reached_from_what_an_attack_on_labels_members_or_canaries_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +247,7 @@ class Tape:
         assert state == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", HIJACKS)
 def test_a_hijack_learns_of_the_truth_through_views_alone(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What clients in training sent is played again after they and their images are gone: the bits are the same."""

@@ -30,6 +30,7 @@ def planned(tmp_path: Path) -> Path:
     return plan_audit(out=tmp_path / "run", training="batch_size=20", **CHEAP)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_a_planned_run_that_others_compute_has_the_rows_of_an_audit(
     planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -292,6 +292,7 @@ VALUE = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=st.dictionaries(COLUMN, VALUE, max_size=12), kind=st.sampled_from(["gaussian", "laplace", "dp_cutmixsl"]))
 def test_whatever_a_table_holds_no_traceback_reaches_a_user(

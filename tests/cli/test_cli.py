@@ -94,6 +94,7 @@ def test_a_reader_that_stops_early_is_no_traceback(loaded: None, tmp_path: Path)
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.slow
 def test_a_run_and_its_report_are_readable_by_machines(privkit_cli: Cli, tmp_path: Path) -> None:
     flags = ("--defense", "none", "--attack", "mean_image", "--out", "run", "--json")
     done = privkit_cli("audit", *flags, *SMALL)
@@ -132,6 +133,7 @@ def test_version_and_help(privkit_cli: Cli) -> None:
     assert "Exit codes" in shown
 
 
+@pytest.mark.slow
 def test_dry_run_prints_the_cells_and_runs_nothing(privkit_cli: Cli, tmp_path: Path) -> None:
     done = privkit_cli("audit", "--dry-run", "--seed", "0", "--seed", "1", *SMALL)
     assert done.returncode == 0, done.stderr

@@ -54,12 +54,14 @@ def test_an_attack_that_raises_is_one_sentence() -> None:
         preview(resolve({"attack": "black_box:width=7", **SMALL}))
 
 
+@pytest.mark.slow
 def test_the_estimate_uses_the_sizes_that_the_data_have(tmp_path: Path) -> None:
     """A hundred pictures are not the budget's two thousand."""
     config = resolve({"dataset": "lfw_subset", "training": "batch_size=20", "budget": "small", "threads": 1})
     assert int(preview(config).splitlines()[-1].split("about ")[1].split(" s")[0]) < 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["model_completion", "exploit"])
 def test_the_training_of_attacks_on_labels_is_counted(attack: str) -> None:
     """Thousands of epochs take more than the seconds of the training that they follow."""

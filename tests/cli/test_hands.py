@@ -46,6 +46,7 @@ SLIPS = [
 ]
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize(("arguments", "said"), SLIPS, ids=[" ".join(a) for a, _ in SLIPS])
 def test_a_slip_is_told_as_what_it_is(privkit_cli: Cli, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     settings = "".join(f"{flag[2:]} = {value!r}\n" for flag, value in zip(TINY[::2], TINY[1::2], strict=True))

@@ -79,6 +79,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_no_refusal_of_words_costs_an_import_of_torch(files: Path) -> None:
     code = RUN.format(commands=COMMANDS, more="")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=files)

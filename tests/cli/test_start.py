@@ -123,6 +123,7 @@ class Greedy(Odd):
         return Reconstruction(images=torch.empty(2**50))
 
 
+@pytest.mark.slow
 def test_an_allocation_that_fails_ends_the_run_and_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

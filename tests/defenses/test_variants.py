@@ -27,6 +27,7 @@ def released(variant: Variant, tokens: int, batch: int, kept: int) -> list[tuple
     return [tuple(row) for row in local.tolist()]
 
 
+@pytest.mark.slow(but=1)
 @every_reading
 @pytest.mark.parametrize(("tokens", "batch", "kept"), [(2, 2, 1), (3, 2, 2), (2, 3, 1)])
 def test_releases_follow_the_exact_law_of_their_reading(variant: Variant, tokens: int, batch: int, kept: int) -> None:

@@ -38,6 +38,7 @@ def flips(path: Path, read: Callable[[], Any], seed: int = 0) -> int:
     return refused
 
 
+@pytest.mark.slow
 def test_flipped_bits_of_records_change_no_number(copied: Path, small_run: AuditRun) -> None:
     """Results, lines, the manifest, controls, models, what a cell was: read as the product reads them."""
     cell = copied / "cells" / small_run.rows[1].cell

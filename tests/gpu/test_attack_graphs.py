@@ -212,10 +212,8 @@ UNTRAINED = {"white_box, places"}
 """Fitted without gradients."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name.startswith("black_box") else []) for name in STEPS],
-)
+@pytest.mark.slow(but=2)
+@pytest.mark.parametrize("name", sorted(STEPS, key=lambda name: name.startswith("black_box")))
 def test_a_step_compiles_in_one_graph(name: str) -> None:
     step = STEPS[name]()
     torch._dynamo.reset()

@@ -91,6 +91,7 @@ def test_operations_and_bytes_of_a_linear_layer(benchmark: Any) -> None:
     assert cost.least("H200") == (cost.flops / 989e12, cost.moved / 4.8e12)
 
 
+@pytest.mark.slow
 def test_a_round_costs_the_same_for_any_number_of_clients_and_less_if_they_are_mixed(benchmark: Any) -> None:
     limits = benchmark("limits")
     alone, several, pairs, fours = (

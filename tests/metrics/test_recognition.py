@@ -53,6 +53,7 @@ def test_originals_are_recognized_and_constant_guesses_are_one_class(classifier:
     assert floors["other_originals"] == pytest.approx(sum(pairs) / len(pairs))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alone(classifier: FeatureNetwork) -> None:
     before, images = torch.get_rng_state(), digits(5).x
     again, other = taught(digits(200), 4, seed=0), taught(digits(200), 4, seed=1)
@@ -62,6 +63,7 @@ def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alon
     assert classifier.label == "classifier of 200 auxiliary images"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_rows_have_it_with_ceiling_and_floors(tmp_path: Path) -> None:
     run = run_audit(**SETTINGS, features=["classifier"], out=tmp_path / "run")

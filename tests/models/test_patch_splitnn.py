@@ -89,6 +89,7 @@ def test_one_patch_as_large_as_the_image_is_the_plain_network() -> None:
     torch.testing.assert_close(whole.upper(whole.lower(images)), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("adaptation", ["none", "own"])
 def test_equal_networks_one_a_patch_are_one_network_for_all(training: bool, adaptation: Any) -> None:

@@ -110,6 +110,7 @@ def test_eight_pixels_are_enough(name: str) -> None:
         assert split.upper.eval()(split.lower.eval()(images(2, shape=(1, 8, 8)))).shape == (2, 10)
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize(("name", "end"), [*((n, e) for n in SMALL for e in (0, 1)), *((n, -1) for n in LIGHT)])
 @pytest.mark.parametrize("training", [True, False])
 def test_three_clients_in_one_call_equal_one_after_the_other(name: str, end: int, training: bool) -> None:
@@ -136,6 +137,7 @@ def test_three_clients_in_one_call_equal_one_after_the_other(name: str, end: int
             torch.testing.assert_close(buffers[key][i], value, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", SMALL)
 def test_what_is_said_about_places_is_what_is_seen(name: str) -> None:
     """The numeric test finds what the model says, wherever it can tell."""

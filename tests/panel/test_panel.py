@@ -161,6 +161,7 @@ def audit_differences(found: list[Record]) -> list[str]:
     return differences("audits", found, AUDIT, UNTRAINED)
 
 
+@pytest.mark.slow
 def test_some_audits_answer_as_recorded(quick_audit: list[Record]) -> None:
     assert len(quick_audit) == 1 + len(QUICK_DEFENSES)
     assert audit_differences(quick_audit) == []
@@ -178,12 +179,14 @@ def row_differences(found: list[Record]) -> list[str]:
     return differences("rows", kinds[True], ALLOCATED) + differences("rows", kinds[False], ACCOUNTING)
 
 
+@pytest.mark.slow
 def test_a_short_table_answers_as_recorded() -> None:
     found = list(record.rows(["quick"]))
     assert len(found) == record.QUICK_ROWS
     assert row_differences(found) == []
 
 
+@pytest.mark.slow
 def test_some_specifications_answer_as_recorded() -> None:
     chosen = Random(0).sample(list(record.specifications()), QUICK_SPECIFICATIONS)
     assert differences("grid", record.grid(chosen), ACCOUNTING) == []

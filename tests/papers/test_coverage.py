@@ -37,6 +37,7 @@ def test_an_entry_names_what_there_is(name: str) -> None:
         assert not entry.reason or (entry.reason[0].isupper() and entry.reason.endswith(".")), entry.reason
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_configured_experiment_is_an_audit(name: str) -> None:
     """Also with the settings that an entry replaces: `privkit audit --config … --dry-run` starts with the same plan."""

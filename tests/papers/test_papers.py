@@ -259,6 +259,7 @@ def test_an_experiment_is_an_audit(path: Path) -> None:
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
+@pytest.mark.slow
 def test_the_small_experiments_measure_every_method_of_the_orderings() -> None:
     """Rows of the small experiments are rows of the methods, so that their runs can be judged."""
     missing = {

@@ -24,6 +24,7 @@ def fake(one: module.Work, out: Path, progress: object = None) -> dict[str, Any]
     return {**one.row, "accuracy": 0.3 + 0.1 * one.row["defense"].startswith("random_cutmix") + 0.01 * one.row["seed"]}
 
 
+@pytest.mark.slow
 def test_a_tiny_table_takes_embedded_digits_and_keeps_the_methods_own_data() -> None:
     cells = needed_cells("cutmixsl", "Table 1", "tiny")
     assert {one.config.dataset.label for one in cells} == {"digits"}
@@ -36,6 +37,7 @@ def test_a_tiny_table_takes_embedded_digits_and_keeps_the_methods_own_data() -> 
     assert {one.config.dataset.label for one in at_size} == {"cifar10"}
 
 
+@pytest.mark.slow
 def test_measured_stands_beside_published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "measure", fake)
     found = reproduce("cutmixsl", "Table 1", out=tmp_path)
@@ -61,6 +63,7 @@ def test_at_the_papers_scale_a_number_agrees_or_differs() -> None:
     assert found.verdict(method(0.31)) == ""  # no interval
 
 
+@pytest.mark.slow
 def test_effects_are_judged_on_the_cells_that_were_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def scaled_is_better(one: module.Work, out: Path, progress: object = None) -> dict[str, Any]:
         return {**one.row, "accuracy": 0.3 + 0.2 * ("scaling" in one.row["defense"]) + 0.01 * one.row["seed"]}
@@ -75,13 +78,8 @@ def test_effects_are_judged_on_the_cells_that_were_measured(monkeypatch: pytest.
     assert {one.config.dataset.label for one in texts} == {"definitions"}  # which is embedded
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [
-        pytest.param(*own, marks=() if own == ("dp_cutmixsl", "Fig. 4c") else pytest.mark.slow)
-        for own in sorted(committed())
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "table"), sorted(committed()))
 def test_committed_tables_have_every_cell_once(name: str, table: str) -> None:
     rows = committed()[name, table]
     planned = [one.row for one in needed_cells(name, table, "tiny")]
@@ -97,6 +95,7 @@ def test_verdicts_at_tiny_scale_stand_beside_the_others() -> None:
     assert "not run" not in verdicts.values()
 
 
+@pytest.mark.slow
 def test_a_table_of_formulas_is_computed(tmp_path: Path) -> None:
     found = reproduce("accurate_sl", "Table 11", out=tmp_path)
     assert found.claims
@@ -104,6 +103,7 @@ def test_a_table_of_formulas_is_computed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("name", "table", "hint"),
     [
@@ -118,6 +118,7 @@ def test_what_cannot_be_measured_says_why(name: str, table: str, hint: str) -> N
         reproduce(name, table)
 
 
+@pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "measure", fake)
     runner, arguments = CliRunner(), ["reproduce", "cutmixsl", "Table 1", "--out", str(tmp_path)]

@@ -171,6 +171,7 @@ def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
         recorder.save(tmp_path / "r", name="plain", own=IMAGES + 2)
 
 
+@pytest.mark.slow
 def test_the_script_of_the_page_is_short_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From an empty folder: own modules, images and defense, recorded, audited and gated in at most 25 lines."""
     name, code = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)[0]

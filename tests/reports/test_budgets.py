@@ -52,6 +52,7 @@ def rows(draw: st.DrawFn) -> BudgetRow:
     )
 
 
+@pytest.mark.slow
 @given(given_rows=st.lists(rows(), max_size=5))
 def test_json_is_json_and_keeps_every_digit(given_rows: list[BudgetRow]) -> None:
     def refuse(word: str) -> None:
@@ -200,6 +201,7 @@ def test_axes_are_logarithmic_where_asked_for() -> None:
     assert drawn(curve(epsilon=np.zeros(5), published=None)).axes[0].get_yscale() == "linear"
 
 
+@pytest.mark.slow
 @given(heights=st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=8))
 def test_labels_keep_apart(heights: list[float]) -> None:
     figure = drawn(

@@ -152,6 +152,7 @@ def trained(home: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in (home / "run" / "models").glob("*/trained.json")}
 
 
+@pytest.mark.slow
 def test_the_same_command_with_the_same_things_does_nothing(home: Path) -> None:
     rows, models = read_rows(home / "run"), trained(home)
     assert sorted(read_rows(command(home).folder), key=lambda row: row.cell) == sorted(rows, key=lambda row: row.cell)

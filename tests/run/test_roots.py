@@ -74,6 +74,7 @@ def name(request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.Monke
     return str(request.param)
 
 
+@pytest.mark.slow(but=1)
 def test_the_library_reads_a_run_by_any_name(place: Place, name: str) -> None:
     path = Path(name)
     assert build(path) == place.run / "report" / "index.html"
@@ -95,6 +96,7 @@ def test_a_recording_of_a_run_by_any_name_goes_to_any_name(place: Place, name: s
     assert [path.parent for path in place.run.parents[1].rglob("recording.json")] == [place.run.parent / "recording"]
 
 
+@pytest.mark.slow(but=1)
 def test_the_command_line_reads_a_run_by_any_name(
     place: Place, name: str, loaded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_pairs_that_cannot_be(defense: Any, hint: str) -> None:
         resolve({**SMALL, "defense": defense})
 
 
+@pytest.mark.slow
 def test_rows_name_their_protocol_and_are_held_against_its_baseline(tmp_path: Path) -> None:
     run = run_audit(defense=["patch_shuffle", "mixup"], attack="mean_image", out=tmp_path / "run", **SMALL)
     assert [(row.protocol, row.defense) for row in run.rows] == [

@@ -131,6 +131,7 @@ def forbidden(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
         return run_audit(attack="auto", defense="patch_shuffle", out=folder, **given)
 
 
+@pytest.mark.slow
 def test_queries_that_are_forbidden_are_no_verdict(forbidden: AuditRun) -> None:
     found = {one.threat_model: one for one in threats_of(list(forbidden.rows))}
     assert found["query"].sentence.startswith("not possible: jigsaw needs")

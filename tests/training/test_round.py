@@ -57,6 +57,7 @@ def test_one_client_is_centralized_training_bit_for_bit() -> None:
     assert curve == pytest.approx([np.mean(losses[:5]), np.mean(losses[5:])], rel=1e-6)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "protocol",
     [

@@ -190,6 +190,7 @@ def test_a_planned_number_of_guesses_beats_a_quarter() -> None:
     assert max(ours) < 8
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("curve", ["gaussian", "laplace"])
 def test_one_run_with_a_planned_number_of_guesses_covers(curve: str) -> None:
     truth, draw, _ = CASES[curve]

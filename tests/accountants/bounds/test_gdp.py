@@ -74,6 +74,7 @@ def test_randomized_response_by_enumeration(truth: float, rounds: int) -> None:
         assert delta <= max(gaussian.delta(epsilon, fit.mu), fit.delta_floor) * (1 + 1e-9)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("parameters", SAMPLED)
 def test_delta_of_the_composition_is_below_what_is_claimed(parameters: tuple[float, float, int]) -> None:
     """At every ε: a lower bound on δ from dp_accounting, rounded against the mechanism's favor, both directions."""
@@ -94,6 +95,7 @@ def test_delta_of_the_composition_is_below_what_is_claimed(parameters: tuple[flo
     assert np.all(lower <= np.maximum(gaussian.delta(epsilon, fit.mu), fit.delta_floor) + 1e-12)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("parameters", SAMPLED)
 def test_mu_by_tangents_of_another_profile(parameters: tuple[float, float, int]) -> None:
     """dp_accounting's δ of the worse direction, tangent by tangent: (α, β) = (−dδ/de^ε, 1 − δ − α·e^ε)."""

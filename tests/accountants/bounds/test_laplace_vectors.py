@@ -65,6 +65,7 @@ def test_agrees_with_dp_accounting(dimensions: int, shift: float) -> None:
         assert found.epsilon == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     dimensions=st.integers(1, 6),
@@ -101,6 +102,7 @@ def test_every_specification_against_monte_carlo(
     assert found.delta <= expected + 5 * error + 2e-3 * expected + 1e-4
 
 
+@pytest.mark.slow
 @given(shift=st.floats(0.05, 4), part=st.floats(0.05, 0.95), epsilon=st.floats(0, 4))
 def test_one_coordinate_is_worse_than_the_same_distance_in_two(shift: float, part: float, epsilon: float) -> None:
     """By enumeration of the losses of two coordinates on a fine grid of both."""

@@ -39,6 +39,7 @@ def truncated(run: Steps) -> Bound:
     return found
 
 
+@pytest.mark.slow
 def test_never_below_what_numerical_composition_proves_from_below() -> None:
     ratios, before = [], []
     for seed in range(25):

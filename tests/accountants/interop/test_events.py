@@ -71,6 +71,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("mechanism", MIXED)
 def test_every_round_gaussians_cost_the_same_in_both_accountants(mechanism: SplitMechanism) -> None:
     event = to_dp_event(mechanism)
@@ -88,6 +89,7 @@ def bound_of_theorem_27(mechanism: SplitMechanism, orders: NDArray[np.float64]) 
     return theorem_27.without_replacement_gaussian_rdp(orders, mechanism.sampling.rate, constant)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(sigma=st.floats(0.3, 20), share=st.integers(2, 50), clients=st.integers(50, 1000), rounds=st.integers(1, 10**4))
 def test_rdp_of_samples_without_replacement_is_privkits(sigma: float, share: int, clients: int, rounds: int) -> None:
@@ -135,6 +137,7 @@ def test_seats_are_all_that_may_be_random(mechanism: SplitMechanism) -> None:
         to_dp_event(mechanism)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(sigma=st.floats(0.6, 5), rate=st.floats(0.001, 0.2), rounds=st.integers(1, 3000))
 def test_poisson_samples_cost_the_same_in_both_accountants(sigma: float, rate: float, rounds: int) -> None:

@@ -167,6 +167,7 @@ def test_training_learns_something() -> None:
 # Numbers
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("history", HISTORIES)
 @pytest.mark.parametrize("delta", [1e-7, 1e-5, 1e-3])
 def test_epsilon_is_at_most_rdps_and_inside_prvs_interval(history: History, delta: float) -> None:
@@ -234,6 +235,7 @@ def test_a_history_of_many_kinds_is_composed_by_renyi() -> None:
     assert found > rdp.get_epsilon(DELTA) * 0.5
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     sigma=st.floats(0.05, 50),

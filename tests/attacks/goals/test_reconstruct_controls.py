@@ -58,6 +58,7 @@ def test_controls_tell_the_deaf_and_the_all_knowing() -> None:
     assert [check.passed for check in knowing] == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [(16, 5, 5), (9,), (17, 6)])
 def test_forms_that_are_no_grid_of_patches_are_controlled_as_well(form: tuple[int, ...]) -> None:
     """An attack that reads maps, vectors or a class token must not be stopped by its controls."""

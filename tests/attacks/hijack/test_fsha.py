@@ -138,6 +138,7 @@ def test_every_form_of_release(hijack: Any, form: str) -> None:
     assert len(result.curve) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_knows_of_the_noise_denoises(hijack: Any) -> None:
     """Gaussian noise of deviation .7 behind a tanh, done by the clients and imitated by the server."""
 

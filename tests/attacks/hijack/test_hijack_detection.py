@@ -89,6 +89,7 @@ def runs() -> tuple[list[Seen], Seen]:
     return [honest(seed, 400) for seed in range(3)], hijacked(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fast", "voting", "average"])
 def test_honest_training_is_not_flagged_and_hijacked_training_is(policy: Any, runs: tuple[list[Seen], Seen]) -> None:
     for seen in runs[0]:

@@ -39,6 +39,7 @@ from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
 
 
+@pytest.mark.slow
 def test_averaging_beats_one_pass_the_more_passes_the_more() -> None:
     one = reached(BlackBox(epochs=8), noisy)
     two, eight = (reached(Adaptive(passes=r, combine="average", epochs=8), noisy) for r in (2, 8))
@@ -51,6 +52,7 @@ def test_concatenation_beats_one_pass() -> None:
     assert concatenated < 0.7 * reached(BlackBox(epochs=8), noisy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["pool", "average"])
 def test_noisy_tokens_in_any_order_are_matched_before_they_are_averaged(combine: Any) -> None:
     one = reached(BlackBox(decoder="set", epochs=8), noisy_shuffled)

@@ -67,10 +67,8 @@ WINS: dict[str, tuple[int, float]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "decoder",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in ("message", "set") else []) for name in sorted(DECODERS)],
-)
+@pytest.mark.slow(but=2)
+@pytest.mark.parametrize("decoder", sorted(DECODERS))
 def test_wins_on_the_identity(decoder: Any) -> None:
     epochs, share = WINS[decoder]
     assert error(run(BlackBox(decoder=decoder, epochs=epochs))) < share * FLOOR

@@ -98,6 +98,7 @@ def test_rounds_of_too_many_tokens_are_refused_by_the_message_decoder_only() -> 
     build("set", tokens, (1, 8, 8))
 
 
+@pytest.mark.slow
 def test_the_arrangement_is_a_soft_permutation_that_finds_places() -> None:
     """After training, many a token with ink goes where it came from (chance: 1 in 16), and no order was ever shown."""
     with torch.random.fork_rng(devices=[]):
@@ -200,6 +201,7 @@ def test_channels_that_do_not_vary_in_the_sample_are_not_blown_up() -> None:
     assert torch.isfinite(Standardized(torch.ones(1, 3, 6))(torch.ones(1, 6))).all()
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", sorted(DECODERS))
 def test_every_decoder_beats_its_untrained_start_and_repeats_its_bits(name: Any) -> None:
     def identity(images: Tensor, draws: Generator) -> Tensor:
@@ -232,7 +234,8 @@ def test_a_tenth_of_the_auxiliary_images() -> None:
             BlackBox(fraction=bad)
 
 
-@pytest.mark.parametrize("name", ["mae", pytest.param("unet", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mae", "unet"])
 def test_mixed_rows_are_read_with_their_public_weights(name: Any) -> None:
     """Two images a row with exclusive masks: with the masks a decoder draws what is there, and beats one without."""
 

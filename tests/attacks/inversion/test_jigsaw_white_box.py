@@ -99,6 +99,7 @@ def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, n
         torch.testing.assert_close(one.images[solved], unshuffled.images[solved], atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1.0, 0.4])
 def test_hands_on_the_order(keep: float) -> None:
     for found, truth in ((one, inverted(keep)[1]) for one in inverted(keep)[0]):
@@ -120,6 +121,7 @@ def test_a_right_order_gives_the_unshuffled_release_back() -> None:
     )
 
 
+@pytest.mark.slow
 def test_priors_are_chosen_behind_the_solved_order() -> None:
     view, _ = send(VICTIMS, 0.4, Generator().manual_seed(9))
     attack, session = replace(QUICK, total_variation=None, epochs=1), Session()
@@ -130,6 +132,7 @@ def test_priors_are_chosen_behind_the_solved_order() -> None:
     assert smooth > 0.003  # what an exact release in order calls for
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_works_with_few_queries(rounds: int) -> None:
     """Where they do not reach for the priors, the usual ones are taken."""
@@ -153,6 +156,7 @@ def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
     assert QUICK.mounting.start == replace(QUICK, pieces_epochs=0, kicks=0, epochs=0)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dies_after", [1, 3, 4, 5])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     """Killed inside the jigsaw's training, after it, after the view is solved, and inside the white box."""

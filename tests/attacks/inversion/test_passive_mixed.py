@@ -51,14 +51,9 @@ def error(attack: Any, recording: Recording, observation: ImageObservation) -> f
     return (guess[victims >= 0] - VICTIMS.x[victims[victims >= 0]]).square().mean().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "attack",
-    [
-        FORA(epochs=8, passes=8),
-        pytest.param(PCAT(epochs=8, passes=8), marks=pytest.mark.slow),
-        pytest.param(SDAR(epochs=20, passes=8), marks=pytest.mark.slow),
-    ],
-    ids=str,
+    "attack", [FORA(epochs=8, passes=8), PCAT(epochs=8, passes=8), SDAR(epochs=20, passes=8)], ids=str
 )
 def test_wins_where_passes_determine_the_records_and_fails_on_noise(attack: Any) -> None:
     recording, observation = seen(RandomCutMix(), 8)
@@ -71,6 +66,7 @@ def test_wins_where_passes_determine_the_records_and_fails_on_noise(attack: Any)
     assert error(replace(attack, epochs=2), recording, replace(observation, views=noise)) > 0.97 * FLOOR
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_deterministic_and_resumed_bit_for_bit(attack: Any) -> None:
     _, observation = seen(RandomCutMix(), 1)

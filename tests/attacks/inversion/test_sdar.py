@@ -17,9 +17,8 @@ from tests.attacks.sessions import Killed, Session
 QUICK = SDAR(epochs=2, width=4)
 
 
-@pytest.mark.parametrize(
-    "kind", ["maps", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tokens", "vectors"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["maps", "tokens", "vectors"])
 def test_wins_where_labels_and_the_server_tell_of_the_client(kind: str) -> None:
     """A third below the mean image, without a query and without the architecture; its untrained start is above it."""
     views, knowledge = case(kind, own=897)
@@ -29,6 +28,7 @@ def test_wins_where_labels_and_the_server_tell_of_the_client(kind: str) -> None:
     assert won.curve[-1] < 0.5 * won.curve[0]
 
 
+@pytest.mark.slow
 def test_noise_tells_nothing() -> None:
     """Releases that hold no image: no better than the mean image, at best a class's mean."""
     views, knowledge = case(own=897)

@@ -51,9 +51,9 @@ def asking(
     return found, queries.rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("release", "passes", "rounds"),
-    [pytest.param(shuffled, 3, 16 + 20 + 2, marks=pytest.mark.slow), (batch_shuffled, 6, 16 + 2 + 400 + 50)],
+    ("release", "passes", "rounds"), [(shuffled, 3, 16 + 20 + 2), (batch_shuffled, 6, 16 + 2 + 400 + 50)]
 )
 def test_tokens_that_can_be_read_are_shuffled_without_a_query(release: Release, passes: int, rounds: int) -> None:
     """The decoder starts with the patches behind tokens, and learns more from fewer rounds.
@@ -90,6 +90,7 @@ def test_tokens_that_show_their_places_are_read() -> None:
     assert "tokens of 400 own images were read" in asking(Adaptive(passes=2, epochs=1), moved)[0].note
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("release", "rounds", "why"),
     [

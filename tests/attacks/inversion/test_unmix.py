@@ -123,6 +123,7 @@ def test_secret_ratios_are_found_from_the_passes_alone(group: int) -> None:
     assert errors.amin(1).max() < 1e-3 * wanted.var()
 
 
+@pytest.mark.slow
 def test_an_attack_on_secret_ratios_trains_on_its_own_images() -> None:
     defense = Mixup(published=False)
     edge = clients(defense)
@@ -133,6 +134,7 @@ def test_an_attack_on_secret_ratios_trains_on_its_own_images() -> None:
     assert result.curve[-1] < 1.05 * public.curve[-1]  # the ratios were no secret
 
 
+@pytest.mark.slow
 def test_goes_on_after_a_kill_bit_for_bit() -> None:
     defense, attack = Mixup(), Unmix(passes=4, epochs=3)
     whole = run(defense, attack)

@@ -105,6 +105,7 @@ def test_the_clone_learns() -> None:
     assert curve[-1] < 0.8 * curve[0]
 
 
+@pytest.mark.slow
 def test_the_stolen_segment_releases_what_the_client_would_of_unseen_images() -> None:
     """Held against a fresh clone, over eight clients: releases alone fix a filter up to its sign, so that some fail."""
     unseen, agrees = OTHERS[:100], list[tuple[float, float]]()
@@ -138,6 +139,7 @@ def test_it_says_what_falls_short_of_the_authors(attack: UnSplit, says: str) -> 
     assert bool(attack.mounting.short_of_published) == bool(says)
 
 
+@pytest.mark.slow
 def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the_floor() -> None:
     """MNIST, a frozen random convolution to 8×12×12; a few alternations of the reduced recipe, one of the released."""
     images = digits(5000, Digits()).x[:4]

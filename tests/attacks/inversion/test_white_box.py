@@ -29,6 +29,7 @@ from tests.attacks.sessions import Killed, Session
 from tests.small import digits
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "lower",
     [Cells(), nn.Flatten(), convolution(), drawn(nn.Flatten, lambda: nn.Linear(64, 80))],
@@ -46,6 +47,7 @@ def test_knows_nothing_of_pure_noise() -> None:
     assert error(run(WhiteBox(), nn.Flatten(), noise)) > 0.97 * FLOOR
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("start", ["learned", "mean", "grey", "zero"])
 def test_beats_its_own_start(start: Any) -> None:
     lower = drawn(lambda: nn.Conv2d(1, 4, 3), lambda: nn.MaxPool2d(2))
@@ -100,6 +102,7 @@ def test_restarts_keep_the_smallest_objective() -> None:
     assert unexplained[1].mean() < 0.9 * unexplained[0].mean()
 
 
+@pytest.mark.slow
 def test_priors_are_chosen_by_attacking_ones_own_images() -> None:
     lower = convolution()
     saved = Session()
@@ -123,6 +126,7 @@ def test_rounds_of_the_same_victims_are_averaged(order: Any) -> None:
     assert error(eight) < 0.9 * error(one)
 
 
+@pytest.mark.slow
 def test_the_released_recipe_stays_above_the_floor_on_the_split() -> None:
     """MNIST, a frozen random convolution to 8×12×12: known client, 200 steps of each recipe."""
     images = digits(5000, Digits()).x
@@ -141,6 +145,7 @@ def test_the_released_recipe_stays_above_the_floor_on_the_split() -> None:
     assert errors["released"] > 0.0681
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("dies_after", "order"), [(1, "auto"), (2, "shuffled"), (3, "known"), (4, "known")])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, order: Any) -> None:
     attack = WhiteBox(epochs=2, parallel=12, restarts=2, total_variation=0.1, l2=0.0, order=order)

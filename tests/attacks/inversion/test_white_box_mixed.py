@@ -83,6 +83,7 @@ def linked(defense: Defense, attack: WhiteBox, session: Any = None) -> tuple[Rec
     return found, wrong / (mixing.OWN.x.mean(0) - victims.x).square().mean().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", [RandomCutMix(), Mixup(group=3)], ids=repr)
 def test_one_guess_at_each_image_explains_all_passes(defense: Defense) -> None:
     attack = WhiteBox(passes=6, total_variation=0.003, l2=0.0)
@@ -90,6 +91,7 @@ def test_one_guess_at_each_image_explains_all_passes(defense: Defense) -> None:
     assert linked(defense, replace(attack, passes=1))[1] > 0.3
 
 
+@pytest.mark.slow
 def test_linked_passes_choose_priors_and_go_on_after_a_kill() -> None:
     attack = WhiteBox(passes=4, epochs=1, parallel=10, restarts=2, total_variation=0.003, l2=0.0)
     defense = DpMixSl(sigma=0.5, sigma_labels=None, bound=None)

@@ -31,6 +31,7 @@ from tests.attacks.sessions import Session
 from tests.small import digits
 
 
+@pytest.mark.slow
 def test_order_is_optimized_where_the_release_is_shuffled() -> None:
     """By itself it finds that a known order does not hold, and beats the mean image and other orders."""
     images = digits(5000, Digits()).x
@@ -114,6 +115,7 @@ def test_messages_of_a_view_are_put_in_order_apart() -> None:
     assert (mixed - apart).abs().mean() > 0.01
 
 
+@pytest.mark.slow
 def test_an_order_over_messages_is_tried_where_images_are_mixed() -> None:
     lower, saved = Told(), Session()
     attack = WhiteBox(epochs=2, total_variation=0.03, l2=0.0)

@@ -61,6 +61,7 @@ def named(scores: Scores, labels: Tensor, known: Tensor | None) -> float:
     return label_accuracy(labels[asked].numpy(), guesses.numpy()).value
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_planted_labels_are_named_and_noise_tells_none(attack: LabelAttack) -> None:
     """Chance is a quarter; a random start need not find the best optimum.

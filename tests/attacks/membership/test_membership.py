@@ -289,6 +289,7 @@ def test_a_curve_is_tested_only_where_one_is_claimed() -> None:
     assert not audit_one_run(scores, coins, gaussian, family=GAUSSIAN, guesses=(5, 5)).refuted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.5, 2.0])
 def test_the_bound_with_a_planned_number_of_guesses_stays_below_the_truth(mu: float) -> None:
     """100 runs of the very Gaussian, of which five may exceed it."""

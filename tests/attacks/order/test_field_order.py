@@ -72,6 +72,7 @@ def test_its_controls_pass_and_what_has_no_token_a_column_is_refused() -> None:
         FieldOrder().run(observed(LOWER(VICTIMS).flatten(1)), Generator())
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_decoder_of_cells_starts_at_what_is_frequent_and_learns() -> None:
     torch.manual_seed(0)
@@ -91,6 +92,7 @@ def test_a_decoder_of_cells_starts_at_what_is_frequent_and_learns() -> None:
     assert after["categories"].mean() > 0.8
 
 
+@pytest.mark.slow
 def test_black_box_reads_long_tailed_counts_whose_first_message_shows_no_tail() -> None:
     counts = Tables(
         dense=tuple("abcdef"),

@@ -81,6 +81,7 @@ def test_tokens_of_a_batch_go_home() -> None:
     assert score(neighbor_accuracy, run(attack, views, knowledge), truth) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("white", [False, True])
 def test_tokens_go_home_when_several_passes_crossed(white: bool) -> None:
     """A quarter is kept, so that one pass shows little; sixteen show whose most tokens are, whatever the seed."""
@@ -132,6 +133,7 @@ def test_every_place_of_a_message_is_filled_once(keep: float) -> None:
     assert torch.equal(places, torch.arange(BATCH * T).expand(2, -1))
 
 
+@pytest.mark.slow
 def test_the_lower_segment_serves_as_well_as_a_query() -> None:
     views, truth, knowledge = scene(keep=0.6, victims=MORE_VICTIMS)
     white, most = replace(knowledge, query=None, lower=Pixels()), as_released(truth) + 0.13
@@ -163,6 +165,7 @@ def test_messages_of_one_round_are_solved_apart() -> None:
         run(attack, [both], replace(round_of_two, auxiliary=AUXILIARY[:9]))
 
 
+@pytest.mark.slow
 def test_wins_on_several_messages_of_one_round() -> None:
     """The release itself shows whose four in five of the tokens are; the attack finds most of the others, and places.
 
@@ -185,6 +188,7 @@ def test_few_own_images_are_too_few_for_the_network_of_whole_messages(monkeypatc
         assert type(solver.members) is kind
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dies_after", [1, 2, 3, 4, 5])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of each network, and one view solved: nothing is done again."""

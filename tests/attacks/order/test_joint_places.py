@@ -30,6 +30,7 @@ def test_tokens_share_no_place_and_their_order_does_not_matter() -> None:
     assert (network(other).exp() - places)[:, 1:].abs().max() > 1e-4
 
 
+@pytest.mark.slow
 def test_wins_where_a_token_tells_its_place() -> None:
     observation, truth = seen(patchify(VICTIMS, 4))
     found = Jigsaw(pairs="joint", epochs=10, kicks=5).run(observation, Generator().manual_seed(0))

@@ -68,6 +68,7 @@ def right(network: MessageNetwork | MemberNetwork, tokens: Callable[[int, int], 
     return float(torch.stack(shares).mean())
 
 
+@pytest.mark.slow
 def test_context_finds_more_owners_than_token_by_token() -> None:
     whole, rows = (right(trained(message)) for message in (True, False))
     assert whole > rows + 0.1

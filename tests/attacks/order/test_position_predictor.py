@@ -61,6 +61,7 @@ def test_wins_where_a_token_tells_its_place_and_not_on_noise() -> None:
     assert direct_accuracy(guess(attack.run(noise, Generator().manual_seed(0))), truth, batch=BATCH).mean() < 0.2
 
 
+@pytest.mark.slow
 def test_sara_completes_missing_tokens_in_the_places_that_are_left() -> None:
     tokens = patchify(VICTIMS, 4)
     tokens[:, 3:6] = 0
