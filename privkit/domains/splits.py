@@ -38,18 +38,18 @@ class Splits:
         return self.private.domain
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of each part: what a run's numbers are made of."""
+        """SHA-256 of each part, for provenance."""
         return {name: part.sha256() for name, part in self.parts.items()}
 
     @property
     def parts(self) -> dict[str, Batch]:
-        """Name -> part, of those that there are."""
+        """Name -> part, for the existing parts."""
         parts = {"private": self.private, "auxiliary": self.auxiliary, "test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if part is not None}
 
 
 def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
-    """How many images `split` puts into each part that is asked for, without taking one.
+    """The sizes of the parts that `split` makes, without taking an image.
 
     Raises:
         DataError: if the pool has not even one image for each part.
@@ -132,7 +132,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 def spare(
     pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
 ) -> NDArray[np.int64]:
-    """Rows of the training records that `split` puts into no part, those next to the auxiliary ones first.
+    """Rows of the training records that `split` leaves unused; rows next to the auxiliary ones come first.
 
     Args: as of `split`.
     """
