@@ -78,9 +78,9 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
 def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0) -> Splits:
     """Draw the parts.
 
-    Rows are shuffled by `numpy.random.default_rng(seed).permutation`. Private images are taken from its front,
-    validation ones from behind them, auxiliary ones from its end. Test images come from the official test set or, where
-    there is none, from just before the auxiliary ones. An official validation set, if any, gives the validation images.
+    `numpy.random.default_rng(seed).permutation` shuffles the rows. Private images come first, then validation images;
+    auxiliary images come from the end. Test images come from the official test set or, without one, from just before
+    the auxiliary images. An official validation set, if any, gives the validation images.
     A pool that is too small is shared out in the asked proportions.
 
     Args:
