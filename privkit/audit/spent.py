@@ -57,7 +57,7 @@ class Spent:
 
     @property
     def seconds(self) -> Seconds:
-        """As the row has them."""
+        """The seconds of the row."""
         return Seconds(
             training=None if self.training is None else round(self.training, _DIGITS),
             attack=round(self.earlier + self.attacked(), _DIGITS),

@@ -48,7 +48,7 @@ class Recorded:
     builders: tuple[str, ...] = ()
 
     def imports(self) -> Iterable[str]:
-        """Modules of the user's whose source takes part."""
+        """Names of the user's modules that the recording needs; provenance hashes their source."""
         return self.builders
 
 

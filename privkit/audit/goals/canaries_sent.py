@@ -147,7 +147,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether public coins say how much of an image each cell of each row holds, with no stage behind them."""
+    """Whether public coins give the weight of an image in each cell of each row, and no shuffle or block follows."""
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None
