@@ -145,7 +145,7 @@ class _Batches:
         self.total, self.norms, self.count = total, norms, count
 
     def add(self, gradient: Tensor) -> None:
-        """One more."""
+        """Add one gradient."""
         self.total = self.total + gradient
         self.norms += float(gradient.norm())
         self.count += 1

@@ -1,4 +1,4 @@
-"""Clients compatibility: how likely one piece lies right of, or below, another, from their border pixels alone."""
+"""Edge compatibility: how likely one piece lies right of, or below, another, from their border pixels alone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""An audit: the plan, one cell of it, and what an attack's numbers are worth."""
+"""An audit: the plan, one cell of it, and the checks of an attack's numbers."""

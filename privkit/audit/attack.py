@@ -29,14 +29,14 @@ _SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """What an attack made of recorded releases.
+    """The result of an attack on recorded releases.
 
     Attributes:
         guess: images [N, C, H, W] in [0, 1], one for each released row, views concatenated.
         result: the attack's own output, with its curve and the order that it found.
         controls: the attack's control experiments; none for constant guesses, or without auxiliary images.
         scores: alignment -> metric -> value with interval; empty if no truth was given.
-        floors: constant guess -> alignment -> metric -> value; likewise.
+        floors: constant guess -> alignment -> metric -> value; empty if no truth was given.
         truth: the true images, None if they are not known.
     """
 
@@ -48,7 +48,7 @@ class Attacked:
     truth: Tensor | None
 
     def table(self) -> Table:
-        """The attack and the floors, one line each; without numbers if the truth is not known."""
+        """One line for the attack and one for each floor; without numbers if the truth is not known."""
         from privkit.reports.tables import FLOOR_NAMES, Table, interval
 
         lines = {"attack": self.scores, **{FLOOR_NAMES.get(name, name): floor for name, floor in self.floors.items()}}
@@ -91,7 +91,7 @@ def attack(
             epochs it takes those of the budget `small`.
         auxiliary: the adversary's own images [M, C, H, W] in [0, 1].
         auxiliary_labels: their labels, int64 [M].
-        query: the defended client as a function: images [B, C, H, W] -> what it would release of them, row by row.
+        query: the defended client as a function: images [B, C, H, W] -> their releases, row by row.
         lower: the client's segment itself, for a white box.
         upper: the server's segment.
         image_shape: (C, H, W) of the private images; None takes that of `auxiliary` or `truth`.
@@ -101,7 +101,7 @@ def attack(
 
     Raises:
         UsageError: if there is no such attack, it reconstructs no images, or shapes do not fit.
-        NotApplicable: if the attack cannot be mounted on what is given; it says what is missing.
+        NotApplicable: if the attack needs something that is not given; it says what.
 
     >>> draws = Generator().manual_seed(0)
     >>> private, own = torch.rand(10, 1, 8, 8, generator=draws), torch.rand(40, 1, 8, 8, generator=draws)

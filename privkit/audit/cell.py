@@ -53,7 +53,7 @@ from privkit.wire.channel import record, shared_lower
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """One cell; whatever goes wrong in its computation becomes a row with a reason, and the other cells go on."""
+    """Compute one cell; an error in its computation becomes a row with the reason, and other cells go on."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(

@@ -1,4 +1,4 @@
-"""The empirical audit: an attack's lower bound on ε beside what the accountant claims for the same run."""
+"""The empirical audit: an attack's lower bound on ε beside the accountant's claim for the same run."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def audit_one_run(
     """Hold the scores of canaries of one run against the run's certificate.
 
     Args:
-        scores: [K], one a canary, higher where the attack believes that it was in.
-        inserted: bool [K], the fair coins by which canaries were in. Under a replace-one claim a canary that is not in
-            has a counterpart in its place; a claim of add-or-remove needs that its place is empty.
+        scores: [K], one a canary; higher if the attack believes that it was in.
+        inserted: bool [K], fair coins: which canaries were in. Under a replace-one claim, a counterpart takes the place
+            of a canary that is not in; under add-or-remove-one its place is empty.
         certificate: of the same run and release, for the unit that one canary is.
         confidence: of the bound, in (0, 1); at least 1/2 if canaries are independent.
         guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None plans
             them from the number of canaries and the claimed curve; without a curve it tries several and pays for it.
-        delta: where the certificate claims nothing, the δ of the bound; otherwise the certificate's is taken.
-        family: of the whole trade-off curve that is claimed (`claimed_family`), and not one (ε, δ) alone: a stronger
-            test, which refutes that curve. The bound on ε rests on the family, too, and says so (`assumed`), if the
-            certificate's lower bound shows that the mechanism loses what it is charged; otherwise it holds for every
-            (ε, δ)-DP mechanism. Scores that tie are ordered by the canaries' numbers.
-        independent: whether canaries are independent trials: a score depends on its own coin and on noise of its own
+        delta: the δ of the bound if the certificate claims nothing; otherwise the certificate's δ is used.
+        family: of trade-off curves, one of which is claimed (`claimed_family`). Testing a whole curve is stronger than
+            testing one (ε, δ). If the certificate has a lower bound, the bound on ε rests on the family, too, and
+            says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism. Ties between scores are ordered by
+            the canaries' numbers.
+        independent: whether canaries are independent trials: each score depends on its own coin and its own noise
             alone. The bound is then far closer to the truth; scores ≥ 0 are guessed "in".
 
     Raises:
         ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, or a
-            Gaussian curve is to be tested where none is claimed.
+            Gaussian curve is to be tested but none is claimed.
 
     Source: `epsilon_independent`; else Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri
-    2025. Their proofs flip one coin at a time, so that they hold for any pair of inputs that the claim calls neighbors.
+    2025. Their proofs flip one coin at a time, so they hold for any two inputs that the claim calls neighbors.
 
     >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
     >>> coins = np.arange(200) % 2 == 0
@@ -168,7 +168,7 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
 
 
 def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:
-    """The trade-off curves among which the claimed one is; None if no whole curve is claimed.
+    """The family that contains the claimed trade-off curve; None if no whole curve is claimed.
 
     Args:
         certificate: of the run.
@@ -187,7 +187,7 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
-    """What the claimed trade-off curve leaves to any attack; None if there is no claim, or none worth a curve.
+    """The limits that the claimed trade-off curve sets to any attack; None without a claim that has a curve.
 
     Args:
         certificate: of the run.
@@ -202,7 +202,7 @@ def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Lim
 
 
 def claims_a_curve(certificate: Certificate) -> bool:
-    """Whether a certificate claims the whole trade-off curve of a Gaussian, whose μ its ε and δ then tell.
+    """Whether a certificate claims the whole trade-off curve of a Gaussian; its ε and δ then determine μ.
 
     >>> from privkit.accountants.base import no_protection
     >>> claims_a_curve(no_protection())
@@ -213,10 +213,10 @@ def claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """What an adversary holds that the claim does not cover, in at most one sentence.
+    """What an adversary has beyond the claim, in at most one sentence.
 
-    A claim for a client whose lower segment trains on raw data is for those who see its releases alone. A white box
-    holds the segment itself, and answers to an adversary's own inputs come from it, too.
+    If a client's lower segment trains on raw data, the claim holds against adversaries who see its releases alone. A
+    white box has the segment itself, and answers to queries come from it, too.
 
     Args:
         certificate: of the run.

@@ -73,7 +73,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
         second: B, likewise.
 
     Returns:
-        The differences B − A, and in what the runs differ.
+        The differences B − A, and the settings in which the runs differ.
 
     Raises:
         RunFolderError: if one is no run folder.

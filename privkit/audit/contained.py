@@ -1,4 +1,4 @@
-"""A user's own parts in an audit: what they share with other cells stays as it was, and they cannot end the process."""
+"""A user's own parts in an audit: they leave shared state as it was, and cannot end the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privkit.torch_utils.undisturbed import undisturbed
 
 
 def is_own(spec: object) -> bool:
-    """Whether a part runs code that is none of privkit's.
+    """Whether a part runs code from outside privkit.
 
     >>> from privkit.models.imported import FromFunction
     >>> from privkit.models import LENET5
@@ -29,27 +29,27 @@ def is_own(spec: object) -> bool:
 
 
 def has_own_part(config: AuditConfig, cell: Cell) -> bool:
-    """Whether a cell runs code of a user's own."""
+    """Whether a cell runs a user's own code."""
     metrics = config.own_metrics.values()
     specs: list[Any] = [cell.attack.spec, config.model.spec, *stages_of(cell.defense.spec), *metrics]
     return config.recording is not None or any(map(is_own, specs))
 
 
 def runs_own_code(config: AuditConfig) -> bool:
-    """Whether the data, the model, a metric or a defense of a run is a user's own."""
+    """Whether the data, the model, a metric or a defense of a run runs a user's own code."""
     stages = [stage for defense in config.defenses for stage in stages_of(defense.spec)]
     return any(map(is_own, (config.dataset.spec, config.model.spec, *stages, *config.own_metrics.values())))
 
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Run code of a user's own: see `undisturbed`; and what would end the process is an error of the block.
+    """Run a user's own code as `undisturbed` does; an attempt to end the process becomes an error of the block.
 
-    Threads that it starts are daemons, so that none keeps the process alive after the run. What the C library ends, no
-    Python code sees.
+    Its threads are daemons, so none keeps the process alive after the run. An end of the process from C code cannot be
+    caught.
 
     Raises:
-        Misbehaved: where the code would have ended the process.
+        Misbehaved: if the code tried to end the process.
 
     >>> with contained():
     ...     os._exit(0)
@@ -80,7 +80,7 @@ instead, or raise an error
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """`os._exit` raises `Misbehaved` inside, in any thread, except in a process that the code started."""
+    """Inside, `os._exit` raises `Misbehaved` in any thread, except in a process that the code started."""
     process, end = os.getpid(), os._exit
 
     def refused(status: int = 0) -> NoReturn:

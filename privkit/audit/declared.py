@@ -31,14 +31,14 @@ _SEEN = frozenset({"trains", "maps", "clips", "noises", "mixes", "answers"})
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What came of it.
+    """How a recording agrees with itself.
 
     Attributes:
         compared: of the declared mechanism with the data.
         distance: of the last release from what the lower segment makes of its images; None if that is not known.
-        unsent: why it is not known; empty without a lower segment.
+        unsent: why the distance is not known; empty without a lower segment.
         mode: of the lower segment.
-        own: whether privkit wrote the recording of a run of its own.
+        own: whether `privkit record` wrote the recording.
     """
 
     compared: Compared
@@ -49,7 +49,7 @@ class Declared:
 
     @property
     def doubt(self) -> str:
-        """Why no verdict can rest on attacks that know the lower segment, or ask it; empty if there is no reason."""
+        """Why a failed attack with the lower segment or queries shows nothing; empty without a reason."""
         if self.distance is None or self.distance <= FAR:
             return ""
         return (
@@ -60,7 +60,7 @@ class Declared:
 
 
 def declared_by(recording: Recording) -> Declared:
-    """Hold a recording against itself, all of it: done once for all cells of a run."""
+    """Compare a recording's declarations with its data, once for all cells of a run."""
     whole = recording.whole
     key = (str(whole.folder), tuple(sorted(whole.files.items())), whole.trust)
     if key not in _KEPT:
@@ -76,7 +76,7 @@ _KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]], Declared] 
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
-    """The clients with the defense that a recording names beside its lower segment; the segment if it names none.
+    """The recorded lower segment with the defense that the recording names, if any.
 
     Args:
         lower: as it was recorded.

@@ -1,4 +1,4 @@
-"""The defended model of a cell: trained once, kept in the run folder, trained over again where rounds are wanted."""
+"""The defended model of a cell: trained once, kept in the run folder, and trained again if its rounds are needed."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ CHECKPOINT = "training.ckpt"
 
 @dataclass(frozen=True, kw_only=True)
 class DefendedModel:
-    """A trained edge with its server.
+    """Trained clients with their server.
 
     Attributes:
         edge: the clients, in evaluation mode.
-        upper: the server's segment; of standalone clients, theirs, stacked.
-        known: the task's scores, costs, the training's curve, what validation images said of each epoch, the seconds of
-            all this, whether tokens hide their places, and sentences for the row.
+        upper: the server's segment; for standalone clients, their own upper segments, stacked.
+        known: the task's scores, costs, the training's curve, validation scores of each epoch, the seconds of all this,
+            whether tokens hide their places, and sentences for the row.
     """
 
     edge: Clients
@@ -74,7 +74,7 @@ def defended_model(
     log: Callable[[str], None],
     note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """The trained model of this cell, from the run folder where it is finished; `note` is called before it is kept."""
+    """The trained model of this cell, from the run folder if finished there; `note` is called before it is stored."""
     splits, seed = seed_data.splits, cell.seed
     edge, upper, places = untrained(config, cell, seed_data)
     home = folder.model(cell.model_id)
@@ -235,10 +235,10 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
 def replay(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
-    """Train this cell's model over again, from the same seed and so with the same rounds, for `play` to watch.
+    """Train this cell's model again from the same seed, with the same rounds, so that `play` can watch them.
 
     Raises:
-        NotApplicable: in several processes, each of which sees its own part of the rounds.
+        NotApplicable: in several processes, because each sees only its part of the rounds.
     """
     if (world := joined_processes()[1]) > 1:
         raise NotApplicable(
@@ -265,7 +265,7 @@ def another(
 ) -> DefendedModel:
     """A model of the same kind with other private images and other draws, as an adversary would train it for itself.
 
-    Weights that training leaves as they are (a frozen lower segment, the frozen block) are public, and so the same.
+    Weights that are not trained (a frozen lower segment, the frozen block) are public, and therefore the same.
     """
     edge, upper, _ = untrained(config, replace(cell, seed=seed), seed_data)
     real, server, _ = untrained(config, cell, seed_data)

@@ -1,4 +1,4 @@
-"""A recording of a model that privkit trained, from its run folder: audited, it gives the same numbers again."""
+"""A recording of a trained model from its run folder; its audit gives the same numbers as the run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def export(
     Args:
         run: a run folder with a trained model.
         folder: of the recording, new or empty.
-        defense: which of the run's, as its table shows it; None for the last.
-        seed: which of the run's; None for the first.
+        defense: one of the run's, as its table shows it; None for the last.
+        seed: one of the run's; None for the first.
         data_root: folder of the official datasets.
 
     Raises:

@@ -55,13 +55,13 @@ def judge(
 
     Images are compared by their MSE with the mean image; other records by the first metric of their domain.
 
-    A check that fails here is a finding about the cell, not a fault of the run: numbers at the floor say that this
-    attack got nothing, never that nothing is to be got.
+    A failed check here is a finding about the cell, not a fault of the run: numbers at the floor say that this attack
+    recovered nothing, not that nothing can be recovered.
 
     Args:
         converged: as in `Reconstruction`.
         recovered: by the attack.
-        floors: guess -> the same of it.
+        floors: guess -> the same scores of it.
         ahead: guess -> how much closer the attack came, record by record.
     """
     checks = [

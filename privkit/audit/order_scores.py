@@ -1,4 +1,4 @@
-"""How much of a shuffle an attack undid: accuracies with their limits, and the bits that the order can still have."""
+"""How much of a shuffle an attack undid: accuracies with their limits, and the entropy that is left of the order."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ class OrderAccuracy:
     """A share of right answers.
 
     Attributes:
-        share: of all pieces (or adjacent pairs). Pieces of one image stand or fall together: the interval covers the
-            expected accuracy only as if they did not, and is too narrow for other images. Take it as a description of
-            these pieces.
-        sound_low: one-sided lower limit of the expected accuracy over images like these, whatever the dependence of
-            pieces inside an image (inside a message, where images were mixed).
-        left_alone: what the guess "nothing was moved" scores: the floor of an attack.
+        share: of all pieces (or adjacent pairs). The interval ignores that pieces of one image depend on each other: it
+            describes these pieces and is too narrow for other images.
+        sound_low: one-sided lower limit of the expected accuracy over images like these, for any dependence of pieces
+            inside an image (inside a message, if images were mixed).
+        left_alone: the score of the guess "nothing was moved": the floor of an attack.
     """
 
     share: Interval
@@ -42,20 +41,19 @@ class OrderAccuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrangementScores:
-    """What an arrangement got right.
+    """The accuracy of a guessed order.
 
     Attributes:
         direct: pieces in their place.
-        neighbor: pairs that lie side by side again, in the right direction; None where tokens are no square grid.
-        membership: pieces in their image, at whatever place.
-        unit: what is independent of what: "image", or "message" where the shuffle or the guess moved pieces between
-            images.
-        units: how many of them.
+        neighbor: pairs that lie side by side again, in the right direction; None if tokens form no square grid.
+        membership: pieces in their image, at any place.
+        unit: the independent unit: "image", or "message" if the shuffle or the guess moved pieces between images.
+        units: the number of units.
         tokens: pieces whose order is one secret: an image's T, or B·T of a message whose images were mixed.
         bits_before: entropy of a uniform order of these pieces, mean over the secret orders, or `most_bits`, if that is
             less. Orders that look the same are one.
-        bits_left: most entropy that one secret order can still have at `direct.sound_low`. A failed attack proves
-            nothing: then it is `bits_before`. None where not even a flawless attack on so few units could show less.
+        bits_left: the most entropy that one secret order can still have at `direct.sound_low`. A failed attack
+            proves nothing: then it is `bits_before`. None if even a flawless attack on so few units shows no less.
         confidence: of all limits.
     """
 
@@ -89,15 +87,15 @@ def arrangement_scores(
         kinds: int64 [N, T] from `privkit.attacks.scores.order.kinds_of`: equal pieces count as one, in the accuracies
             and in the bits. Without it all pieces differ.
         confidence: of all limits, in (0, 1).
-        most_bits: an upper bound on the entropy of one secret order before the release, where the shuffle is known not
-            to reach that of a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
+        most_bits: an upper bound on the entropy of one secret order before the release, if the shuffle has less entropy
+            than a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 
     Raises:
-        ValueError: if these are no arrangements of one shape, or N is no multiple of B.
+        ValueError: if shapes differ, an order is no permutation, or N is no multiple of B.
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
-    numbers (`patch_entropy_bits`). It holds for any law of the order, any guess and equal pieces, too: at most (T − j)!
-    orders that look different agree with a guess on j given places.
+    numbers (`patch_entropy_bits`). It holds for any law of the order, any guess, and equal pieces: at most (T − j)!
+    distinguishable orders agree with a guess on j given places.
 
     >>> truth = torch.arange(16).repeat(40, 1)
     >>> guess = truth.clone()
@@ -159,13 +157,13 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
-    """The order that a shuffle's receipt holds, in the convention of guesses: counted from 0 within each message.
+    """The true order from a shuffle's receipt; places are counted from 0 within each message, as in guesses.
 
     Args:
         receipt: of one round, of one defense or a chain.
 
     Returns:
-        int64 [M·B, T], or None for a receipt of something that shuffles nothing.
+        int64 [M·B, T], or None if the receipt holds no shuffle.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

@@ -33,14 +33,13 @@ class Paired:
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> Paired:
     """Compare two measurements of the same records.
 
-    The test takes all records together, each once: of one that is measured with several seeds, the mean change counts.
-    So it speaks of these trained models: another training may differ by more than another record does, which only an
-    interval over seeds shows.
+    The test counts each record once; for a record that several seeds measure, the mean change counts. So it is about
+    these trained models. Another training may change more than another record; only an interval over seeds shows that.
 
     Args:
         first: [N] finite values for each seed.
         second: likewise, of the same records in the same order.
-        ids: of these records, for each seed; None if no two are the same.
+        ids: of these records, for each seed; None if all records differ.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Efron 1979 and Student
     1908 (intervals).
@@ -74,10 +73,10 @@ def _over(changes: Sequence[Values], together: Values) -> Interval:
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
-    """The difference of two numbers whose records are not stored, a value for each seed.
+    """The difference of two numbers whose records are not stored; each has one value a seed.
 
-    Several seeds give Student's interval of the paired differences. One seed gives that of two independent estimates
-    from their own limits, which is wider than needed if both rest on the same records.
+    Several seeds give Student's interval of the paired differences. One seed combines the limits of two independent
+    estimates, which is wider than needed if both rest on the same records.
 
     Source: Zou and Donner 2008 (limits of a difference from those of its parts).
 
@@ -98,7 +97,7 @@ def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of several tests, so that any wrong rejection among all of them has at most the level's probability.
+    """p-values adjusted for several tests: the probability of any wrong rejection is at most the level.
 
     Source: Holm 1979.
 

@@ -54,8 +54,8 @@ class Timed:
     """How long something takes.
 
     Attributes:
-        seconds: of the whole, at the size of the probe.
-        epochs: of training that this was, for its control experiments; 0 without them.
+        seconds: for the whole stage, at the size of the probe.
+        epochs: of training in these seconds, to estimate control experiments; 0 without them.
         round_size: records of a round of the probe.
         reason: why there is no number, or what the number leaves out; empty otherwise.
     """
@@ -84,10 +84,10 @@ Untrained = tuple[Clients, nn.Module]
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
-    """One step of training for every defense, before any work: does it take what the model releases?
+    """Try one training step with every defense before any work.
 
     Raises:
-        UsageError: if a defense refuses the release, such as a defense on tokens that of a convolutional network.
+        UsageError: if a defense cannot take the model's release, such as a defense on tokens behind a convolution.
     """
     device = torch.device("cpu")
     for defense in config.defenses:
@@ -121,11 +121,11 @@ def _model(config: AuditConfig, defense: Component, pools: Pools, device: torch.
 def training_step(
     config: AuditConfig, defense: Component, model: Untrained, pools: Pools, device: torch.device
 ) -> Step:
-    """A step of training, measured on as many images as a moment allows and scaled to the whole batch.
+    """Time of a training step, measured on as many images as a moment allows and scaled to the whole batch.
 
-    The first step takes the smallest batch: it shows that shapes fit, and warms up. Its successors take more images,
-    until one lasts long enough to be timed or takes the whole batch. A step of the whole batch that is still short is
-    the difference of two trainings, so that what a training does once is not counted for each step.
+    The first step takes the smallest batch: it shows that shapes fit, and warms up. Later steps take more images, until
+    one lasts long enough to be timed or takes the whole batch. If a step of the whole batch is still short, its time is
+    the difference of two trainings, so one-time work is not counted for each step.
 
     Args:
         config: of one protocol.
@@ -162,7 +162,7 @@ def _step(
 
 
 def smallest_batch(defense: Component) -> int:
-    """The smallest batch that a defense works on, and that has batch statistics."""
+    """The smallest batch that a defense accepts and that has batch statistics."""
     smallest: int = defense.spec.smallest_batch
     return max(2, smallest)
 
@@ -179,13 +179,13 @@ def attack_on_images(
 ) -> Timed:
     """Time of an attack on images, on one round of victims and a few rounds of auxiliary images.
 
-    It is stopped after `limit` seconds, and what is left of it is extrapolated from its epochs. If it ends none in that
-    time, it starts over on smaller rounds.
+    It is stopped after `limit` seconds, and the rest is extrapolated from its epochs. If it finishes none in that time,
+    it starts over on smaller rounds.
 
     Args:
         config: of one protocol; its batch size is that of the rounds.
-        attack: what is timed.
-        who: the defense and the attack, as an error names them.
+        attack: the one to time.
+        who: the defense and the attack, as errors name them.
         model: with that defense; it stays untrained.
         pools: whose records the random ones resemble.
         device: of the model.
@@ -235,7 +235,7 @@ def attack_on_labels(
     limit: float,
     least: int = 2,
 ) -> Timed:
-    """Time of an attack on the labels of one client, on a few rounds of random records; else as `attack_on_images`."""
+    """Time of an attack on the labels of one client, on a few rounds of random records; see `attack_on_images`."""
     spec: LabelAttack = attack.spec
     records = _images(pools, ROUNDS * config.training.batch_size, device)
     if config.protocol.spec.upper == "own" or several(records.y):
@@ -413,5 +413,5 @@ def _planned(attack: object) -> int:
 
 
 def _ring(number: int, frame: object) -> None:
-    """The alarm."""
+    """End an overlong probe."""
     raise _Enough

@@ -1,4 +1,4 @@
-"""A cell of an audit of a recording: its adversary may be given what was recorded, and nothing else is known."""
+"""A cell of an audit of a recording: its adversary knows only what was recorded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RecordedContext(AttackContext):
     Attributes:
         source: the recording.
         device: where the attack computes.
-        declared: what came of holding the recording against itself.
+        declared: how the recording agrees with itself.
     """
 
     source: Recording
@@ -61,7 +61,7 @@ class RecordedContext(AttackContext):
     declared: Declared
 
     def refuse(self) -> None:
-        """Refuse what needs the training itself, more passes than were recorded, or true labels that were not."""
+        """Refuse attacks that need the training itself, more passes than recorded, or true labels that are missing."""
         attack, described = self.attack, self.source.description
         if attack.goal in ("membership", "distinguish"):
             raise NotApplicable(
@@ -103,7 +103,7 @@ class RecordedContext(AttackContext):
         return transcript
 
     def label_shares(self) -> Tensor:
-        """Among the recorded records, since no others are known."""
+        """The share of each label among the recorded records, [L]."""
         assert self.source.labels is not None
         return self.source.labels.bincount(minlength=self.source.classes) / len(self.source.labels)
 
@@ -128,7 +128,7 @@ class RecordedContext(AttackContext):
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
-        """The recorded clients answer; without them nobody does."""
+        """Query the recorded clients; None if they were not recorded."""
         lower = self._lower
         if lower is None or isinstance(lower, Clients):
             return None if lower is None else black_box_query(lower)
@@ -142,7 +142,7 @@ class RecordedContext(AttackContext):
         return ask
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        """By the named defense."""
+        """Apply the defense that the recording names."""
         return imitated(self._lower, self.seed_data.splits.domain) if isinstance(self._lower, Clients) else None
 
 
@@ -157,7 +157,7 @@ def recorded_context(
     log: Callable[[str], None],
     spent: Spent,
 ) -> RecordedContext:
-    """The context of a cell on a recording; the row has what is known of it whatever an attack finds."""
+    """The context of a cell on a recording; its row holds what does not depend on the attack's result."""
     source = config.recording
     assert source is not None
     described, device, passes = source.description, seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
@@ -217,7 +217,7 @@ def _certificate(
 
 
 def declared_check(context: AttackContext) -> tuple[Check, ...]:
-    """Whether the recorded data refute what is declared of them; nothing without a mechanism."""
+    """The check whether the recorded data refute the declaration; none without a mechanism."""
     assert isinstance(context, RecordedContext)
     if context.source.mechanism is None or context.source.left_out:
         return ()
@@ -229,7 +229,7 @@ def declared_check(context: AttackContext) -> tuple[Check, ...]:
 
 
 def recorded_notes(context: AttackContext) -> tuple[str, ...]:
-    """What cannot be known from the recording, what was repeated from it, and what its claim does not cover."""
+    """Notes: what the recording leaves unknown, what is repeated from it, and what its claim does not cover."""
     assert isinstance(context, RecordedContext)
     source, measured = context.source, context.source.description.measured
     unknown = {

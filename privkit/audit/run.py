@@ -51,7 +51,7 @@ class AuditRun:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Checks and gates that were not met, a sentence each."""
+        """Failed checks and gates, a sentence each."""
         return self.verdict.failures
 
     @property
@@ -60,7 +60,7 @@ class AuditRun:
         return self.verdict.exit_code
 
     def table(self) -> Table:
-        """The table of the report: means over seeds if there are several, else a line a row; floors stand below."""
+        """The table of the report: means over several seeds, or a line for each row; floors stand below."""
         from privkit.audit.scoring import over_seeds
         from privkit.reports import tables
 
@@ -68,7 +68,7 @@ class AuditRun:
         return tables.summary_table(summaries) if summaries else tables.table(self.rows)
 
     def to_pandas(self) -> DataFrame:
-        """Every number: one line a row, the columns of `report/tables/audit.csv`; what a row lacks is missing.
+        """Every number: one line a row, the columns of `report/tables/audit.csv`; absent values are missing.
 
         Raises:
             UsageError: if pandas is not installed.
@@ -208,12 +208,12 @@ def _led(
 
 
 def default_folder(config: AuditConfig) -> Path:
-    """Where a run goes that was given no folder: the same configuration finds its own again."""
+    """The folder of a run without `out`; the same configuration finds it again."""
     return Path("privkit-runs") / f"{config.dataset.name}-{config.fingerprint}"
 
 
 def check_batches(config: AuditConfig) -> None:
-    """Refuse batch sizes at which a defense does nothing, before any work."""
+    """Refuse batch sizes at which a defense has no effect, before any work."""
     for part in config.parts:
         for defense in part.defenses:
             if part.training.batch_size < defense.spec.smallest_batch:

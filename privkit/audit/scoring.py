@@ -1,4 +1,4 @@
-"""Where truth meets the guesses of an attack on images: metrics, their intervals, means over seeds."""
+"""Compare the guesses of an attack with the truth: metrics, their intervals, means over seeds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor, rows: int) -> None:
-    """Refuse guesses that are no records: another scale would be scored as a failure of the attack.
+    """Refuse guesses that are no valid records: on another scale they would look like a failure of the attack.
 
     Args:
         attack: its name.
@@ -89,7 +89,7 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Scores of guesses on any device; of images also after matching, and by what networks see of them.
+    """Scores of guesses on any device; for images also after matching, and by feature networks.
 
     Args:
         domain: of the records.
@@ -116,7 +116,7 @@ def scored(
 def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Metric:
     """Mean with its percentile bootstrap interval over images, and the image that came closest.
 
-    Images of one message are not independent under a defense that mixes them; the interval does not know that.
+    The interval ignores that a mixing defense makes the images of one message dependent.
 
     Source: Efron 1979; 2,000 resamples.
 
@@ -141,7 +141,7 @@ def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: f
 
 
 def few(records: int) -> tuple[str, ...]:
-    """A sentence for rows of few records: percentile bootstrap intervals hold the truth less often than they say.
+    """A warning for rows of few records: percentile bootstrap intervals then cover the truth less often than stated.
 
     >>> few(50), few(5)[0][:38]
     ((), 'the intervals rest on 5 attacked recor')
@@ -166,7 +166,7 @@ def summarise(scores: Mapping[str, Scores], seed: int, perception: Perception | 
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack came to the records than each guess, as the mean of the differences of each record.
+    """How much closer an attack came to the records than each constant guess: the mean difference over records.
 
     Args:
         scores: of the attack.
@@ -189,12 +189,12 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
 
 
 def directions(perception: Perception | None) -> dict[str, bool]:
-    """Metric -> whether higher values are closer; `perception` knows those of own metrics."""
+    """Metric -> whether higher values are closer; `perception` adds a user's own metrics."""
     return HIGHER_IS_CLOSER | (perception.directions if perception is not None else {})
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """What every defense and attack, and every floor, came to over the seeds; empty where there is one seed only.
+    """Means over seeds of every defense and attack, and of every floor; empty for a single seed.
 
     The interval (`seed_intervals.over_values`) is over seeds: splits, initial weights and draws; not over images.
     """

@@ -35,14 +35,14 @@ class SeedData:
 
     Attributes:
         splits: private, auxiliary and test images, on the device.
-        shares: which private images belong to which client.
+        shares: the private images of each client.
         victims: the attacked images.
         auxiliary: the adversary's images.
         dropped: auxiliary images left out, because they are private or attacked ones.
         guesses: scores of the constant guesses, record by record, as `scored` gives them.
         floors: metrics of the constant guesses.
-        perception: what reconstructions are looked at with, beside pixels.
-        warnings: of images that look clipped and of records that were left out, one sentence each.
+        perception: networks and metrics that score reconstructions, beside pixels.
+        warnings: on images that look clipped and records that were left out, one sentence each.
         hashes: part -> SHA-256 of its images.
         labeled: whether the adversary's images have labels; a recording may lack them.
     """
@@ -66,12 +66,12 @@ class SeedData:
 
     @property
     def own_labels(self) -> Tensor | None:
-        """Their labels; None if there are none, or several each."""
+        """Labels of the adversary's images; None if there are none, or several for each image."""
         known = self.labeled and len(self.auxiliary) and not several(self.auxiliary.y)
         return self.auxiliary.y if known else None
 
     def copied(self) -> SeedData:
-        """The same records in memory of their own, for a cell whose parts may change them in place."""
+        """A copy of the records, for a cell whose parts may change them in place."""
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
         held: dict[str, Any] = {
             "splits": self.splits,
@@ -82,7 +82,7 @@ class SeedData:
         return replace(self, **deepcopy(held, shared))
 
     def changed(self, copy: SeedData) -> tuple[str, ...]:
-        """Which records or labels of a copy are no longer these."""
+        """Names of the records or labels of a copy that differ from these."""
         groups = [{**data.splits.parts, "attacked": data.victims, "auxiliary": data.auxiliary} for data in (self, copy)]
         return tuple(
             f"the {name} {self.splits.domain.records if field == 'x' else 'labels'}"
@@ -175,7 +175,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         config: of the run.
         seed: of the splits.
         device: where the images go.
-        perception: what the configuration's feature networks are, where they are loaded already.
+        perception: the configuration's feature networks, if they are loaded already.
 
     Raises:
         UsageError: if the parts are too small for the batch size.
@@ -210,7 +210,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 
 
 def constant_guesses(domain: Domain, auxiliary: Tensor) -> dict[str, Tensor]:
-    """The constant guesses; without own records, those that need none."""
+    """The constant guesses; without own records, only those that need none."""
     if len(auxiliary):
         return domain.guesses(auxiliary)
     return {name: guess for name, guess in domain.guesses(domain.zeros(1)).items() if name == "mid_grey"}
@@ -259,7 +259,7 @@ def open_data(
 
     Args:
         config: of the audit.
-        instead: what is opened in a dataset's place, such as its stand-in.
+        instead: maps a dataset to the one that is opened in its place, such as its stand-in.
 
     Raises:
         UsageError: if the parts are too small for the batch size, or the training changes colors that images lack.

@@ -1,4 +1,4 @@
-"""What a cell costs in time, stage by stage."""
+"""The seconds of a cell, stage by stage."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Spent:
 
     Attributes:
         clock: `privkit.torch_utils.clock`.
-        training: of the cell's model, whichever cell trained it; None for a recording.
-        controls: of the attack's control experiments, whichever cell did them.
-        earlier: of the attack in earlier starts of an interrupted cell.
+        training: seconds of the cell's model, even if another cell trained it; None for a recording.
+        controls: seconds of the attack's control experiments, even if another cell ran them.
+        earlier: seconds of the attack in earlier starts of an interrupted cell.
 
     >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
     >>> spent = Spent(clock=lambda: next(times))
@@ -40,12 +40,12 @@ class Spent:
         self._since = self.clock()
 
     def trained(self, seconds: float) -> None:
-        """The model is there; what follows belongs to the attack."""
+        """Note that the model is trained; later seconds belong to the attack."""
         self.training, self._since = seconds, self.clock()
 
     @contextmanager
     def controlling(self) -> Iterator[None]:
-        """The block does the control experiments, and is no part of the attack."""
+        """Count the block as control experiments, not as the attack."""
         start = self.clock()
         yield
         self.controls = self.clock() - start
@@ -57,7 +57,7 @@ class Spent:
 
     @property
     def seconds(self) -> Seconds:
-        """As the row has them."""
+        """The seconds of the row."""
         return Seconds(
             training=None if self.training is None else round(self.training, _DIGITS),
             attack=round(self.earlier + self.attacked(), _DIGITS),

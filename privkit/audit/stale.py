@@ -1,4 +1,4 @@
-"""What a run folder holds that is no longer what the same command would compute: refused, or set aside."""
+"""Stored results that the same command would compute differently now: refused, or set aside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refresh(
     *,
     again: bool,
 ) -> str:
-    """Hold what the folder stores of a plan against what it would be made of now.
+    """Compare the stored provenance of a plan with what the command would use now.
 
     Args:
         config: of the run.
@@ -39,7 +39,7 @@ def refresh(
         again: whether what changed is moved to RUN/superseded, to be made anew.
 
     Returns:
-        A sentence on what was set aside; empty where nothing changed.
+        A sentence on what was set aside; empty if nothing changed.
 
     Raises:
         RunFolderError: if something changed and `again` is False.

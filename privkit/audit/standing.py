@@ -22,7 +22,7 @@ _RECORDS = 4
 
 
 def held_against_its_releases(certificate: Certificate, edge: Clients, records: Tensor) -> Certificate:
-    """A run's certificate, after what can be measured of its stages and its lower segment was measured.
+    """A run's certificate after measurements of its stages and its lower segment.
 
     A claim that rests on a user's own stage is declared: the stage's receipt says what was done, and a measurement can
     only refute it. A claim for one record also needs a lower segment that keeps records apart.
@@ -69,7 +69,7 @@ def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: 
 
 
 def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
-    """Whether measurements contradict what a user's own stages declare; nothing where nothing is declared."""
+    """The check whether measurements contradict a user's own stages; none if nothing is declared."""
     if certificate is None or certificate.standing == "proven":
         return ()
     refuted = certificate.kind == "nothing"

@@ -45,7 +45,7 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
 def threat(attack: str) -> tuple[str, tuple[str, ...]]:
     """An attack's threat model by its default options, and the domains of the records that it reads.
 
-    One that asks something else than records has no place among the threat models, and reads all.
+    An attack with another goal than reconstruction has no threat model and reads all domains.
 
     Raises:
         UsageError: if there is no such attack.

@@ -1,6 +1,6 @@
 """Trials of a study: lines of a file, and the next one from the seed and the lines before it.
 
-Nothing else enters, so that a study that was killed goes on as if it had not been.
+They depend on nothing else, so a killed study goes on with the same trials.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Space = Mapping[str, Range | Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One set of values that was tried.
+    """One set of tried values.
 
     Attributes:
         values: field -> value; other fields are as given.
-        objective: smaller for a stronger attack; infinite if there is none.
-        reason: why there is none.
-        queries: rounds of own records that the trial asked.
+        objective: smaller for a stronger attack; infinite if the trial failed.
+        reason: why the trial failed.
+        queries: rounds of own records that the trial sent.
     """
 
     values: dict[str, Any]
@@ -71,7 +71,7 @@ def suggested(space: Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
 
     Args:
         space: field -> where to look.
-        past: every trial so far; a value that is outside of `space` is left out.
+        past: every trial so far; values outside `space` are left out.
         seed: of the study.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.

@@ -32,9 +32,9 @@ from privkit.wire.queries import Queries
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
-    """The same cell with the fields of its attack that do best on the adversary's own records, and a sentence on it.
+    """The cell with the best fields of its attack on the adversary's own records, and a sentence on the choice.
 
-    The first trial is the attack as it is given, so that nothing weaker on these records is chosen.
+    The first trial is the attack as given, so the choice is never weaker on these records.
 
     Raises:
         NotApplicable: if the attack as given cannot be mounted, own records are too few for both sides, or the queries

@@ -22,10 +22,9 @@ from privkit.torch_utils.seeded import seeded
 class Adversarial(Unchanged):
     """Min–max training against a simulated attacker, who inverts the smashed data; nothing is proven.
 
-    Attacker and client descend on one and the same loss, since the gradient that reaches the smashed data is reversed.
-    Two things keep the client's ascent from running away: the attacker normalizes what it gets, so that larger smashed
-    data gain nothing; and an image pushes back only while the attacker draws it better than the message's mean image
-    does, since an attacker below that floor has failed and its failure is no privacy.
+    Attacker and client share one loss; its gradient is reversed at the smashed data. Two things bound the client's
+    ascent. The attacker normalizes its input, so larger smashed data gain nothing. And an image pushes back only while
+    the attacker reconstructs it better than the message's mean image does, since a failing attacker shows no privacy.
 
     Attributes:
         strength: weight of the reversed gradient, ≥ 0; 1 is Eq. 9.
@@ -62,7 +61,7 @@ class Adversarial(Unchanged):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The attacker's mean squared error on each message, [M], whose gradient is reversed in the smashed data.
+        """The attacker's mean squared error on each message, [M]; its gradient is reversed at the smashed data.
 
         Raises:
             ValueError: without the companion, or for messages of one image, which have no mean image to compare with.

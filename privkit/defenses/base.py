@@ -34,13 +34,12 @@ class Release:
     Attributes:
         smashed: float [M, B, T, D] tokens, [M, B, C, H, W] feature maps or [M, B, D] vectors: M messages of B images
             each, differentiable in the clients' smashed data.
-        labels: the labels that travel with them: int64 [M, B], or float [M, B, L] where they were mixed or noised; the
-            server's own where the server holds them.
+        labels: of these images: int64 [M, B], or float [M, B, L] if they were mixed or noised; the server's own labels
+            if the server holds them.
         weights: public coins of a mixing defense, float [M, k, T]: the weight of member i at position t of message m; T
-            is 1 if all positions have one weight. None where nothing is mixed or masked.
-        apart: float [G, k, B, ...], the members' messages as their clients sent them to whoever mixes; None where they
-            sent their smashed data as they are.
-        apart_labels: float [G, k, B, L], the labels beside them; None where these are the clients' own.
+            is 1 if all positions have one weight. None without mixing and masks.
+        apart: float [G, k, B, ...], each client's message before mixing; None if that is the raw smashed data.
+        apart_labels: float [G, k, B, L], the labels beside them; None if these are the clients' own.
     """
 
     smashed: Tensor
@@ -52,18 +51,18 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases what belongs to one record or one client: what a receipt cannot know by itself.
+    """How often a run releases one record or one client; a receipt describes one round and cannot know it.
 
     Attributes:
         rounds: rounds in which a client takes part.
         epochs: releases of one record over the run.
         batch_size: releases of one client in a round.
-        copies: releases of one record in a round: several where a client has fewer records than a batch.
+        copies: releases of one record in a round: several if a client has fewer records than a batch.
         clients: n.
         lower_model: "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy
             updates that trained it.
         delta: the δ at which ε is wanted.
-        unmatched: clients of the group that is left over when k does not divide n; 0 where it does.
+        unmatched: clients in the last, smaller group if k does not divide n; otherwise 0.
     """
 
     rounds: Count = 1
@@ -81,11 +80,11 @@ ONE_RELEASE = ReleaseCount()
 
 
 class Receipt(ABC):
-    """What one call really did; it stays on the trusted side and is the only thing an accountant charges."""
+    """What one call really did. It stays on the trusted side, and accountants charge nothing else."""
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """What these realised parameters prove, over as many releases as the run made."""
+        """What these realized parameters prove over the run's releases."""
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
         """The mechanism whose ε the certificate claims; None if it claims none."""
@@ -93,8 +92,8 @@ class Receipt(ABC):
 
     @property
     def shared(self) -> str:
-        """Why a row of the release may depend on other rows; empty if it is made of its own image and of fresh noise
-        of its own."""
+        """Why a row of the release may depend on other rows; empty if it depends on its own image and its own fresh
+        noise alone."""
         return "nothing is known of how the rows of this release depend on each other"
 
     @property
@@ -104,7 +103,7 @@ class Receipt(ABC):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of the smashed data that a client sends, in [0, 1], or None where the release's weights show it."""
+        """Share of the smashed data that a client sends, in [0, 1], or None if the release's weights show it."""
         return None
 
 
@@ -116,37 +115,37 @@ _NEGLIGIBLE = 1e-12
 
 
 class Defense(Checked, ABC):
-    """One defense: a frozen dataclass. `apply` is what it does to smashed data; the other methods are hooks.
+    """One defense: a frozen dataclass. `apply` defends smashed data; the other methods are hooks.
 
-    What a field may be stands in its annotation and is checked when an object is made (`privkit.constraints`).
+    The annotation of a field gives its range, which is checked when an object is made (`privkit.constraints`).
 
     Attributes:
         name: its name in the registry.
-        place: who runs it. A server earns no credit for what it does to itself.
-        effects: what it does, for the claims of a chain: "trains" (a term of the clients' loss; the release stays),
+        place: who runs it. A stage at the server earns no credit.
+        effects: what it does to the claims of a chain: "trains" (a term of the clients' loss; the release stays),
             "maps" (a fixed function of each image that marks no position), "clips", "masks", "permutes" (tokens),
             "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
-            "shortens" (leaves fewer tokens of each image). None, undeclared, can be no part of a chain.
-        over_batch: whether a shuffle may bring tokens of one image into another. It counts as true unless it is
-            declared to be false, and is read of stages that permute.
-        position_embedding: whether tokens may carry a position embedding when they reach it; where order is the secret,
-            no.
-        smallest_batch: images a message below which it does nothing.
-        group: k, clients whose smashed data are mixed into one message; 1 mixes nobody with nobody.
+            "shortens" (leaves fewer tokens of each image). Without declared effects (None) it cannot be in a chain.
+        over_batch: whether a stage that permutes may bring tokens of one image into another; true unless declared
+            false.
+        position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
+            the secret.
+        smallest_batch: images a message below which it has no effect.
+        group: k, clients whose smashed data are mixed into one message; 1 without mixing.
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
-        images_only: whether it reads the images themselves beside their smashed data, and so works on images alone. At
-            the input layer every defense does.
+        images_only: whether it also reads the images themselves, and so needs the domain of images. True for every
+            defense at the input layer.
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
-        at_inference: whether test images pass it, too. What only makes training private or robust (mixing) does not.
+        at_inference: whether test images pass it, too; False for defenses of training alone, such as mixing.
         frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
             weights, or the "first" block of the model above the cut, which then leaves the server's segment.
         published: whether the server learns the coins in `Release.weights`.
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
-        storages: names of the parts into which it splits a release; none if it stays whole.
+        storages: names of the parts into which it splits a release; empty if the release stays whole.
         noise_fields: names of the fields that scale noise on what this defense releases.
-        denoises: whether it only removes noise, so that it is left out where noise-free accuracy is measured.
+        denoises: whether it only removes noise; noise-free accuracy is then measured without it.
     """
 
     name: ClassVar[str]
@@ -170,11 +169,11 @@ class Defense(Checked, ABC):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for the row: where training does not follow the derivative, as only a reproduction wants it."""
+        """Sentences for the row, for example that training does not follow the derivative."""
         return ()
 
     def noiseless(self) -> Defense:
-        """The same with noise too small to matter: what an adversary that knows the mechanism expects of it.
+        """The same defense with negligible noise, as an adversary who knows the mechanism expects it.
 
         >>> from privkit.defenses.gaussian_noise import GaussianNoise
         >>> GaussianNoise(sigma=2.0).noiseless().sigma
@@ -183,7 +182,7 @@ class Defense(Checked, ABC):
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """What `apply` makes of every image alone before it draws anything: public, and so the adversary's, too.
+        """The part of `apply` that acts on every image alone and draws nothing; it is public, also to adversaries.
 
         Args:
             smashed: [N, ...], of N images, or with `level` "input" the images [N, C, H, W].
@@ -196,16 +195,16 @@ class Defense(Checked, ABC):
     ) -> tuple[Release, Receipt]:
         """Defend one round.
 
-        A defense that can draw its ratios once takes `kept`, too: a generator in the same state in every round, on the
-        device of `smashed`, from which it draws them; None for one of its own.
+        A defense that can draw its ratios once also takes `kept`, the generator of these ratios on the device of
+        `smashed`, in the same state in every round; None for its own.
 
         Args:
             smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
                 k members of M groups. Tokens come without their class token.
             labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`.
             generator: the only source of randomness, on the device of `smashed`.
-            present: bool [M, k] for a mixing defense: seats of a group that are taken; None for all. The data on an
-                empty seat have no meaning and must get weight 0. Defenses that mix nobody do not read it.
+            present: bool [M, k] for a mixing defense: the taken seats of a group; None for all. Data on an empty seat
+                are meaningless and must get weight 0. Other defenses do not read it.
 
         Returns:
             The release, M messages of B images, differentiable in `smashed`, and the receipt.
@@ -229,7 +228,7 @@ class Defense(Checked, ABC):
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """A network that ends each client's lower segment and keeps its shape, or None.
 
-        The task's gradient passes it; that of `penalty` trains it and goes no further.
+        The task's gradient passes through it; the gradient of `penalty` trains it and stops there.
 
         Args:
             smashed_shape: of one image's smashed data, without the batch.
@@ -243,7 +242,7 @@ class Defense(Checked, ABC):
         Args:
             images: [M, B, C, H, W] in [0, 1].
             smashed: [M, B, ...], before `apply`.
-            companion: what `companion` made, one for each client, called with all messages' images at once, [M·B, ...].
+            companion: the networks of `companion`, one a client, called with all messages' images at once, [M·B, ...].
 
         Returns:
             [M], one value a client.
@@ -251,7 +250,7 @@ class Defense(Checked, ABC):
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that the server trains in front of its segment, where a release has another width; or None.
+        """A network that the server trains in front of its segment if a release has another width; or None.
 
         Args:
             smashed_shape: of one image's smashed data, without the batch, before `apply`; it gives them back.
@@ -260,15 +259,15 @@ class Defense(Checked, ABC):
         return None
 
     def head(self) -> nn.Module | None:
-        """What the server does to the outputs of its segment, as a module behind it; or None."""
+        """A module behind the server's segment that changes its outputs, or None."""
         return None
 
     def before_backward(self, arrived: Tensor) -> None:
-        """What the server does to the smashed data that its segment was given, in place, after it computed the loss."""
+        """Change the smashed data at the server's segment in place, after the loss is computed."""
         return None
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """What the server does to the cut-layer gradient [M, B, ...] before it sends it back."""
+        """Change the cut-layer gradient [M, B, ...] before the server sends it back."""
         return gradient
 
 
@@ -301,7 +300,7 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
 
 
 def is_own(stage: Defense) -> bool:
-    """Whether a stage is a user's own, and none of privkit's.
+    """Whether a stage is a user's own.
 
     >>> from privkit.defenses.clip import Clip
     >>> from privkit.templates.defense import Template

@@ -32,7 +32,7 @@ def _most(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Defense):
-    """Stages in the order in which they are applied; what one releases is what the next is given.
+    """Stages in the order of application; each takes the release of the one before.
 
     Attributes:
         stages: at least two; places never go back from the server to a client, and images come before smashed data.
@@ -71,7 +71,7 @@ class Chain(Defense):
 
     @property
     def frozen_block(self) -> FrozenBlock:  # type: ignore[override]
-        """What the first stage with a block says of it."""
+        """The setting of the first stage with a block."""
         return next((stage.frozen_block for stage in self.stages if stage.frozen_block), False)
 
     @property
@@ -96,11 +96,11 @@ class Chain(Defense):
         return next((stage.storages for stage in self.stages if stage.storages), ())
 
     def noiseless(self) -> Chain:
-        """Every stage with noise too small to matter."""
+        """The same chain with negligible noise."""
         return Chain(stages=tuple(stage.noiseless() for stage in self.stages))
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """What the stages before the server make of each image alone, one after the other."""
+        """The public transforms of the stages before the server, one after the other."""
         sites = sites_of(self.stages)
         for stage in sites.smashed if self.level == "both" else (*sites.images, *sites.smashed):
             smashed = stage.public_transform(smashed)
@@ -155,21 +155,21 @@ class Chain(Defense):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Those of all stages."""
+        """The remarks of all stages."""
         return tuple(remark for stage in self.stages for remark in stage.remarks)
 
     def head(self) -> nn.Module | None:
-        """Those of all stages, in order."""
+        """The heads of all stages, in order."""
         heads = [head for stage in self.stages if (head := stage.head()) is not None]
         return nn.Sequential(*heads) if heads else None
 
     def before_backward(self, arrived: Tensor) -> None:
-        """What the stages do, the last stage first."""
+        """Call the stages' hooks, the last stage first."""
         for stage in reversed(self.stages):
             stage.before_backward(arrived)
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """What the stages do to the gradient on its way back, the last stage first."""
+        """Pass the gradient back through the stages, the last stage first."""
         for stage in reversed(self.stages):
             gradient = stage.on_gradient(gradient, generator)
         return gradient

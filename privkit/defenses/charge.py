@@ -1,4 +1,4 @@
-"""What noise proves: from clip set, noise, mixing and release count to a certificate that claims no more than holds."""
+"""The certificate of noise, from clip set, noise, mixing and release count."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _SERVER_MIXES = "the server mixes and so gets each client's own noisy message: n
 class Noised(Receipt):
     """Bounded data got noise, and may have been mixed.
 
-    A server that adds noise to the gradients that it sends back protects its labels (`covers="labels"`): `clip` then
-    bounds the gradient of one image.
+    A server that adds noise to its gradients protects its labels (`covers="labels"`); `clip` then bounds the gradient
+    of one image.
 
     Attributes:
-        clip: where each image's smashed data lay for sure; None where nothing bounded them. It knows the number of
-            coordinates of one image.
+        clip: the set that held each image's smashed data; None if they were unbounded. It has the number of coordinates
+            of one image.
         noise: law, σ (or scale) on smashed data and labels, and whether clients or the mixer added it.
-        labels: where each label lay for sure; None where labels went without noise.
+        labels: the set that held each label; None for labels without noise.
         mixing: how the messages of a full group were combined, and by which law ratios or counts were drawn.
         covers: "release", the smashed data and labels that clients send, or "labels", those that the server holds.
         added_by: who added the noise.
         mixed_by: who mixed.
         at_inference: whether test images pass the defense, too.
-        ratios: float [G, k], the λ_i that were really drawn; None without mixing.
-        counts: int64 [G, k], the positions N_i that were really kept; None without masks.
-        present: bool [G, k], the seats that were taken; None for all.
+        ratios: float [G, k], the drawn λ_i; None without mixing.
+        counts: int64 [G, k], the kept positions N_i; None without masks.
+        present: bool [G, k], the taken seats; None for all.
         published: whether the server learns who sits where, and with which ratios and masks.
     """
 
@@ -71,11 +71,11 @@ class Noised(Receipt):
     published: bool = True
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """What is proven over the whole run, against the server."""
+        """The claim over the whole run, against the server."""
         return (charge if self.covers == "release" else _charge_labels)(self, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """What is charged, for the release or for the labels."""
+        """The charged mechanism, of the release or of the labels."""
         if self.clip is None:
             return None
         if self.covers == "labels":
@@ -96,8 +96,8 @@ class Noised(Receipt):
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """Certificate of a run whose rounds were all made as the receipt says.
 
-    Ratios are charged by their law, which says whether every round draws them anew; what was drawn stands in the
-    quantities.
+    Ratios are charged by their law, which says whether every round draws them anew. The quantities hold the drawn
+    ratios.
 
     Args:
         receipt: clip set, noise, mixing and who did what.
@@ -274,7 +274,7 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Counts as equal as whole positions allow, the larger ones first.
+    """Counts that differ by at most one, the larger ones first.
 
     >>> equal_counts(10, 4)
     (3, 3, 2, 2)
@@ -296,14 +296,14 @@ def _told(certificate: Certificate, receipt: Noised, release_count: ReleaseCount
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The claim where labels travel without noise: the accountant takes them to stay with the client.
+    """The claim if labels travel without noise, although the accountant assumed that they stay with the client.
 
     Args:
         certificate: differential privacy of the smashed data.
         lower_model: as in `ReleaseCount`.
 
     Returns:
-        The claim about the smashed data, given the labels, which its first assumption says.
+        The claim about the smashed data, given the labels; its first assumption says so.
 
     >>> said = Certificate(kind="differential_privacy", statement="ε", assumptions=("labels stay with the client",))
     >>> given_labels(said, "frozen").statement

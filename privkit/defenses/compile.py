@@ -1,4 +1,4 @@
-"""One certificate from the receipts of a chain: what a stage claims stays true behind the others, or is not claimed."""
+"""One certificate from the receipts of a chain; a stage's claim is repeated only if it holds behind the others."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """That of the stage whose claim is the chain's: what other stages do is post-processing, or earns nothing."""
+        """The mechanism of the stage that makes the chain's claim; others are post-processing, or earn nothing."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
     @property
     def shared(self) -> str:
-        """That of the first stage that lets rows meet."""
+        """The reason of the first stage that makes rows depend on each other."""
         for step in self.steps:
             effects = step.stage.effects
             if (effects is None or not effects <= _ROW_BY_ROW) and step.receipt.shared:
@@ -69,12 +69,12 @@ class ChainReceipt(Receipt):
 
 
 def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
-    """The certificate of a chain that `rules.check` let pass.
+    """The certificate of a chain that passed `rules.check`.
 
-    Noise claims what it claims alone. What comes before it is a random map of each image, or a permutation that iid
-    noise and coordinate-wise clipping commute with; what comes after it is post-processing. A bound by an earlier
+    Noise has the claim that it has alone. Before it stands a random map of each image, or a permutation that commutes
+    with iid noise and coordinate-wise clipping; what comes after it is post-processing. A bound by an earlier
     clip stage counts if only permutations lie between. Mixing before or after noise earns nothing, except inside the
-    one stage whose law was derived. A count of orders stands beside the ε. What a server does to itself earns nothing.
+    one stage whose law was derived. A count of orders stands beside the ε. Stages at the server earn nothing.
 
     Args:
         steps: stages with their receipts, in order.
@@ -170,7 +170,7 @@ def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Cer
 
 
 def bounded(steps: Sequence[Step], number: int) -> Receipt:
-    """A stage's receipt with the clip set that the stages before it leave, if it adds noise to what is not mixed."""
+    """A stage's receipt with the clip set from the stages before it, if it adds noise to unmixed data."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))

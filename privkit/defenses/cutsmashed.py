@@ -12,8 +12,8 @@ from privkit.defenses.random_cutout import RandomCutout
 class CutSmashed(RandomCutout):
     """The release of `random_cutout`; only kept positions travel, since a seed tells the server their places.
 
-    The law of the release is the same. What differs is the wire: masks come from a sequence that both sides know, so
-    that not even their bits are sent, and the server puts zeros where nothing came. Nothing is proven.
+    The release has the same law, but fewer bytes travel: both sides know the sequence of masks, so not even their bits
+    are sent, and the server fills in zeros. Nothing is proven.
 
     Source: CutMixSL §3.1, Eq. 1 and Figure 2 (masks fixed for all rounds, or drawn in every one).
 

@@ -1,4 +1,4 @@
-"""What masking and scaling share: they act on smashed data or on logits, with the derivative or without."""
+"""The common part of masking and scaling: they act on smashed data or on logits, with the derivative or without."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Automatic = Literal["auto"]
 
 
 class Denoising(Defense):
-    """A stage that makes noise matter less, and the signal, too.
+    """A stage that lowers the noise, and the signal, too.
 
     Attributes:
         variant: see `Variant`.
@@ -62,7 +62,7 @@ class Denoising(Defense):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a gradient that is not the derivative does."""
+        """A sentence if the gradient is not the derivative."""
         how = {
             "straight_through": "the gradient passes {} as if it were not there, as accurate_sl released it",
             "undone": "the gradient passes {} as if it were not there, and the server's first layer learns from "
@@ -90,7 +90,7 @@ class Denoising(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Change the smashed data; what acts on logits or is estimated leaves them to the server's segment."""
+        """Change the smashed data; stages on logits or with estimated settings leave them to the server's segment."""
         require_messages(self.name, smashed)
         if not self.on_logits and not self.automatic:
             smashed = self.applied(smashed, generator)
@@ -105,7 +105,7 @@ class ServerStage(nn.Module):
     """A stage inside the server's segment.
 
     Attributes:
-        off: whether values pass unchanged, as they do where noise-free accuracy is measured.
+        off: whether values pass unchanged, as for noise-free accuracy.
     """
 
     off = False

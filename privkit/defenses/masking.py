@@ -53,10 +53,10 @@ class Masking(Denoising):
             )
 
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
-        """Masked."""
+        """The values with random coordinates set to 0."""
         assert self.keep != "auto"
         return torch.where(uniform(values, generator) < self.keep, values, 0)
 
     def nothing(self) -> Nothing:
-        """The server sees which coordinates are 0."""
+        """Nothing is proven, because the server sees which coordinates are 0."""
         return Nothing(reason=f"the coordinates that a mask kept are released as they are, {NOT_DP}")

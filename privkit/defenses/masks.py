@@ -92,7 +92,7 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
 def permutations(rows: int, length: int, generator: Generator) -> Tensor:
     """A uniform permutation of 0..length−1 a row, int64 [rows, length], on the generator's device.
 
-    Sorting float64 uniforms: a tie, which would favor one order, has odds below rows·length²·2⁻⁵³.
+    It sorts float64 uniforms. A tie, which would favor one order, has a probability below rows·length²·2⁻⁵³.
     """
     keys = torch.rand(rows, length, generator=generator, device=generator.device, dtype=torch.float64)
     return keys.argsort(dim=1)

@@ -1,8 +1,8 @@
-"""How far a release moves when records are replaced, held against what the noise of a chain is charged for.
+"""How far a release moves when records are replaced, compared with the charged sensitivity of a chain.
 
-privkit's own stages are held against their receipts by its tests. A user's own stage is measured wherever a claim of it
-is made: when a chain is put together, when an audit computes a certificate, and in `privkit check`. A measurement can
-refute a claim and never prove it, so that the claim of an own stage is declared, not proven.
+Tests compare privkit's own stages with their receipts. A user's own stage is measured before its claim is repeated:
+when a chain is put together, when an audit computes a certificate, and in `privkit check`. A measurement can refute a
+claim but not prove it, so the claim of such a stage is declared, not proven.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def contradiction(
 
     Args:
         stages: of a chain in order, or one.
-        shape: of one record's smashed data, where it is known; without it tokens, feature maps and vectors are tried.
+        shape: of one record's smashed data, if known; without it tokens, feature maps and vectors are tried.
         image: (C, H, W) of a record, for stages on images.
         doubted: stages whose own receipts are measured as well; None for the user's own.
 
@@ -65,11 +65,11 @@ def contradiction(
 def exceeds_charge(
     stages: Sequence[Defense], shape: tuple[int, ...] | None = None, image: tuple[int, ...] = IMAGE
 ) -> str:
-    """How replacing records moves a release further than its noise is charged for; empty if no try does.
+    """How replacing records moves a release beyond the charged sensitivity; empty if no try does.
 
-    Both releases have the same coins and the same noise, so that their distance is what the noise has to hide. Tries
-    begin with large, small, constant and sparse records at several places of a batch, replace one of them or all of a
-    message, and climb from the two worst along the gradient.
+    Both releases have the same coins and the same noise, so the noise must hide their distance. Tries begin with large,
+    small, constant and sparse records at several places of a batch, replace one of them or all of a message, and climb
+    from the two worst along the gradient.
 
     Args:
         stages: as for `contradiction`.

@@ -92,7 +92,7 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """Where ratios are drawn from: the round's generator or, for ratios that are drawn once, the same coins every time.
+    """The generator of the ratios: the round's, or, for ratios that are drawn once, one with the same state every time.
 
     Args:
         drawn: "every_round" or "once".
@@ -115,13 +115,13 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
     Args:
         smashed: float [G, k, B, ...].
         weight: from `masks.spread`, broadcastable against `smashed` with B axis 1: bool for exclusive masks, where each
-            coordinate is read from its one owner; else float. What has weight 0 is not read: it may be NaN.
+            coordinate is read from its one owner; otherwise float. Data of weight 0 are not read and may be NaN.
 
     Returns:
         [G, B, ...], differentiable in `smashed`.
 
     For tokens [5, 2, 128, 64, 192] forward and backward on one core: masks by a gather of rows 28 ms, ratios by a
-    batched product 38 ms, where multiplying and adding takes 69 ms.
+    batched product 38 ms; multiplying and adding takes 69 ms.
 
     >>> z = torch.tensor([[[[[1.0], [2.0]]], [[[3.0], [float("nan")]]]]])
     >>> mix(z, torch.tensor([[[False, True], [True, False]]]).view(1, 2, 1, 2, 1)).flatten()

@@ -1,4 +1,4 @@
-"""Clipping and noise: what bounds one image's smashed data, and what is added to it. Nothing here writes in place."""
+"""Clipping and noise on the smashed data of one image. No function but `overwritten` writes in place."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
 
 
 def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet | None:
-    """Where `clipped` puts the smashed data of an image of so many coordinates, as the accountant knows it.
+    """The clip set of `clipped` for an image with this number of coordinates, as the accountant knows it.
 
     >>> clip_set(2.0, "image", 100)
     Ball(radius=2.0, nonnegative=False)
@@ -84,10 +84,10 @@ def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet 
 
 
 def simplex(labels: Tensor) -> Tensor:
-    """Labels into {y ≥ 0, Σy ≤ 1}, in which no two lie further apart than one-hot ones do: √2, and 2 in L1.
+    """Project labels into {y ≥ 0, Σy ≤ 1}, which is no wider than the one-hot labels: √2, and 2 in L1.
 
     Args:
-        labels: float [..., L]; one-hot ones stay what they are.
+        labels: float [..., L]; one-hot ones do not change.
 
     >>> simplex(torch.tensor([[0.0, 1.0], [3.0, 1.0]])).tolist()
     [[0.0, 1.0], [0.75, 0.25]]

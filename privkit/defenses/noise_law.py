@@ -17,10 +17,10 @@ _ROUNDED = 0.1
 
 
 def unlike(draws: Array, law: str, scale: float = 1.0) -> str:
-    """How draws of one release differ from independent noise of a law; empty if no test finds it.
+    """How draws of one release differ from independent noise of a law; empty if no test finds a difference.
 
-    Five tests: the size of the noise in its quietest direction, its law in each coordinate, its size over all
-    coordinates of one draw, its furthest number, and numbers that repeat. Shared, mirrored or lacking noise leaves a
+    Five tests: the size of the noise in its weakest direction, its law in each coordinate, its size over all
+    coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or lacking noise leaves a
     direction with little of it; clamped noise has no tail; rounded noise repeats.
 
     Args:

@@ -12,7 +12,7 @@ from privkit.defenses.receipts import Nothing
 
 
 def require_messages(name: str, smashed: Tensor) -> None:
-    """Refuse what holds no messages of images: [M, B] and at least one axis more."""
+    """Refuse tensors other than messages of images: [M, B] and at least one more axis."""
     if smashed.ndim < 3:
         raise ValueError(
             f"{name} needs messages of images, [M, B, T, D], [M, B, C, H, W] or [M, B, D], got shape "
@@ -21,10 +21,10 @@ def require_messages(name: str, smashed: Tensor) -> None:
 
 
 class Unchanged(Defense):
-    """Releases the smashed data as they are: no defense, or one that lies in how the data were learned.
+    """Releases the smashed data as they are: no defense, or one that acts in training alone.
 
     Attributes:
-        receipt: what is proven, which is nothing, and why.
+        receipt: why nothing is proven.
     """
 
     receipt: ClassVar[Nothing]

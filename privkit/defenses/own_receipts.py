@@ -1,4 +1,4 @@
-"""The receipt of one stage, held against releases of made-up data: its rows, its orders, its noise."""
+"""The receipt of one stage, compared with releases of artificial data: its rows, its orders, its noise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes"
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
-    """What refutes the receipt of one stage, in a sentence; measured once in a process.
+    """Why the receipt of one stage is false, in a sentence; measured once in a process.
 
     Args:
         stage: on images or smashed data.
@@ -58,7 +58,7 @@ _remembered = lru_cache(maxsize=256)(_first)
 
 
 def marks_places(stage: Defense) -> bool:
-    """Whether a stage alone makes different tokens of equal ones at different places."""
+    """Whether a stage by itself turns equal tokens at different places into different ones."""
     trial = trial_of((stage,), (16, 4))
     if trial is None or stage.level == "input" or not (stage.effects or {"maps"}) & {"maps", "clips", "masks"}:
         return False

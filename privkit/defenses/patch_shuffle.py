@@ -14,7 +14,7 @@ from privkit.defenses.receipts import Permuted
 
 
 def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
-    """The rows of every image's tokens among all m·b·t, freshly permuted inside the image, int64 [m, b, t]."""
+    """Row numbers of every image's tokens among all m·b·t, freshly permuted inside the image, int64 [m, b, t]."""
     first = t * torch.arange(m * b, device=generator.device).unsqueeze(1)
     return (permutations(m * b, t, generator) + first).view(m, b, t)
 
@@ -26,8 +26,8 @@ class PatchShuffle(Defense):
     Attributes:
         positions: "drop" builds the model without position embedding, as the paper does: order is then a secret. "keep"
             is the deployment of a pretrained ViT: the client adds the position embedding below the cut, as the model
-            was trained, and shuffles what leaves; the server adds none and needs none, since its blocks treat all
-            tokens alike. Each token then tells its own place, and nothing is proven.
+            was trained, and shuffles what leaves; the server needs none, since its blocks treat all tokens alike. Each
+            token then reveals its own place, and nothing is proven.
         frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle; true draws
             an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 
@@ -42,7 +42,7 @@ class PatchShuffle(Defense):
 
     @property
     def position_embedding(self) -> bool:  # type: ignore[override]  # a specification decides it, and nobody writes it
-        """Whether the client's tokens carry it."""
+        """Whether the client's tokens carry a position embedding."""
         return self.positions == "keep"
 
     def apply(

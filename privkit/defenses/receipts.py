@@ -1,4 +1,4 @@
-"""What a stage really did: nothing that proves anything, a permutation, or a mix. For noise see `charge.py`."""
+"""What a stage really did: a permutation, a mix, or something that proves nothing. For noise see `charge.py`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Receipt):
-    """Nothing is proven of what was done, for a reason.
+    """A stage that proves nothing, with the reason.
 
     Attributes:
         reason: why, as the rest of a sentence that begins "nothing is proven".
         quantities: named numbers behind the reason.
         assumptions: what else a reader should know, one sentence each.
         source: paper and equation.
-        bound: where each image's smashed data lie for sure; None if nothing bounds them.
+        bound: the set that holds each image's smashed data; None if they are unbounded.
         masks: bool [M, T], the positions that each message kept, or [M·B, T] of each image; None without masks.
         stationary: whether every round has these masks.
 
@@ -61,10 +61,10 @@ class Nothing(Receipt):
         return None if self.masks is None else self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven; with masks, `positions_seen` is the expected share of positions released at least once.
+        """A certificate of nothing; with masks, `positions_seen` is the expected share of positions seen at least once.
 
-        Fresh masks keep each position in an epoch with probability q = `payload_share`, so 1 − (1 − q)^epochs of them
-        are seen. Boxes prefer the middle; for them that is an upper bound (concavity).
+        Fresh masks keep each position in an epoch with probability q = `payload_share`, so a share of
+        1 − (1 − q)^epochs is seen. Boxes prefer the middle, so for them this is an upper bound (concavity).
         """
         quantities, share = dict(self.quantities), self.payload_share
         if share is not None:
@@ -84,16 +84,16 @@ class Permuted(Receipt):
     """The tokens of every message were permuted.
 
     Attributes:
-        source: int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`, where the images
-            of all messages are counted through, message by message.
+        source: int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`; images are
+            numbered over all messages, message by message.
         kept: tokens that each image of a batch kept for certain; None if no token left its image.
         variant: of Algorithm 2, for a shuffle over the batch.
         assumptions: sentences about these tokens, beside those of the count.
-        proof: where the count is from, if not from the paper's own statement.
-        hides_order: False where tokens carry a position embedding: each of them tells its place, and nothing is proven.
-            None where nobody could show that they tell no place; nothing is proven either.
-        other_tokens: of the T, that stand for no patch, such as a class token: they can be told from patches, and are
-            not counted.
+        proof: source of the count, if it is not the paper's own statement.
+        hides_order: False if tokens carry a position embedding, so that each reveals its place. None if it is not shown
+            that tokens hide their places. In both cases nothing is proven.
+        other_tokens: number of tokens among the T that stand for no patch, such as a class token; they can be
+            recognized and are not counted.
     """
 
     source: Tensor
@@ -106,7 +106,7 @@ class Permuted(Receipt):
 
     @property
     def order(self) -> Tensor:
-        """What the shuffle hides: `source`."""
+        """The secret of the shuffle: `source`."""
         return self.source
 
     @property
@@ -122,7 +122,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Count the orders of one message, the images that were really mixed; counts do not compose over releases."""
+        """Count the orders of one message of images that were really mixed; counts do not compose over releases."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape
@@ -151,7 +151,7 @@ class Mixed(Receipt):
     Attributes:
         ratios: float64 [G, k], weight λ_i of every seat in smashed data and labels; N_i/N with masks.
         present: bool [G, k], seats that were taken.
-        masks: bool [G, k, T], the positions that each seat filled; None where the data were superposed.
+        masks: bool [G, k, T], the positions that each seat filled; None if the data were superposed.
         published: whether the server learns ratios and masks.
         shuffled: whether the mixed positions were permuted afterwards.
         drawn: "every_round" or "once": whether the next round has new ratios or these.
@@ -171,11 +171,11 @@ class Mixed(Receipt):
 
     @property
     def payload_share(self) -> float:
-        """Share of its smashed data that a client sends on average, in [0, 1]: all of it where data are superposed."""
+        """Mean share of its smashed data that a client sends, in [0, 1]; 1 if data are superposed."""
         return 1.0 if self.masks is None else self.ratios[self.present].mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Nothing is proven, whoever else is in the group.
+        """A certificate of nothing, for every group.
 
         Quantities: `own_share`, mean weight of a client in its message; `largest_ratio`, λ_max; `payload_share`; with
         masks `positions_seen`, as for Cutout.

@@ -1,4 +1,4 @@
-"""What was added to a release, held against the noise that somebody declares: is it as much, and of that law?"""
+"""Compares what was added to a release with declared noise: its size and its law."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ _PAIRED = 96
 def refuted_by(
     clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor, level: float = LEVEL, blur: float = 0.0
 ) -> str:
-    """Whether `released − clean` cannot be independent noise of this law and scale; a sentence, or nothing.
+    """Why `released − clean` cannot be independent noise of this law and scale; empty if no test refutes it.
 
-    Most tests ask whether somewhere less was added than declared: in all, in a row, in one number of every row, in the
-    difference or the sum of two rows or of two numbers, and in other combinations of them. They hold for any `clean`
-    that does not depend on this noise, because a wrong `clean` only makes the difference larger. So neither weights
-    that moved on nor a constant in the place of `clean` raise an alarm. The last test asks for the law; it is made
-    where the difference has the declared size, since another `clean` would show there as well.
+    Most tests ask whether less noise was added than declared: in total, in a row, in one number of every row, in the
+    difference or the sum of two rows or of two numbers, and in other combinations. They hold for any `clean` that does
+    not depend on this noise, because a wrong `clean` only makes the difference larger. So changed weights, or a
+    constant instead of `clean`, raise no alarm. The last test is about the law. It needs a difference of the declared
+    size, because a wrong `clean` would change the law, too.
 
     Args:
-        clean: float [N, ...], what would have been released without noise.
+        clean: float [N, ...], the release without noise.
         released: float [N, ...].
         law: of the noise on every number.
-        scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`, in which 0
-            says that a number got no noise and is not looked at.
-        level: odds in (0, 1) that honest noise is refuted, all tests together.
-        blur: standard deviation of an error that `clean` is known to have, such as that of a mean.
+        scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`. Numbers
+            with scale 0 got no noise and are not tested.
+        level: probability in (0, 1) that any test refutes honest noise.
+        blur: standard deviation of a known error of `clean`, such as that of a mean.
 
     Returns:
-        The sentence of the first test that failed, which goes on after "but"; empty if none did.
+        The end of a sentence after "but", from the first failed test; empty if none failed.
 
-    Source: derived: a shift makes the size of symmetric noise with one peak only larger (Anderson 1955), in a fixed
-    subspace, too, if the noise is Gaussian; the subspace is chosen on one half of the data and tested on the other. The
+    Source: derived: a shift only enlarges symmetric noise with one peak (Anderson 1955); for Gaussian noise this holds
+    in any fixed subspace, which is chosen on one half of the data and tested on the other. The
     law: Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small shift changes in
     second order only.
 
@@ -103,7 +103,7 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """The size of `released − clean` over that of the declared noise: about 1 for honest noise on a right `clean`.
+    """The size of `released − clean` over that of the declared noise: about 1 for honest noise on a correct `clean`.
 
     >>> import torch
     >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)

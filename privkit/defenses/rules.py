@@ -1,4 +1,4 @@
-"""Which stages may follow which: an order in which a claim would be false, or that nobody derived, is refused."""
+"""Which stages may follow which; orders with a false or underived claim are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"nois
 
 
 def check(stages: Sequence[Defense]) -> None:
-    """Refuse a chain that cannot run, or whose certificate nobody derived.
+    """Refuse a chain that cannot run, or whose certificate is not derived.
 
     Args:
         stages: in the order in which they are applied.

@@ -39,16 +39,16 @@ class Scaling(Denoising):
     variant: Variant = "exact"
 
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
-        """Scaled; nothing is drawn."""
+        """The values times the factor, without randomness."""
         assert self.factor != "auto"
         return values * self.factor
 
     def nothing(self) -> Nothing:
-        """Division undoes it."""
+        """Nothing is proven, because division undoes the scaling."""
         return Nothing(reason="scaled smashed data are divided by the factor again; no differential privacy")
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """Scaled: all that this stage does to smashed data."""
+        """The whole stage: smashed data times the factor."""
         return smashed if self.on_logits or self.automatic else self.changed(smashed, None)
 
     def before_backward(self, arrived: Tensor) -> None:

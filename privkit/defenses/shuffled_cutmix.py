@@ -20,7 +20,7 @@ class ShuffledCutMix(RandomCutMix):
     """Random CutMix with the positions of every mixed image shuffled; nothing is proven.
 
     Tokens keep the position embedding that the client added, as in the paper, whose cut layer lies behind it. Such
-    tokens tell where they belong: whoever reads the embedding undoes the shuffle, and no permutation is counted.
+    tokens reveal their places, which undoes the shuffle, so no permutation is counted.
 
     The release's `weights` holds the ratios λ_i, not the masks: where a client's positions lie in an image is the
     shuffle's secret. The receipt has the masks, at the places before the shuffle.

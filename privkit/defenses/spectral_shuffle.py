@@ -38,7 +38,7 @@ class SpectralShuffle(Defense):
     Before the embedding, the lower segment takes as many channels as the image has, so real and imaginary parts cannot
     become channels of their own. The difference Re − Im (the Hartley transform) has the image's own shape and loses
     nothing: the spectrum of a real image holds every number twice. It is scaled by 1/√(H·W), which keeps the image's
-    energy, since nothing that could learn a scale need stand in front of the lower segment.
+    energy, since no layer before the lower segment can learn a scale.
 
     Source: Yao et al., patch shuffling, §IV-D, Algorithm 1 and Fig. 4.
     """
@@ -58,7 +58,7 @@ class SpectralShuffle(Defense):
 
     @property
     def level(self) -> str:  # type: ignore[override]  # a specification decides it, and nobody writes it
-        """ "input" where the image is transformed."""
+        """ "input" if the image is transformed."""
         return "input" if self.where == "image" else "smashed"
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:

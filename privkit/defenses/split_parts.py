@@ -17,7 +17,7 @@ from privkit.defenses.receipts import Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class SplitParts(Defense):
-    """Cuts the channels of a release into parts that lie in different storages; nothing is proven of any.
+    """Cuts the channels of a release into parts in different storages; nothing is proven for any part.
 
     Attributes:
         parts: how many, ≥ 2: `part_1`, `part_2`, …, channels as equal as possible, the first ones larger.
@@ -25,7 +25,7 @@ class SplitParts(Defense):
 
     The server computes on all parts. An audit says which of them its adversary holds (`--parts part_1`).
 
-    Source: privkit's; nobody's noise and nobody's secret, so each holder sees its channels as they are.
+    Source: privkit's. There is no noise and no secret, so each holder sees its channels as they are.
     """
 
     name: ClassVar[str] = "split_parts"
@@ -70,12 +70,12 @@ def _channel_axis(ndim: int) -> int:
 
 
 def held_parts(rows: Tensor, storages: Sequence[str], held: Sequence[str]) -> Tensor:
-    """What an adversary holds of rows.
+    """The channels of rows that an adversary holds.
 
     Args:
         rows: [N, T, D], [N, C, H, W] or [N, D].
-        storages: names of the parts of the release; none if it was not split.
-        held: names of the adversary's parts; none for all of them.
+        storages: names of the parts of the release; empty if it was not split.
+        held: names of the adversary's parts; empty for all of them.
 
     Returns:
         The rows with the channels of these parts alone, in their order.

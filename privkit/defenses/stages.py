@@ -1,4 +1,4 @@
-"""Stages, applied one after the other: where each acts, and what each did."""
+"""Stages, applied one after the other: their places and their receipts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.defenses.compile import ChainReceipt, Step
 
 @dataclass(frozen=True, kw_only=True)
 class Sites:
-    """The stages of a defense by where they act."""
+    """The stages of a defense, sorted by place."""
 
     images: tuple[Defense, ...]
     smashed: tuple[Defense, ...]
@@ -41,13 +41,13 @@ def run(
 
     Args:
         stages: in order.
-        release: M messages of B images, what the first stage is given.
+        release: M messages of B images, the first stage's input.
         generator: the only source of randomness, on the device of the messages.
         groups: int64 [M', k], the messages on the seats of each group of the stage that mixes; −1 on an empty seat.
-        kept: of ratios that are drawn once; see `Defense.apply`.
+        kept: generator of ratios that are drawn once; see `Defense.apply`.
 
     Returns:
-        The last release, with the product of all public weights, and what each stage did.
+        The last release, with the product of all public weights, and the receipt of each stage.
     """
     steps = []
     for stage in stages:

@@ -25,10 +25,10 @@ def tokens_left(keep: float, tokens: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDropping(Defense):
-    """Sends a random part of each image's tokens, in their order, and nothing of the others; nothing is proven.
+    """Sends a random part of each image's tokens, in their order; nothing is proven.
 
-    Every image drops tokens of its own, drawn afresh in each round. Places are not sent. The server needs none, since
-    blocks of a transformer read any number of tokens; a token that carries a position embedding tells its place anyway.
+    Tokens are drawn for every image and round. Places are not sent: the blocks of a transformer read any number of
+    tokens. A token with a position embedding reveals its place anyway.
 
     Attributes:
         keep: share of the tokens that are sent, in (0, 1], rounded to whole tokens and at least one; 1 drops none.

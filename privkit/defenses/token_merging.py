@@ -20,15 +20,15 @@ class TokenMerging(Defense):
     """Merges the most similar tokens of each image into means, by bipartite soft matching; nothing is proven.
 
     Tokens at even places are matched with their most similar ones at odd places, and the most similar pairs merge into
-    the mean over all tokens that they stand for. A step merges at most half of the tokens, so that keep < 0.5 takes
-    several. Nothing is drawn. Sizes and places are not sent: the server's attention gives every token the same weight.
+    the mean over all tokens that they stand for. A step merges at most half of the tokens, so keep < 0.5 takes several
+    steps. Nothing is drawn. Sizes and places are not sent: the server's attention gives every token the same weight.
 
     Attributes:
         keep: share of the tokens that are left, in (0, 1], rounded to whole tokens and at least one; 1 merges none.
         at_inference: whether test images are merged, too.
 
     Source: Bolya et al. 2023, "Token merging: your ViT but faster" (ToMe), §3, at the cut alone. They compare attention
-    keys; only tokens are known here, so that tokens themselves are compared, by their cosine as theirs are.
+    keys by their cosine; here only tokens are known, so tokens are compared in the same way.
     """
 
     name: ClassVar[str] = "token_merging"

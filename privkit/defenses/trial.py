@@ -1,4 +1,4 @@
-"""Stages on made-up data: what a rule or a law asks of a stage that it has not seen at work."""
+"""Stages on artificial data, for rules and laws that need a stage's receipt before any run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Trial:
 
     Args:
         stages: in order, all on images or all on smashed data.
-        shape: of one record as the first stage gets it.
+        shape: of one record at the first stage.
         batch: B.
         messages: M, or the number of groups.
         dtype: of the data; float64 shows the smallest changes, and some stages hold float32 weights.
@@ -50,7 +50,7 @@ class Trial:
         self._soft = any(stage.soft_labels for stage in stages)
 
     def labels(self, alike: int = 1) -> Tensor:
-        """int64 [M, B]; so many neighbors in a message have one label."""
+        """int64 [M, B]; `alike` neighbors in a message share a label."""
         return (torch.arange(self.lead[1]) // alike).expand(self.lead) % CLASSES
 
     def data(self, seed: int = 0) -> Tensor:
@@ -65,11 +65,11 @@ class Trial:
         return run(self.stages, Release(smashed=data, labels=given), Generator().manual_seed(seed), self._groups, kept)
 
     def receipt(self) -> Receipt:
-        """What the last stage says that it did to uniform data."""
+        """The receipt of the last stage for uniform data."""
         return self.play(self.data(), self.labels(), 0)[1][-1].receipt
 
     def of(self, messages: int) -> Trial:
-        """The same with another number of messages."""
+        """The same trial with another number of messages."""
         return Trial(self.stages, self.shape, self.lead[1], messages, self.dtype)
 
 
@@ -80,7 +80,7 @@ def trial_of(
 
     Args:
         stages: as for `Trial`.
-        shape: of one record's smashed data, where it is known; None tries tokens, a feature map and a vector.
+        shape: of one record's smashed data, if known; None tries tokens, a feature map and a vector.
         image: (C, H, W) of stages on images.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
@@ -97,7 +97,7 @@ def trial_of(
 
 
 def receipt_of_trial(stage: Defense) -> Receipt | None:
-    """What a stage says that it did to made-up data; None if it takes none of the usual shapes.
+    """A stage's receipt for artificial data; None if it takes none of the usual shapes.
 
     >>> from privkit.defenses.clip import Clip
     >>> receipt_of_trial(Clip(bound=2.0)).bound

@@ -18,9 +18,9 @@ from privkit.defenses.random_cutmix import RandomCutMix
 class VanillaCutMix(RandomCutMix):
     """CutMix with boxes; nothing is proven.
 
-    One client, drawn at random, gives the background, the next a box, the next a box inside that one: for k = 2 this is
-    CutMix, and for more the masks stay exclusive and the ratios stay those of the Dirichlet law, up to whole positions.
-    Labels are mixed with the positions that were really filled.
+    One client, drawn at random, gives the background, the next a box, the next a box inside that one. For k = 2 this is
+    CutMix. For larger k the masks stay exclusive, and the ratios follow the Dirichlet law up to whole positions. Labels
+    are mixed by the positions that were really filled.
 
     Attributes:
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a

@@ -1,4 +1,4 @@
-"""What an input is, and where real inputs come from: datasets, their parts and who holds which."""
+"""Kinds of input, and real inputs: datasets, their parts, and the clients that hold them."""
 
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.domain import Domain

@@ -1,4 +1,4 @@
-"""How records travel: `Batch`; and where they come from: `Pool`."""
+"""Batches of records (`Batch`), and the pools that they come from (`Pool`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Batch:
         domain: what a record is; without it, an image of the shape of `x`.
 
     Raises:
-        DataError: if shapes, types or ranges are others.
+        DataError: if shapes, types or ranges differ from these.
 
     >>> batch = Batch(x=torch.rand(2, 1, 4, 4), y=torch.tensor([0, 1]), ids=torch.tensor([7, 9]))
     >>> batch[:1].ids, batch.domain
@@ -70,7 +70,7 @@ class Batch:
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
     def joined(self, other: Batch) -> Batch:
-        """These records and then those of another batch of the same domain."""
+        """These records, followed by those of another batch of the same domain."""
         x, y, ids = (torch.cat(pair) for pair in ((self.x, other.x), (self.y, other.y), (self.ids, other.ids)))
         return replace(self, x=x, y=y, ids=ids)
 
@@ -87,7 +87,7 @@ class Batch:
 
 
 class Pool(Protocol):
-    """Records that can be taken by their index; those not taken need never be decoded."""
+    """Records by index; only records that are taken need to be decoded."""
 
     def __len__(self) -> int:
         """Number of records."""
@@ -105,10 +105,10 @@ class Pools:
 
     Attributes:
         train: training records.
-        test: test records; None where the dataset has none.
+        test: test records; None if the dataset has none.
         classes: number of classes, or of labels that each record has.
-        notes: what a reader of the results must know, one sentence each: records that were left out, for example.
-        validation: official validation records; None where the dataset has none, so that they are drawn from `train`.
+        notes: sentences for readers of the results, for example on records that were left out.
+        validation: official validation records; None if the dataset has none; they are then drawn from `train`.
     """
 
     train: Pool
@@ -133,9 +133,9 @@ class DatasetSpec(Protocol):
         """Open the dataset.
 
         Args:
-            root: the data root, or None where the user named none.
+            root: the data root, or None if the user named none.
             download: whether files may be fetched into the root.
-            train_images: how many training records will be taken, so that a dataset in parts opens no more than needed.
+            train_images: how many training records are needed, so that a dataset in parts opens no more.
 
         Raises:
             DataError: with one sentence, if files are missing or damaged.

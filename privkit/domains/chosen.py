@@ -84,7 +84,7 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 
 
 def with_classes(spec: Any, classes: object) -> Any:
-    """The specification of a dataset with one more field, `classes`: opened, it holds records of these alone.
+    """The specification of a dataset with one more field, `classes`, which keeps records of these classes alone.
 
     Args:
         spec: the dataset's.

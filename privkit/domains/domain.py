@@ -1,4 +1,4 @@
-"""What one record of a dataset is: the contract that images, token sequences and tables keep."""
+"""The contract of a domain: what one record is, for images, token sequences and tables."""
 
 from __future__ import annotations
 
@@ -34,47 +34,47 @@ class Domain(Protocol):
         """Of one record."""
 
     def check(self, x: Tensor) -> None:
-        """Refuse what are no records of this domain.
+        """Refuse values that are no records of this domain.
 
         Raises:
             DataError: in one sentence, with the cure for usual mistakes.
         """
 
     def zeros(self, count: int) -> Tensor:
-        """Valid records of zeros [count, *shape], to see which shapes a network gives."""
+        """Valid records of zeros [count, *shape], to find a network's output shapes."""
 
     def random(self, count: int, generator: Generator) -> Tensor:
-        """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks on."""
+        """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks."""
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Valid records [E, *shape], E ≥ 1, that lie far from those that occur: a canary's counterpart may be any."""
+        """Valid records [E, *shape], E ≥ 1, far from real ones, as candidates for a canary's counterpart."""
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """Records of another dataset as records of this one, for an adversary's auxiliary data.
 
         Args:
             x: records of `given`.
-            given: what they are.
+            given: their domain.
 
         Raises:
-            UsageError: if they cannot be read as such.
+            UsageError: if they cannot be converted.
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash a record; two records are taken for the same one if theirs are equal."""
+        """One hash a record; records with equal hashes count as the same."""
 
     def warning(self, x: Tensor) -> str:
-        """Why every attack on these records would look good, or nothing."""
+        """A reason why every attack on these records would look good; empty without one."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Constant guesses at any record, which need no release: name of the floor -> a record [*shape].
+        """Constant guesses, which need no release: name of the floor -> a record [*shape].
 
         Args:
             auxiliary: the adversary's records [N, *shape].
         """
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, by the names of `metrics`; a score without meaning here is left out.
+        """How close each guess is to its record, by the names of `metrics`; scores without meaning here are left out.
 
         Args:
             truth: [N, *shape].

@@ -11,7 +11,7 @@ from privkit.errors import DataError
 
 
 def several(y: Tensor) -> bool:
-    """Whether each record has several labels, [N, L] of 0 and 1, and not one class number."""
+    """Whether each record has several labels, [N, L] of 0 and 1, instead of one class number."""
     return y.ndim == 2
 
 

@@ -1,4 +1,4 @@
-"""Official files in a data root: what must be there, and one sentence where something is missing or damaged."""
+"""Official files in a data root; a missing or damaged one is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def need_root(name: str, root: Path | None, inside: str) -> Path:
 
 
 def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]], advice: str) -> None:
-    """Each file must be there and, where its MD5 is known, intact."""
+    """Check that each file exists and, if its MD5 is known, is intact."""
     for file, md5 in files:
         path = folder / file
         if not path.is_file():
@@ -45,19 +45,19 @@ def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
 
 
 def check_folder(name: str, folder: Path, advice: str) -> None:
-    """The folder of pictures must be there."""
+    """Check that the folder of pictures exists."""
     if not folder.is_dir():
         raise DataError(f"{name}: {folder} is missing; {advice}")
 
 
 def reason(error: Exception) -> str:
-    """The first sentence of an error on one line: torchvision's second one speaks of Python arguments."""
+    """The first sentence of an error, on one line; torchvision's second one is about Python arguments."""
     return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
-    """Turn what torchvision and its decoders raise on missing or damaged files of a place into one sentence."""
+    """Turn errors of torchvision and its decoders on missing or damaged files into one sentence."""
     try:
         yield
     except (DataError, MemoryError):
@@ -73,7 +73,7 @@ def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
 
 
 def advice_on_missing(download: bool) -> str:
-    """What to do about a missing file."""
+    """Advice about a missing file."""
     if download:
         return "the download did not bring it: fetch the official file by hand"
     return "put the official file there, or add --download to fetch it"

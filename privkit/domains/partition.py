@@ -33,7 +33,7 @@ Rows = NDArray[np.int64]
 
 
 class Partition(Protocol):
-    """A frozen specification that deals images out to clients."""
+    """A frozen specification of which client gets which images."""
 
     name: ClassVar[str]
 
@@ -52,10 +52,10 @@ class Partition(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Iid(Checked):
-    """Images are dealt out at random, whatever their labels; sizes differ by at most one.
+    """Images are dealt out at random, independently of their labels; sizes differ by at most one.
 
     Attributes:
-        sizes: images of each client, or None for equal ones; images above their sum go to nobody.
+        sizes: images of each client, or None for equal ones; images beyond their sum are unused.
 
     Source: CutMixSL §4 (every client holds as many images, chosen at random).
 
@@ -134,7 +134,7 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Whole numbers near `proportions`·total that add up to the total, row by row.
+    """Round `proportions`·total to whole numbers that add up to the total, row by row.
 
     Args:
         proportions: [rows, n], ≥ 0, each row summing to one.
@@ -151,7 +151,7 @@ def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
 
 
 def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
-    """A random fraction of the rows with the class shares of the whole, as where an attacker has 10 % of the images.
+    """A random fraction of the rows with the class shares of the whole, as for an attacker with 10 % of the images.
 
     Args:
         labels: integers [N].

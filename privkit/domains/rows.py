@@ -1,4 +1,4 @@
-"""Rows of text files: each bad one is named with its line, and good ones are used beside bad ones only if asked."""
+"""Rows of text files: a bad one is named with its line, and is skipped only on request."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def good_rows(
     Args:
         name: of the dataset.
         path: of the file.
-        rows: the place of each row in the file, such as "line 7", and what stands there.
-        parse: turns it into a row, or raises `BadRow`.
+        rows: the place of each row in the file, such as "line 7", and its bytes.
+        parse: turns bytes into a row, or raises `BadRow`.
         skip_bad: whether bad rows are left out; otherwise the first is an error.
 
     Returns:
@@ -87,7 +87,7 @@ def utf8(raw: bytes) -> str:
     """The text of some bytes.
 
     Raises:
-        BadRow: if they are no UTF-8.
+        BadRow: if they are not UTF-8.
     """
     try:
         return raw.decode("utf-8")

@@ -63,7 +63,7 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
     """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
 
-    An accountant charges every record for it: where shares differ, a small client's images go round several times.
+    Accountants charge every record for it: if shares differ, a small client's images are used several times.
 
     >>> shares = ClientPartition(rows=torch.tensor([[0, 1, 2], [3, 3, 3]]), sizes=torch.tensor([3, 1]))
     >>> most_releases(shares, batch_size=1, rounds=2)
@@ -73,10 +73,10 @@ def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
 
 
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
-    """Draw an epoch: every client permutes its own images and takes them in turn, from the start again where they end.
+    """Draw an epoch: every client permutes its own images and takes them in turn, starting again at the end.
 
-    One sort for all clients. An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and twice in one batch only where its
-    client has fewer than B images.
+    An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and twice in one batch only if its client has fewer than B
+    images.
 
     Args:
         shares: on the generator's device.

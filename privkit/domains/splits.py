@@ -38,18 +38,18 @@ class Splits:
         return self.private.domain
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of each part: what a run's numbers are made of."""
+        """SHA-256 of each part, for provenance."""
         return {name: part.sha256() for name, part in self.parts.items()}
 
     @property
     def parts(self) -> dict[str, Batch]:
-        """Name -> part, of those that there are."""
+        """Name -> part, for the existing parts."""
         parts = {"private": self.private, "auxiliary": self.auxiliary, "test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if part is not None}
 
 
 def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
-    """How many images `split` puts into each part that is asked for, without taking one.
+    """The sizes of the parts that `split` makes, without taking an image.
 
     Raises:
         DataError: if the pool has not even one image for each part.
@@ -78,9 +78,9 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
 def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0) -> Splits:
     """Draw the parts.
 
-    Rows are shuffled by `numpy.random.default_rng(seed).permutation`. Private images are taken from its front,
-    validation ones from behind them, auxiliary ones from its end. Test images come from the official test set or, where
-    there is none, from just before the auxiliary ones. An official validation set, if any, gives the validation images.
+    `numpy.random.default_rng(seed).permutation` shuffles the rows. Private images come first, then validation images;
+    auxiliary images come from the end. Test images come from the official test set or, without one, from just before
+    the auxiliary images. An official validation set, if any, gives the validation images.
     A pool that is too small is shared out in the asked proportions.
 
     Args:
@@ -132,7 +132,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 def spare(
     pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
 ) -> NDArray[np.int64]:
-    """Rows of the training records that `split` puts into no part, those next to the auxiliary ones first.
+    """Rows of the training records that `split` leaves unused; rows next to the auxiliary ones come first.
 
     Args: as of `split`.
     """

@@ -26,7 +26,7 @@ _CATEGORIES = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class Official:
-    """What the files of an official dataset hold.
+    """The contents of an official dataset's files.
 
     Attributes:
         train: number of training records.
@@ -47,7 +47,7 @@ class Official:
     categorical: int = 0
 
     def domain(self, spec: Any) -> Domain:
-        """What one record is under a dataset's options."""
+        """The domain of one record under a dataset's options."""
         if self.channels:
             side = getattr(spec, "size", self.side)
             return Images(shape=(self.channels, side, side))
@@ -80,7 +80,7 @@ OFFICIAL: Mapping[str, Official] = {
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """Opens as the dataset that it stands for, without its files; see `DatasetSpec`.
+    """Replaces a dataset without its files; see `DatasetSpec`.
 
     Attributes:
         spec: the dataset.

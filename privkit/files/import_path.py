@@ -36,7 +36,7 @@ class Untrusted(UsageError):
 
 @contextmanager
 def only(trusted: Sequence[str]) -> Iterator[None]:
-    """Inside, an import path leads to what trusted modules define and to nothing else, however deep it is nested.
+    """Inside, import paths reach only objects that trusted modules define, at any depth.
 
     Args:
         trusted: names of modules, whose submodules are trusted, too.

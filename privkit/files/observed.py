@@ -52,7 +52,7 @@ def hash_file(path: Path) -> str:
 
 
 def content(path: str) -> str:
-    """SHA-256 of a file as it is now, `ABSENT` where there is none that can be read."""
+    """SHA-256 of a file's present content; `ABSENT` if it cannot be read."""
     try:
         return hash_file(Path(path)) if os.path.isfile(path) else ABSENT
     except OSError:
@@ -60,7 +60,7 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe from now on what a module outside privkit, and what it calls, reads; call it before the import."""
+    """Observe the files that a module outside privkit and its callees read; call this before the import."""
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:
@@ -75,7 +75,7 @@ def leave_out(folder: Path) -> None:
 
 
 def begin() -> None:
-    """A run begins: what changed before it does no harm to it."""
+    """Begin a run; earlier changes of files do not matter."""
     with _lock:
         _opened.clear()
         _mixed.clear()

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: atomic writes, durable appends, checked tensors."""
+"""Files that are either whole or absent: atomic writes, durable appends, checked tensors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """What a file is called while this process writes it."""
+    """The temporary name of a file that this process writes."""
     return path.with_name(f".{path.name}.{os.getpid()}{_HOST}.tmp")
 
 
@@ -254,7 +254,7 @@ def make_root(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make one level, after a look at what it lies in."""
+    """Make one folder, after a check of its parent."""
     check_folder(folder.parent)
     if not folder.is_symlink():
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""TOML from a user: as much as a configuration needs, and a sentence for anything that would take minutes to read."""
+"""TOML from a user, up to the size of a configuration; larger or deeper text is refused in a sentence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text.
 
     Raises:
-        TomlError: if it is no TOML.
+        TomlError: if it is not valid TOML.
         TooMuch: if it is nested too deeply, or holds a number beyond 64 bits.
 
     >>> parse_toml("seed = 3")

@@ -1,4 +1,4 @@
-"""What a recording declares of its mechanism, held against its data: what they refute, and what they cannot tell."""
+"""The declared mechanism of a recording, compared with its data: what they refute, and what they leave open."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _LARGER = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What came of holding a declaration against data.
+    """The result of comparing a declaration with data.
 
     Attributes:
         refuted: sentences that begin "the recording declares …, but …".
-        checked: what was compared and is not refuted.
-        unchecked: what could not be compared, each with its reason.
+        checked: compared declarations that are not refuted.
+        unchecked: declarations that could not be compared, each with its reason.
     """
 
     refuted: tuple[str, ...] = ()
@@ -68,17 +68,17 @@ class _Findings:
 
 
 def compare(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
-    """Hold the declared mechanism of a recording against its tensors.
+    """Compare the declared mechanism of a recording with its tensors.
 
-    Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). What lowers ε and
-    cannot be seen in a release, such as whether the lower model was frozen, is named as not checked.
+    Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). Declarations that
+    lower ε but show in no release, such as a frozen lower model, are named as not checked.
 
     Args:
         recording: whole, with a mechanism.
-        ask: what the clients make of images before the noise; None if that is not known.
+        ask: images -> the clients' output before the noise; None if unknown.
         why: the reason, if `ask` is None.
-        plain: whether the release is what the noise was added to: false where a recorded defense adds it to images, or
-            goes on behind it. Then neither noise nor form can be seen.
+        plain: whether the noise was added last, to the release itself. False if a recorded defense adds it to images,
+            or acts behind it; then neither noise nor form shows.
     """
     mechanism, found = recording.mechanism, _Findings()
     assert mechanism is not None

@@ -1,4 +1,4 @@
-"""Files of a recording, which a stranger may have written: plain files of limited size, and no pickle.
+"""Files of a recording, perhaps a stranger's: plain files of limited size, and no pickle.
 
 A pickle is refused and never loaded, since reading one can run any code. Sizes are compared with limits before memory
 is taken for them.
@@ -41,7 +41,7 @@ _TYPES = frozenset(
 
 
 class Files:
-    """The files of a recording, each held against the checksums of its `recording.json`.
+    """The files of a recording, each compared with the checksums of its `recording.json`.
 
     Args:
         folder: that holds them all.
@@ -140,7 +140,7 @@ def unpacked_sizes(data: bytes) -> dict[str, int]:
     """The members of an archive and their sizes, all within the limits; none is unpacked.
 
     Raises:
-        BadZipFile: if it is none.
+        BadZipFile: if it is no archive.
         ValueError: if it is too large, its members are encrypted or packed in a rare way, or two have one name.
     """
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:

@@ -31,12 +31,12 @@ _OBJECTS = ("custom_obj_", "opaque_obj_")
 
 
 def network(described: Network, files: Files, *, trust: Sequence[str] = (), training: bool = False) -> nn.Module:
-    """A segment without gradients of its weights, in evaluation mode or for good in training mode.
+    """A segment without gradients of its weights, permanently in evaluation mode or in training mode.
 
     Args:
         described: by the recording.
         files: of the recording.
-        trust: modules that the command named; import paths are held against them by `privkit.files.import_path.only`.
+        trust: modules that the command named; other import paths are refused (`privkit.files.import_path.only`).
         training: whether it stays in training mode.
 
     Raises:
@@ -127,7 +127,7 @@ def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 class Program(nn.Module):
-    """A program as a module without weights of its own: programs refuse what attacks ask of modules, such as `train`.
+    """A program as a module without weights, since programs refuse methods such as `train` that attacks call.
 
     A module in it stays in its mode, too.
 

@@ -1,4 +1,4 @@
-"""A recording in place of the named parts of a run: what its configuration, its tables and `auto` make of it."""
+"""A recording in place of the named parts of a run, for its configuration, its tables and `auto`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Recorded:
     builders: tuple[str, ...] = ()
 
     def imports(self) -> Iterable[str]:
-        """Modules of the user's whose source takes part."""
+        """Names of the user's modules that the recording needs; provenance hashes their source."""
         return self.builders
 
 
@@ -92,10 +92,10 @@ class RecordedParts:
         return {"batch_size": self.recording.description.batch_size}
 
     def chosen(self) -> Chosen:
-        """What `auto` mounts: of the attacks that it knows on this defense, those that the recording has enough for.
+        """The attacks that `auto` mounts: of those that it knows on this defense, the ones that this recording allows.
 
         Raises:
-            UsageError: if it has enough for none.
+            UsageError: if it allows none.
         """
         described, own = self.recording.description, len(self.recording.own) > 0
         with only(self.recording.trust):

@@ -34,7 +34,7 @@ _REST = ("own.images", "own.labels", "truth.images", "truth.labels", "truth.memb
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What somebody recorded of a training of theirs.
+    """A recording of somebody's training.
 
     Attributes:
         description: its `recording.json`.
@@ -116,7 +116,7 @@ class Recording:
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
         """The mechanism with further passes of the attacked images; the recorded one counts the first.
 
-        A further pass is as many rounds of a client as it has, and a record is charged as often as it is in one.
+        Each further pass is charged with its rounds of a client, and with the releases of a record in it.
 
         Args:
             passes: that an attack reads, at most those that were recorded.
@@ -137,9 +137,9 @@ class Recording:
     def most_released(self) -> int | None:
         """How often one record is released in a pass; None if no true image is known.
 
-        It is the largest number of rows that one true image is on. Images without `truth.members` are numbered row by
-        row, so that equal images count as one record, too: if one in ten is released as often, since a dataset may hold
-        a picture twice.
+        It is the largest number of rows of one true image. Without `truth.members` images are numbered by row, and
+        equal images count as one record; then at least one image in ten must be released as often, since a dataset
+        may hold a picture twice.
         """
         known = self.members[self.members >= 0]
         if not len(known):
@@ -149,7 +149,7 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """In how many rounds of a pass a record is: one in ten is in as many or more; None if none is known."""
+        """The number of rounds of a pass that one record in ten reaches; None if no record is known."""
         each = len(self.views) // self.description.passes
         parts = [self.members_of(number) for number in range(each)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]

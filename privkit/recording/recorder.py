@@ -43,9 +43,9 @@ class _Round:
 class Recorder:
     """Remembers the last rounds of a training loop, and writes them as a recording that `privkit audit` reads.
 
-    Give it the module whose output crosses the cut, which it then watches while that is in training mode. Or call it on
-    that output: `recorder(smashed, x=images, y=labels)`. It also records the gradient that comes back to the cut. The
-    loop computes what it did before.
+    Give it the module whose output crosses the cut; it watches the module in training mode. Or call it on that output:
+    `recorder(smashed, x=images, y=labels)`. It also records the gradient that comes back. The loop's results do not
+    change.
 
     Args:
         client: the module, from images [N, C, H, W] in [0, 1] to what the server gets; None to call the recorder.
@@ -54,7 +54,7 @@ class Recorder:
 
     Attributes:
         left_out: rounds that were left out.
-        watched: rounds that were seen, these among them.
+        watched: all rounds that were seen, left-out ones included.
 
     >>> import tempfile
     >>> lower, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), torch.rand(10, 1, 4, 4)
@@ -110,9 +110,9 @@ class Recorder:
     ) -> Recording:
         """Write the recording and stop watching.
 
-        The last round is sent again through `lower` as it is written. If that is farther than `FAR` from what was
-        released, `lower` is written in training mode as well: batch normalization and dropout compute something else
-        there. The closer one is kept, and `recording.json` says its mode and its distance.
+        The last round is sent again through the written `lower`. If the result is farther than `FAR` from the release,
+        `lower` is written in training mode as well, where batch normalization and dropout differ. The closer one is
+        kept, and `recording.json` has its mode and its distance.
 
         Args:
             folder: new or empty.
@@ -134,8 +134,8 @@ class Recorder:
             The recording, read back.
 
         Raises:
-            UsageError: if nothing was recorded, or the folder holds something.
-            DataError: if what was recorded does not fit together.
+            UsageError: if nothing was recorded, or the folder is not empty.
+            DataError: if the recorded tensors do not fit together.
         """
         if not self._rounds:
             raise UsageError(

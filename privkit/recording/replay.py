@@ -1,4 +1,4 @@
-"""A recorded lower segment on the recorded images: what it makes of them, beside what was released."""
+"""A recorded lower segment on the recorded images, compared with the release."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Replay:
         released: float [N, ...], as it was recorded.
         clean: float [N, ...], the mean of the segment's answers.
         spread: standard deviation of one answer; 0 for a segment that draws nothing.
-        draws: how many answers there were.
+        draws: number of answers.
     """
 
     released: Tensor
@@ -56,8 +56,8 @@ class Replay:
             variance: of the declared noise, mean over all numbers; not used for a segment that draws its own.
 
         Returns:
-            The root of the squared distance over the squared norm of the release, either less the noise in it, and the
-            distance less four standard errors of that noise. 0 if no distance is left, 1 if no release is.
+            The root of squared distance over squared norm of the release. Noise is subtracted from both, and four
+            standard errors of it from the distance. 0 if no distance remains, 1 if no release remains.
 
         >>> two = torch.tensor([[3.0, 4.0]])
         >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
@@ -143,11 +143,11 @@ def _drawn(answer: Callable[[], Tensor], number: int) -> Tensor:
 
 
 def rounds_to_replay(recording: Recording, pixels: int = 2**21, numbers: int = 2**21) -> Sequence[int]:
-    """Rounds that a check takes a moment for: evenly spaced, the last one among them.
+    """Few rounds for a quick check, evenly spaced, with the last one.
 
     Args:
         recording: any.
-        pixels: of all images together, at most; but one round.
+        pixels: at most, of all images together, but at least one round.
         numbers: of all releases together, likewise.
     """
     last = recording.views[-1]

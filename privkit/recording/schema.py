@@ -1,4 +1,4 @@
-"""`recording.json`: what a recording says of itself beside its tensors; versioned, sealed, limited and checked."""
+"""`recording.json`: the description beside the tensors; versioned, sealed, limited and checked."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Replayed(_Frozen):
     """The last round sent again through the lower segment as it was written; an audit measures it anew.
 
     Attributes:
-        mode: of the segment: that of an evaluation, or that of training, where batch normalization and dropout differ.
+        mode: of the segment, evaluation or training; batch normalization and dropout differ between them.
         distance: from what was released, relative (`privkit.recording.replay`).
     """
 
@@ -108,11 +108,11 @@ class Description(_Frozen):
         name: of the defense, as tables show it.
         image_shape: (C, H, W) of the private images.
         batch_size: images of one client in a round.
-        clients: that send in a round.
+        clients: number of clients that send in a round.
         rounds: recorded messages of all clients, pass after pass.
         watched: rounds that the recorder saw, of which it kept the last; None if nobody counted.
         passes: how often the same images were sent, in the same order.
-        messages: of a round, each of as many rows.
+        messages: number of messages in a round, all with equally many rows.
         mixed: images that each released row holds.
         whole: whether each patch of an image has its token.
         classes: number of labels; None takes the largest label there is.
@@ -122,8 +122,8 @@ class Description(_Frozen):
             it.
         upper: the server's segment.
         replay: of the last round through `lower`, as the recorder measured it; its mode is that of `lower`.
-        mechanism: what a certificate is computed from, as `privkit.accountants.spec.records` reads it.
-        measured: by the owner.
+        mechanism: the basis of a certificate, as `privkit.accountants.spec.records` reads it.
+        measured: what the owner measured.
         dataset: a name for tables, like the next two.
         model: likewise.
         protocol: likewise.
@@ -175,7 +175,7 @@ class Description(_Frozen):
 
 
 def description(data: bytes, path: Path) -> Description:
-    """What the bytes of a `recording.json` say.
+    """Parse and check the bytes of a `recording.json`.
 
     Args:
         data: JSON, sealed from version 2 on.

@@ -29,7 +29,7 @@ def write_recording(
     members: Tensor | None = None,
     **described: Any,
 ) -> Recording:
-    """Write the folder of a recording, and read it back, so that what does not fit is refused at once.
+    """Write the folder of a recording, and read it back, so that mistakes are refused at once.
 
     Args:
         folder: new or empty.
@@ -41,8 +41,8 @@ def write_recording(
         **described: fields of `Description` that views do not say.
 
     Raises:
-        UsageError: if the folder holds something.
-        DataError: if what was given does not fit together.
+        UsageError: if the folder is not empty.
+        DataError: if the tensors do not fit together.
     """
     folder = root(folder)
     with writing(folder):

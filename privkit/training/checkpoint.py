@@ -19,11 +19,11 @@ class Checkpoint:
     Args:
         path: the file; None keeps nothing.
         report: called with (done, total, value) after every epoch.
-        note: called before each writing, to note what the state is made of.
+        note: called before each writing, to store the state's provenance.
         seconds: of the stage so far in this process; they are saved with the state.
 
     Attributes:
-        earlier: seconds of the stage in earlier processes, as the state that was loaded says.
+        earlier: seconds of the stage in earlier processes, from the loaded state.
     """
 
     def __init__(
@@ -64,6 +64,6 @@ class Checkpoint:
             self._report(done, total, value)
 
     def remove(self) -> None:
-        """The stage is finished and its result is stored: the checkpoint is of no more use."""
+        """Remove the checkpoint of a finished stage."""
         if self._path is not None:
             remove(self._path)

@@ -1,4 +1,4 @@
-"""What a run costs one of its clients, read off one round of the real edge."""
+"""The costs of one client, measured in one round of the real clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_e
 
     Args:
         edge: the clients.
-        private: images on their device, of which one round is sent to see how much travels.
+        private: images on their device; one round of them is sent to count bytes.
         spec: batch size, and whether the lower segments are trained.
         rounds_an_epoch: for weights that are averaged once an epoch.
         seed: of that round's masks.

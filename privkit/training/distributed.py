@@ -1,7 +1,7 @@
 """Several processes, each with a batch of every client: one average of the gradients over all of them.
 
-The backward pass enters each segment on its own, across the cut, so the wrapper, which expects one forward and one
-backward pass, does not fit; one all-reduce of all gradients does.
+torch's wrapper expects one forward and one backward pass, but the cut splits the backward pass by segments. So one
+all-reduce averages all gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """Inside, this process trains by itself, although others have joined; with False, together with them again."""
+    """Inside, this process trains alone, although others have joined; with False, together with them again."""
     before = _ALONE.set(yes)
     try:
         yield
@@ -28,7 +28,7 @@ def alone(yes: bool = True) -> Iterator[None]:
 
 
 def leads() -> bool:
-    """Whether other processes wait for this one to send them what they help to train."""
+    """Whether other processes wait for this one to send them trainings."""
     return _ALONE.get() and joined_processes()[1] > 1
 
 

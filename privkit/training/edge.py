@@ -1,4 +1,4 @@
-"""The edge: the clients' lower segments, their defense and, where a defense asks for them, its helpers."""
+"""The clients' side: lower segments, their defense and, if the defense needs them, its helper networks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from privkit.training.stacked import Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block that runs at the edge after the shuffle; its weights are public and never trained.
+    """The extra transformer block at the clients, after the shuffle; its weights are public and never trained.
 
     T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
 
@@ -51,9 +51,9 @@ class ClientForward:
     """One round's forward pass on the clients' side.
 
     Attributes:
-        smashed: [n, B, ...], what the lower segments gave; [M, B, ...] where images were mixed before them.
+        smashed: [n, B, ...], output of the lower segments; [M, B, ...] if images were mixed before them.
         labels: int64 [n, B], the clients' own; [n, B, L] if records have several.
-        release: what the server gets, or has after it applied the defense itself, M messages.
+        release: M messages as the server uses them, after its own stages.
         receipt: what the defense did.
         groups: int64 [M, k], the client on each seat of each message, −1 on an empty seat.
         penalty: [M'], the defense's own term of each client's loss, or None.
@@ -71,7 +71,7 @@ class ClientForward:
     arrived_groups: Tensor
 
     def seen(self) -> ClientForward:
-        """What the server gets to see: the messages as they arrive, before what it does to them itself."""
+        """The messages as the server sees them: on arrival, before its own stages."""
         return replace(self, release=self.arrived, groups=self.arrived_groups)
 
 
@@ -80,19 +80,19 @@ class Clients(nn.Module):
 
     Args:
         lowers: the lower segments, stacked.
-        defense: applied to what they give, or to the images before them.
+        defense: applied to their output, or to the images before them.
         protocol: who sends in a round, and who is mixed with whom.
         classes: number of labels.
         block: the frozen block, or None.
-        companion: a network of the defense's that each client trains beside the task, stacked, or None.
+        companion: the defense's network that each client trains beside the task, stacked, or None.
         seed: of the ratios that a mixing defense draws once.
 
     Attributes:
         held: names of the parts of a release that the adversary holds; none for all of them.
         precision: of products and convolutions, as `TrainingSpec.precision` has it.
-        counts_orders: whether a shuffle of their tokens may count its orders; False where nobody could show that no
-            token tells its place.
-        other_tokens: of the lower segments', that stand for no patch; see `SplitModel`.
+        counts_orders: whether a shuffle of their tokens may count its orders; False if it is not shown that tokens hide
+            their places.
+        other_tokens: number of the lower segments' tokens that stand for no patch; see `SplitModel`.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Clients(nn.Module):
         protocol: SplitProtocol | None = None,
         block: nn.Module | None = None,
     ) -> Clients:
-        """Copy the lower segment for every client and add what the defense asks for.
+        """Copy the lower segment for every client and add the networks that the defense needs.
 
         Args:
             lower: one client's lower segment; all clients start with its weights.
@@ -138,10 +138,10 @@ class Clients(nn.Module):
             classes: number of labels.
             seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
-            block: for a defense with frozen_block="first", the model's own (`privkit.models.tokens.first_block`).
+            block: the model's own, for a defense with frozen_block="first" (`privkit.models.tokens.first_block`).
 
         Raises:
-            UsageError: if the group cannot be filled, the defense cannot take what the lower segment gives, or the
+            UsageError: if the group cannot be filled, the defense cannot take the lower segment's output, or the
                 segment fails on images of the dataset's shape.
         """
         protocol = protocol or SplitProtocol()
@@ -213,14 +213,14 @@ class Clients(nn.Module):
         number: int = 0,
         lowers: Callable[[Tensor, Tensor | None], Tensor] | None = None,
     ) -> ClientForward:
-        """What leaves the clients in one round, differentiable in the lower segments' weights.
+        """The clients' forward pass of one round, differentiable in the lower segments' weights.
 
         Args:
             images: [n, B, C, H, W] in [0, 1], the batch of every client that sends.
             labels: int64 [n, B]; [n, B, L] of 0 and 1 if records have several.
             generator: the only source of randomness of groups and defense.
             number: of the round, 0-based.
-            lowers: evaluates the lower segments, with the same result; None for themselves.
+            lowers: another way to evaluate the lower segments, with the same result; None for the segments themselves.
         """
         groups = torch.arange(len(images), device=images.device).unsqueeze(1)
         if self.defense.group > 1:
@@ -312,13 +312,13 @@ class Clients(nn.Module):
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """What the server gets of test images, [n, B, ...]; without the defense where that defends training only.
+        """The release of test images, [n, B, ...]; without the defense if it defends training only.
 
         Args:
             images: [n, B, ...].
             labels: int64 [n, B].
             generator: of the defense's draws.
-            noise_free: leave out noise and what removes it.
+            noise_free: leave out noise, and stages that remove it.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -331,10 +331,10 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
-        """The upper segment between what the defense puts in front of it and behind it.
+        """The upper segment with the defense's layers in front of it and behind it.
 
-        In front stand stages that estimate their setting, and an adapter if the release is shaped unlike the smashed
-        data. Behind it stand stages that act on logits.
+        In front stand stages that estimate their setting, and an adapter if the release has another shape than the
+        smashed data. Behind it stand stages that act on logits.
 
         Raises:
             UsageError: if a stage cannot be put there.
@@ -354,9 +354,9 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def client(self, number: int) -> nn.Module:
-        """One client without its coins, as one module on records [N, ...].
+        """The deterministic part of one client, as one module on records [N, ...].
 
-        The lower segment, what the defense does to every image alone in front of it or behind it, and the frozen block.
+        It has the lower segment, the defense's public transforms before and behind it, and the frozen block.
         """
         sites = sites_of(stages_of(self.defense))
         front, behind = (

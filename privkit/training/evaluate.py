@@ -34,11 +34,11 @@ def evaluate(
     Args:
         edge: the clients.
         upper: the server's segment; its first output holds the scores of the classes.
-        images: on the edge's device; what does not fill a last round is left out.
+        images: on the clients' device; images that do not fill a last round are left out.
         batch_size: images a client and round.
         seed: of the defense's draws.
-        stage: names these draws, apart from those of other stages.
-        noise_free: leave out the defense's noise, and masks and scaling that make noise matter less.
+        stage: name of these draws, which differ from those of other stages.
+        noise_free: leave out the defense's noise, and masks and scaling against it.
 
     Raises:
         UsageError: if there are fewer images than a round takes.

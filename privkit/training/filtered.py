@@ -1,4 +1,4 @@
-"""Stacked lower segments that end with a filter of their own, which a defense trains for more than the task."""
+"""Stacked lower segments with a filter behind them, which a defense trains beyond the task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Filtered(Stacked):
 
     Args:
         lower: the segment.
-        filter: takes what it gives, and keeps the shape.
+        filter: takes the segment's output and keeps its shape.
         copies: n ≥ 1.
     """
 
@@ -30,7 +30,7 @@ class Filtered(Stacked):
         return filtered
 
     def filter_alone(self) -> Tensor:
-        """What the last call gave, with gradients that reach the filters and not the segments in front of them."""
+        """The output of the last call; gradients reach the filters, and not the segments before them."""
         assert self._last is not None
         filtered: Tensor = self.part("1")(*self._last)
         return filtered

@@ -58,9 +58,9 @@ class Trained:
 
     Attributes:
         edge: the clients' lower segments and their defense.
-        upper: the server's segment; of standalone clients, theirs, stacked.
+        upper: the server's segment; for standalone clients, their own upper segments, stacked.
         curve: mean training loss of each epoch.
-        release_count: how often the run released what belongs to one record or client.
+        release_count: how often the run released one record or client.
         validation: accuracy, MCC and AUC of each epoch on validation images; empty without them.
         best: the epoch that did best on validation images; None without them.
     """
@@ -83,21 +83,21 @@ def release_count(
     passes: int = 1,
     others: bool = False,
 ) -> ReleaseCount:
-    """How often a run releases what belongs to one record or client.
+    """How often a run releases one record or client.
 
-    A pass after training is as many rounds as its images fill, and a client with fewer images than a batch sends some
-    of them several times in it: an image is known by its id.
+    A pass after training has as many rounds as its images fill. A client with fewer images than a batch sends some of
+    them several times; images are counted by their ids.
 
     Args:
         edge: the clients.
         spec: batch size, and whether lower segments are frozen.
         private: the clients' images.
         epochs: of training.
-        recorded: images that cross the wire once more after training, to be attacked, whole rounds of them.
-        passes: how often they do.
+        recorded: the attacked images, which cross the wire again after training in whole rounds.
+        passes: how often they cross it.
         others: whether they are other images than the private ones. A record is then released in training or after it,
-            and charged for whichever is more. Rounds count all the same: a trained segment puts what it learned of its
-            client into whatever it releases.
+            and charged for the larger number. All rounds count, because a trained segment puts what it learned from
+            its client into every release.
     """
     protocol = edge.protocol
     total = int(private.sizes.sum())
@@ -151,9 +151,9 @@ def train(
 ) -> Trained:
     """Train both sides on the private images.
 
-    Every epoch draws a fresh order for each client and takes whole batches only, so that each message mixes as many
-    images as the receipt says. An epoch's randomness depends on the seed and its number alone: a restart continues
-    bit for bit.
+    Every epoch draws a fresh order for each client and takes whole batches only, so each message mixes as many images
+    as its receipt says. An epoch's randomness depends on the seed and its number alone, so a restart continues bit for
+    bit.
 
     Under torchrun each of W processes plays a round with B images of every client, and one step averages the gradients
     of all W rounds. A message holds B images whatever W is, so receipts and accounting stay as they are.
@@ -164,12 +164,12 @@ def train(
         private: all clients' images, on the training device.
         spec: batch size and optimiser.
         epochs: ≥ 0.
-        seed: of orders, groups, defense and whatever the segments draw themselves, such as dropout.
-        shares: which images belong to which client; None for equal parts at random.
+        seed: of orders, groups, defense and the segments' own draws, such as dropout.
+        shares: the images of each client; None for equal parts at random.
         checkpoint: where to save after an epoch and to report progress.
-        play: what a round is; `privkit.wire.transcript.Transcript` remembers what crossed the wire.
-        validation: images on which every epoch is measured, so that the best one can be kept beside the last; they
-            change no weight and no draw.
+        play: computes a round; `privkit.wire.transcript.Transcript` also records what crossed the wire.
+        validation: images on which every epoch is measured, to keep the best one beside the last; they change no
+            weight and no draw.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.

@@ -17,8 +17,8 @@ Outputs = Any
 class OwnLoss(Protocol):
     """An upper segment with a loss of its own, for example over several heads.
 
-    Its `forward` may return several tensors in a tuple or list, the first of them the scores of the classes, from which
-    accuracy, MCC and AUC are computed.
+    Its `forward` may return several tensors in a tuple or list. The first holds the scores of the classes, for
+    accuracy, MCC and AUC.
     """
 
     def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ class OwnLoss(Protocol):
 
         Args:
             outputs: what `forward` returned for these rows.
-            labels: int64 [rows]; float [rows, L] where a defense mixed or noised them, or where a record has several.
+            labels: int64 [rows]; float [rows, L] if a defense mixed or noised them, or if a record has several.
 
         Returns:
             [rows].
@@ -34,7 +34,7 @@ class OwnLoss(Protocol):
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, the mean over labels: each label is a question of its own.
+    """Binary cross-entropy with logits, the mean over labels.
 
     Args:
         logits: [rows, L].
@@ -49,14 +49,14 @@ def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def with_loss(upper: nn.Module, name: str) -> nn.Module:
-    """The upper segment with the loss that the user named, if it brings none of its own."""
+    """The upper segment with the user's loss, unless it has its own."""
     if name == "multi_label" and own_loss(upper) is None:
         upper.loss = multi_label  # type: ignore[assignment]
     return upper
 
 
 def own_loss(upper: nn.Module) -> Callable[[Outputs, Tensor], Tensor] | None:
-    """The `loss` of an upper segment, behind an adapter and in a stack, too; None for cross-entropy."""
+    """The `loss` of an upper segment, also behind an adapter or in a stack; None for cross-entropy."""
     if callable(own := getattr(upper, "loss", None)):
         return own  # type: ignore[no-any-return]
     if isinstance(upper, nn.Sequential) and len(upper):
@@ -77,7 +77,7 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
 
     Args:
         outputs: of M·B rows.
-        labels: [M, B] or, mixed or several a record, [M, B, L]; the latter need a loss of the segment's own.
+        labels: [M, B]; [M, B, L] if mixed. Several labels a record, also [M, B, L], need the segment's own loss.
         own: the upper segment's; None for cross-entropy.
 
     Raises:

@@ -56,7 +56,7 @@ def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 @contextmanager
 def private_gradients(edge: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
-    """Play one round inside; afterwards, `.grad` of the lower segments is what DP-SGD steps along.
+    """Play one round inside; afterwards, `.grad` of the lower segments is the gradient of DP-SGD.
 
     It is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B for each client. g_b is the gradient of record b's own loss,
     over all weights of the segment. Does nothing unless the specification says private.
@@ -94,10 +94,10 @@ def _own(weight: Tensor) -> Tensor:
 
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Sum of the records' gradients, each scaled to norm C where it is longer.
+    """Sum of the records' gradients, each scaled down to norm C if it is longer.
 
     Args:
-        gradients: name -> [n, B, ...], of every record; one norm for all names together.
+        gradients: name -> [n, B, ...], of every record; the norm is over all names together.
         clip: C > 0.
 
     Returns:
@@ -112,7 +112,7 @@ def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]
 
 
 def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
-    """How often one record is in a batch at most: the smallest client repeats its records where a batch is larger."""
+    """How often one record is in a batch at most: a client with fewer records than a batch repeats them."""
     return ceil(spec.batch_size / int(shares.sizes.min()))
 
 
@@ -124,7 +124,7 @@ def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdat
 
     Args:
         spec: private.
-        steps: of one record over the run.
+        steps: in which one record takes part over the run.
         copies: of one record in a batch.
 
     >>> private_updates(TrainingSpec(private=True, clip=1.0, noise=4.0), steps=8, copies=1)
@@ -135,11 +135,11 @@ def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdat
 
 
 def of_run(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """A receipt's certificate with what the way of training adds to it or takes from it.
+    """A receipt's certificate, extended or withdrawn by the way of training.
 
     Noisy updates add `updates_epsilon`: the ε of the updates alone for one record, replace-one, at the same δ, given
-    everything that the server sees. It is no claim for a run whose smashed data are not covered. Choosing the best
-    epoch takes a claim away if the choice rests on raw data: those of a client that trains without noise, or labels.
+    everything that the server sees. It is no claim for a run whose smashed data are not covered. The choice of the best
+    epoch withdraws a claim if it rests on raw data: a client's images that train without noise, or labels.
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

@@ -14,7 +14,7 @@ from privkit.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class SplitProtocol(Checked):
-    """Clients, their lower segments, the server's updates and the way of the gradient.
+    """Clients, their lower segments, the server's updates and the gradient that comes back.
 
     Attributes:
         clients: n.
@@ -23,12 +23,12 @@ class SplitProtocol(Checked):
         upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
         servers: M, upper segments that are trained apart, each by n/M neighboring clients; 1 for one server.
         average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
-        gradient: which cut-layer gradient a client gets: "unicast" (its own part: masked, scaled), "broadcast" (all of
-            its mixing group's: the CutMix gradient) or "average" (over all messages, the same for everybody: SplitAvg).
+        gradient: which cut-layer gradient a client gets: "unicast" (its own part, masked and scaled), "broadcast" (its
+            whole mixing group's: the CutMix gradient) or "average" (over all messages, for every client: SplitAvg).
         updates: the server's steps a round: one for all messages together ("round"), or one for each ("message",
             CutMixSL's ×n variant).
-        grouping: how mixing groups are made: "random" (drawn every round), "round_robin" (everybody meets everybody) or
-            "fixed" (neighbors in number stay together, each on its own seat).
+        grouping: how mixing groups are made: "random" (drawn every round), "round_robin" (every client meets every
+            other) or "fixed" (clients with neighboring numbers stay together, each on its own seat).
 
     Source: Gupta and Raskar 2018 (SL); Thapa et al. 2020 (SplitFed); Pal et al. 2021 (SplitAvg); CutMixSL §3.3 and
     appendix C; DP-CutMixSL Eq. 3, 10 and 11.
@@ -79,7 +79,7 @@ class SplitProtocol(Checked):
 
     @property
     def active(self) -> int:
-        """Clients that send in one round: one where they take turns."""
+        """Clients that send in one round; one if they take turns."""
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
@@ -104,7 +104,7 @@ class SplitProtocol(Checked):
             )
 
     def unmatched(self, group: int) -> int:
-        """Clients in the group that is left over where k does not divide n: they mix among themselves.
+        """Number of clients in the last, smaller group if k does not divide n; they mix among themselves.
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.

@@ -20,7 +20,7 @@ _ONE_SERVER = SplitProtocol()
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one round left behind; gradients are in `.grad` of both sides.
+    """The result of one round; gradients are in `.grad` of both sides.
 
     Attributes:
         losses: [M], of each message, detached.
@@ -46,18 +46,18 @@ def split_round(
 ) -> Round:
     """Forward and backward pass of one round.
 
-    The release is detached, which is what the wire does. The gradient that comes back enters the *same* graph from
-    which the release left, so noise, masks and permutations are those of the forward pass.
+    The wire detaches the release. The gradient that comes back enters the *same* graph, so noise, masks and
+    permutations are those of the forward pass.
 
     Args:
         edge: the clients.
-        upper: the server's segment; a stack of them for several servers, or of the clients' for standalone ones.
+        upper: the server's segment; a stack of segments for several servers or standalone clients.
         images: [n, B, C, H, W].
         labels: int64 [n, B].
         draws: randomness of groups and defense.
         shares: [n], each client's share d_i of the data; None for equal shares.
         number: of the round, 0-based.
-        update: the server's optimizer step, called after every message where the protocol has `updates="message"`.
+        update: the server's optimizer step, called after every message if the protocol has `updates="message"`.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
     message's loss, the server's is weighted by Σ d_i over the message's members.
@@ -76,12 +76,12 @@ def split_round(
 
 
 def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Outputs:
-    """What the servers make of the messages: each upper segment sees those of its own clients.
+    """The servers' outputs: each upper segment evaluates the messages of its own clients.
 
     Args:
         upper: the segment, or the stack of them.
         messages: [M, B, ...].
-        protocol: says which message goes to which.
+        protocol: assigns messages to segments.
 
     Returns:
         Tensors [M·B, ...].
@@ -145,7 +145,7 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
 
 
 def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) -> None:
-    """Give every client its cut-layer gradient and let it go on backwards.
+    """Give every client its cut-layer gradient and propagate it backwards.
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
     """

@@ -1,4 +1,4 @@
-"""How the task is trained: the options of `--training`, checked as far as they can be without data."""
+"""How the task is trained: the options of `--training`, checked as far as possible without data."""
 
 from __future__ import annotations
 

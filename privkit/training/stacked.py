@@ -20,16 +20,16 @@ from privkit.torch_utils.out_of_memory import ran_out
 class Stacked(nn.Module):
     """n copies of a module that are evaluated in one batched call; every parameter and buffer is stacked, [n, ...].
 
-    Elementwise optimizers such as AdamW update all copies at once and treat each as if it were alone. One copy is
-    evaluated as the module itself would be, bit for bit.
+    Elementwise optimizers such as AdamW update each copy as if it were alone. A single copy gives the module's own
+    results, bit for bit.
 
     Args:
         module: what is copied; all copies start equal. It may return one tensor or several.
         copies: n ≥ 1.
 
     Attributes:
-        batched: whether copies are evaluated together, by `torch.func.vmap`; else they run one after another.
-        by_record: what `records` yields while it is open.
+        batched: whether copies are evaluated together, by `torch.func.vmap`; otherwise they run one after another.
+        by_record: the weights that `records` yields while it is open.
 
     >>> linear = Stacked(nn.Linear(3, 2), 4)
     >>> linear(torch.rand(4, 5, 3)).shape, linear.module.weight.shape
@@ -55,7 +55,7 @@ class Stacked(nn.Module):
 
         Args:
             inputs: [n, B, ...]; copy i sees inputs[i].
-            rows: int64 [M], the copy that sees inputs[m] of [M, B, ...]; None for all in order.
+            rows: int64 [M], the copy that sees inputs[m] of [M, B, ...]; None for all copies in order.
 
         Returns:
             [n, B, ...] (or [M, B, ...]); several such tensors if the module returns several.
@@ -87,12 +87,12 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
-        """Find out whether the copies can be evaluated together; if not, they run one after another from now on.
+        """Test whether the copies can be evaluated together; if not, they run one after another from now on.
 
-        A recurrent layer is one that cannot. Modules that fail either way raise what they raise alone.
+        Recurrent layers, for example, cannot. A module that fails in both ways raises its own error.
 
         Args:
-            inputs: [n, B, ...], of which nothing is kept.
+            inputs: [n, B, ...], not kept.
         """
         if self.copies == 1:
             return
@@ -106,10 +106,10 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """Inside, each record has weights of its own, so that one backward pass leaves the gradient of every record.
+        """Inside, each record has its own view of the weights, so a backward pass leaves the gradient of every record.
 
         Yields:
-            Name -> [n, B, ...], what the last call used for each weight that learns; gradients are in their `.grad`.
+            Name -> [n, B, ...], the weights of the last call that are trained; gradients are in their `.grad`.
 
         >>> linear = Stacked(nn.Linear(3, 2), 4)
         >>> with linear.records() as weights:
@@ -154,7 +154,7 @@ class Stacked(nn.Module):
             ) from None
 
     def copy(self, number: int) -> nn.Module:
-        """Copy `number` as a module of its own."""
+        """One copy as a separate module."""
         module = deepcopy(self.module)
         for part in module.modules():
             for name, stack in part.named_parameters(recurse=False):
@@ -167,7 +167,7 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def average(self, weights: Tensor) -> None:
-        """FedAvg: every copy becomes the weighted mean of all; running statistics too, counters stay.
+        """FedAvg: every copy becomes the weighted mean of all, running statistics included; counters stay.
 
         Args:
             weights: [n], summing to 1.

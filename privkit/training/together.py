@@ -1,7 +1,7 @@
-"""Several processes of torchrun: the first one runs the whole command, the others help it whenever it trains.
+"""Several processes of torchrun: the first one runs the whole command, the others help it train.
 
-A command trains at moments that only its first process knows: a model may be finished already, and an attack may train
-models of its own. So the first process sends what is to be trained, and all of them train it.
+Only the first process knows when a command trains: a model may be finished already, and an attack may train its own
+models. So the first process sends each training to all.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def train_together(
 def joined(device: str, workers: int = 1) -> Iterator[bool]:
     """Join the processes that torchrun started, if it did.
 
-    The first process runs the body. The others train what it trains until its body has ended, and skip theirs.
+    The first process runs the body. The others skip theirs and take part in its trainings until it ends.
 
     Args:
         device: "cuda", which gives each process a GPU of its own, or "cpu".

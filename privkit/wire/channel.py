@@ -1,4 +1,4 @@
-"""The only door between clients and adversary: what crosses it is a `View`, and nothing else does."""
+"""The only door between clients and adversary: only a `View` crosses it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from privkit.wire.copies import CopiesOnce
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What crossed the wire, and what only the trusted side knows of it.
+    """What crossed the wire, and what only the trusted side knows about it.
 
     Attributes:
         views: for the adversary, pass after pass.
         receipts: for the accountant, one a view.
-        members: int64 [P·N·k], for scoring: the victim on each seat of each row of the views; −1 on an empty seat. The
-            guesses of an attack are held against the first pass.
+        members: int64 [P·N·k], for scoring: the victim on each seat of each row of the views; −1 on an empty seat. An
+            attack's guesses are compared with the first pass.
     """
 
     views: list[View]
@@ -35,15 +35,15 @@ class Recording:
 
 @torch.no_grad()
 def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> Recording:
-    """More passes of the private images over the wire, after training, in messages of the training's size.
+    """Send the private images over the wire again after training, in messages of the training's size.
 
     Args:
         edge: the trained clients.
-        victims: images on the edge's device, a multiple of what one round takes; of each round, the first `batch_size`
+        victims: images on the clients' device, a multiple of one round's images; the first `batch_size` of each round
             belong to client 0, and so on.
         batch_size: images a client and round.
-        seed: of groups, the defense's draws, and the lower segments' own.
-        passes: P ≥ 1, how often the same images are sent, in the same order, each time with draws of its own.
+        seed: of groups, and of the draws of defense and lower segments.
+        passes: P ≥ 1, how often the same images are sent, in the same order, each time with new draws.
     """
     edge.eval()
     device, clients = victims.x.device, edge.lowers.copies
@@ -62,7 +62,7 @@ def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes:
 
 
 def black_box_query(edge: Clients) -> Query:
-    """The adversary's access to the defended edge: its own images in, their release out."""
+    """The adversary's access to the defended clients: its own images in, their release out."""
     lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
@@ -78,9 +78,9 @@ def black_box_query(edge: Clients) -> Query:
 
 
 def shared_lower(edge: Clients) -> nn.Module | None:
-    """The lower segment that a white-box adversary knows; None where the clients' segments differ.
+    """The lower segment that a white-box adversary knows; None if the clients' segments differ.
 
-    A frozen public edge is known to everybody; so is one that is averaged and handed out.
+    Everybody knows a frozen public segment, and one that is averaged and handed out.
     """
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
@@ -91,7 +91,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
 
 
 def holds_all(edge: Clients) -> bool:
-    """Whether the adversary holds all parts of a release, as the server does that computes on them."""
+    """Whether the adversary holds all parts of a release, as the computing server does."""
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 
@@ -113,7 +113,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     Args:
         sent: one round.
         number: of the round.
-        edge: whose defense says whether coins are public, and whether the server applies it to what it already has.
+        edge: the clients, whose defense says whether coins are public and whether the server applies it itself.
     """
     sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights

@@ -14,15 +14,15 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 class CopiesOnce:
     """Lower segments that compute each client's record once if its batch is copies of that record.
 
-    A segment computes each row by itself, unless it is a user's that draws or looks at its whole batch; and a machine
-    may round fewer rows in another way. So the first rounds of copies pass in full as well, and all later ones do if
-    any bit differs. The defense always gets the whole batch.
+    This fails for a user's segment that draws or reads its whole batch, and on a machine that rounds fewer rows
+    differently. So the first rounds of copies pass in full as well; if any bit differs, all later ones do. The defense
+    always gets the whole batch.
 
     Args:
         lowers: in eval mode.
 
     Attributes:
-        trials: rounds of copies that must still pass in full; None if all must.
+        trials: remaining rounds of copies that pass in full; None if all do.
 
     >>> lowers = CopiesOnce(Stacked(torch.nn.Linear(3, 2), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials

@@ -1,4 +1,4 @@
-"""Clients that learn from whatever a server sends back: what a malicious server drives, and what watches it."""
+"""Clients that learn from whatever a server sends back, for a malicious server and its detection."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ _TRIED = 16
 class LiveClients:
     """The clients of one run, in training from their start; satisfies `privkit.attacks.base.TrainingClients`.
 
-    Images, orders, defenses, averaging and the clients' optimizer are those of the honest training; the learning rate
-    stays at its peak, since nobody knows when a hijack ends. What the server would do to the gradient is left out.
+    Images, orders, defenses, averaging and the clients' optimizer are those of the honest training. The learning rate
+    stays at its peak, since the end of a hijack is unknown. The server's own changes of the gradient are left out.
 
     Args:
         edge: untrained, on the device of the images.
         private: all clients' images.
-        shares: which belong to whom.
+        shares: the images of each client.
         spec: of the honest training.
         victims: the attacked images.
         seed: of every draw.
-        guard: what a suspicious client keeps: it then sends wrong labels in a tenth of the rounds and learns nothing
-            what comes back for them.
+        guard: the record of a suspicious client, which sends wrong labels in a tenth of the rounds and learns nothing
+            from their gradients.
         passes: how often the attacked images cross in `views`.
 
     Raises:
-        NotApplicable: if lower segments do not learn, or no single server answers whole releases.
+        NotApplicable: if lower segments do not learn, or there is no single server that answers whole releases.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: the clients follow the protocol.
     """
@@ -93,7 +93,7 @@ class LiveClients:
         """One round of training; see `privkit.attacks.base.TrainingClients`.
 
         Raises:
-            AttackDiverged: if what came back overflows on its way through a lower segment; no weight has changed then.
+            AttackDiverged: if the gradient overflows on its way through a lower segment; no weight has changed then.
         """
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
@@ -144,7 +144,7 @@ class LiveClients:
         return self._private.x.device
 
     def views(self) -> list[View]:
-        """What the clients, as they are now, release of the attacked images, pass after pass."""
+        """The releases of the attacked images by the clients in their present state, pass after pass."""
         recording = record(
             self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed, passes=self._passes
         )
@@ -160,7 +160,7 @@ class LiveClients:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore this state."""
         self._edge.load_state_dict(state["edge"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._number, self._order = int(state["number"]), None
@@ -169,15 +169,15 @@ class LiveClients:
 
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
-    """What a server that knows the defense's law can do to smashed data of its own; see `ImageObservation.imitate`.
+    """A function that applies the defense to the server's own smashed data; see `ImageObservation.imitate`.
 
     Args:
-        edge: its defense and frozen block are public; its lower segments tell the shape alone.
+        edge: the clients; their defense and frozen block are public, and of the lower segments only the shape is used.
         domain: what a record is.
 
     Returns:
-        None where the clients do nothing to their smashed data that keeps its shape: images are mixed or defended
-        before the lower segments, or it is the server that would apply the defense.
+        None if there is nothing to imitate: images are mixed or defended before the lower segments, the defense changes
+        the shape, or the server applies it.
     """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
@@ -213,10 +213,10 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
 
     Args:
         clients: in training.
-        upper: the server's segment, trained here where it has weights.
+        upper: the server's segment; its weights are trained here.
         rounds: how many.
         spec: of the server's optimizer.
-        seed: of whatever the segment draws itself, such as dropout.
+        seed: of the segment's own draws, such as dropout.
 
     Returns:
         The loss of each round, up to the one in which training diverges.

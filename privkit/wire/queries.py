@@ -1,4 +1,4 @@
-"""The adversary's queries: counted, and held to what the threat model allows."""
+"""The adversary's queries: counted, and limited by the threat model."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Queries:
     """A query that counts its rounds and refuses what the threat model forbids; satisfies `privkit.attacks.base.Query`.
 
     Args:
-        ask: the defended edge.
+        ask: the defended clients.
         rules: of the threat model.
 
     Attributes:
-        rounds: that were asked so far.
+        rounds: queries sent so far.
     """
 
     def __init__(self, ask: Query, rules: QueryRules) -> None:
@@ -48,18 +48,18 @@ class Queries:
 
 
 class CountingSession(Session):
-    """A session that also keeps the number of rounds asked, so that a killed attack counts on.
+    """A session that also saves the number of rounds, so that a killed attack goes on counting.
 
     Args:
         session: of the attack.
-        queries: whose rounds are counted.
+        queries: the counter.
     """
 
     def __init__(self, session: Session, queries: Queries) -> None:
         self._session, self._queries = session, queries
 
     def load(self) -> dict[str, Any] | None:
-        """The attack's state; the count goes on where it was."""
+        """Load the attack's state and the count."""
         if (saved := self._session.load()) is None:
             return None
         self._queries.rounds = saved["queries"]
@@ -67,11 +67,11 @@ class CountingSession(Session):
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep the state with the count, now and then."""
+        """Save the state with the count, now and then."""
         self._session.save({"queries": self._queries.rounds, "attack": state})
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Keep both in any case."""
+        """Save both at once."""
         self._session.keep({"queries": self._queries.rounds, "attack": state})
 
     def report(self, done: int, total: int, value: float) -> None:

@@ -1,4 +1,4 @@
-"""What crosses the cut while a model is trained, round by round, as views; training itself is left as it is."""
+"""Views of what crosses the cut in training, round by round; the training does not change."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class RecordedRound:
     """One round of training: what an adversary saw, and what only scoring may know.
 
     Attributes:
-        view: the server's: rows [M·B, ...] as released, public coins, and as `cut_gradient` what the server sends back
-            for each message: with gradient=average the average, otherwise that of the message's own loss.
-        received: the view of each client that sends, in order: rows [B, ...] are its own lower segment's output (before
-            the defense), `cut_gradient` is what reaches that segment: past masks and scales, on the way back through
-            the defense, and with the gradient of the client's own penalty where the defense has one. None in it where
-            lower segments are frozen, and no entry at all where images are mixed before them.
-        members: int64 [M·B, k], for scoring: the image on each seat of each row of `view`, counted through the round's
-            images [n, B]; −1 on an empty seat.
+        view: the server's: rows [M·B, ...] as released, public coins, and as `cut_gradient` what it sends back for each
+            message: the average with gradient=average, otherwise that of the message's own loss.
+        received: the view of each client that sends, in order. Rows [B, ...] are its lower segment's output before the
+            defense. `cut_gradient` is the gradient that reaches that segment, after masks, scales and the defense's
+            backward pass, with the gradient of the client's penalty if there is one. It is None if lower segments are
+            frozen. If images are mixed before them, there is no entry.
+        members: int64 [M·B, k], for scoring: the index among the round's images [n, B] on each seat of each row of
+            `view`; −1 on an empty seat.
         labels: int64 [n·B] or [n·B, L], for scoring, of the round's images: client c's are rows c·B to (c + 1)·B.
-        images: [n·B, ...], the round's images in the same order, each its own client's; None if they are not kept.
-        lower: state dict of the clients' stacked lower segments before the round; likewise.
+        images: [n·B, ...], the round's images in the same order; None if they are not kept.
+        lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
     """
 
     view: View
@@ -47,14 +47,14 @@ class RecordedRound:
 
 
 class Transcript:
-    """A stand-in for `split_round` that remembers: same arguments, same result, same weights afterwards, bit for bit.
+    """Replaces `split_round` and records each round: same arguments, result and weights, bit for bit.
 
     Args:
-        wanted: says of each round, by its number, whether it is kept; None keeps all.
-        inputs: whether images and lower segments are kept, too, for an attack of a client on its own gradients.
+        wanted: round number -> whether the round is kept; None keeps all.
+        inputs: whether images and lower segments are kept, too, for a client's attack on its own gradients.
 
     Attributes:
-        rounds: what was recorded so far, on the CPU.
+        rounds: the recorded ones, on the CPU.
 
     Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
     """
@@ -103,8 +103,7 @@ class Transcript:
             client: 0-based.
 
         Raises:
-            IndexError: where no gradient comes back to a client of its own, because images are mixed before the lower
-                segments.
+            IndexError: if clients get no gradient of their own, because images are mixed before the lower segments.
         """
         return [played.received[client] for played in self.rounds]
 
@@ -112,8 +111,8 @@ class Transcript:
         """For scoring, every taken seat of every row of the server's views, views concatenated.
 
         Returns:
-            int64 [S] each: the row of the views, the label of the image on the seat, and the round, counted from 0
-            through what was recorded.
+            int64 [S] each: the row of the views, the label of the image on the seat, and the number of the recorded
+            round, from 0.
         """
         rows, labels, batches, start = [], [], [], 0
         for number, played in enumerate(self.rounds):

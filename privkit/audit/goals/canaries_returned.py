@@ -1,4 +1,4 @@
-"""Canaries that are labels: rounds of training without a step, and what comes back with either of two labels."""
+"""Canaries that are labels: gradients that come back for either of two labels, in rounds without a training step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from privkit.wire.transcript import Transcript
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Canaries are labels: the gradient that comes back for an image is asked which of two labels it had.
+    """Canaries are labels: which of two labels did an image have, by the gradient that came back for it?
 
-    The trained model stands still meanwhile, so that this is a lower bound on what a run of as many rounds gives away.
+    The trained model does not change meanwhile, so this bounds from below what a run of as many rounds reveals.
 
     Raises:
         NotApplicable: if a row has several labels.

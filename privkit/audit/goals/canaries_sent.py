@@ -1,4 +1,4 @@
-"""Canaries that are images: which counterparts they get, how they are sent, and what a row holds with either."""
+"""Canaries that are images: their counterparts, how they are sent, and the expected row with each of both."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Sending:
 
     Attributes:
         views: what the adversary saw.
-        rows: int64 [R, K], where canary i, or its counterpart, was the r-th time.
-        present: [K, ...] or [R, K, ...], what that row is expected to hold with the canary.
+        rows: int64 [R, K], the row of canary i, or its counterpart, in pass r.
+        present: [K, ...] or [R, K, ...], the expected content of that row with the canary.
         absent: likewise with its counterpart.
-        claim: that such canaries test.
-        mechanism: that is claimed; None if none is.
+        claim: the certificate that such canaries test.
+        mechanism: the claimed one; None if none is claimed.
         shared: why canaries depend on each other; empty if they are independent trials.
     """
 
@@ -54,7 +54,7 @@ class Sending:
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Canaries are images, their counterparts those images that their own client releases most differently."""
+    """Canaries are images; the counterpart of each is the image that its client releases most differently."""
     edge, victims, size, passes = (
         context.model.edge,
         context.seed_data.victims,
@@ -97,7 +97,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
 
 
 def shared(receipt: Receipt, release_count: ReleaseCount) -> str:
-    """Why canaries that are images depend on each other, by what the receipt knows; empty if they do not.
+    """Why canaries that are images depend on each other, according to the receipt; empty if they do not.
 
     >>> from privkit.defenses.base import ONE_RELEASE
     >>> from privkit.defenses.receipts import Nothing
@@ -110,17 +110,17 @@ def shared(receipt: Receipt, release_count: ReleaseCount) -> str:
 
 
 def chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """[K, ...]: of each canary the one or the other, by its coin."""
+    """[K, ...]: for each canary, the first or the second of both, by its coin."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
 def same_alone(together: Tensor, alone: Tensor, apart: float) -> bool:
-    """Whether rows of a batch of canaries and counterparts are what each image gives in any other batch.
+    """Whether each row of a batch of canaries and counterparts is the same in any other batch.
 
     Args:
         together: [K, ...], rows of the batch.
         alone: the same images' rows of another batch.
-        apart: the largest difference of a canary and its counterpart, beside which a difference must be small.
+        apart: the largest difference between a canary and its counterpart; the rows must differ by far less.
     """
     return bool(torch.allclose(together.double(), alone.double(), rtol=1e-5, atol=1e-3 * apart))
 
@@ -129,10 +129,10 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
     """For each canary the candidate that its own client releases most differently, int64 [K].
 
     Args:
-        look: what is released of images.
+        look: maps images to their releases.
         present: [K, ...], the canaries' rows, round by round and in each round client by client.
-        candidates: images [N, C, H, W]; every client looks at all of them, each in another order.
-        clients: n that differ.
+        candidates: images [N, C, H, W]; every client tries all of them, each in another order.
+        clients: n, the number of clients that differ.
         batch: images a client and round.
     """
     rounds = -(-len(candidates) // batch)
@@ -147,14 +147,14 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether public coins tell which cells of which row hold how much of an image, and nothing comes after them."""
+    """Whether public coins give the weight of an image in each cell of each row, and no shuffle or block follows."""
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None
 
 
 def seen_alone(edge: Clients, size: int) -> Look:
-    """What a client would release of each image by itself, neither mixed nor masked."""
+    """The release of each image by itself, neither mixed nor masked."""
 
     @torch.no_grad()
     def look(images: Tensor) -> Tensor:
@@ -188,13 +188,13 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """Where coins are public: what each canary's row holds each time, its mates taken for half present, half absent.
+    """With public coins: the expected row of each canary in each pass; its mates count as half present, half absent.
 
     Args:
         views: pass after pass, with shares.
         members: int64 [P, seats], the canary on each seat of each row; −1 on an empty one.
-        present: [K, ...], what a client releases of a canary by itself.
-        absent: likewise of its counterpart.
+        present: [K, ...], a client's release of a canary by itself.
+        absent: likewise for its counterpart.
 
     Returns:
         [P, K, ...] each.
@@ -215,7 +215,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
 
 
 def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
-    """Where each image was in each pass, int64 [R, K], from the image on each seat [R, N·k]."""
+    """The row of each image in each pass, int64 [R, K], from the image on each seat [R, N·k]."""
     passes, seats = members.shape
     at = torch.arange(passes * seats, device=members.device).view(passes, seats) // mixed
     spare = torch.where(members >= 0, members, count)  # empty seats write to a place of their own
@@ -223,7 +223,7 @@ def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
 
 
 def noiseless(edge: Clients) -> Clients:
-    """The same clients with noise too small to matter, for what a row is expected to hold."""
+    """The same clients with negligible noise, to compute the expected rows."""
     silent = deepcopy(edge).eval()
     silent.defense = edge.defense.noiseless()
     return silent

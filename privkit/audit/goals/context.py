@@ -1,4 +1,4 @@
-"""What every goal starts from: what crossed the wire, what its adversary may know, and the row so far."""
+"""The start of every goal: what crossed the wire, what its adversary may know, and the row so far."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ FALSE_POSITIVES = 0.01
 class AttackContext:
     """One cell, its wire recorded, before the attack.
 
-    What the methods give an adversary is None here: the context of a trained model has it all, that of a recording what
-    was recorded.
+    Here the methods give an adversary None. The context of a trained model gives everything, that of a recording gives
+    what was recorded.
 
     Attributes:
         config: of the run.
@@ -59,8 +59,8 @@ class AttackContext:
         made_of: the cell's provenance, and that of what it shares.
         spent: counts the cell's seconds.
         recording: the attacked images as they crossed the wire after training.
-        certificate: what is proven of the run; None if that cannot be known.
-        row: what holds whatever the attack finds.
+        certificate: what is proven of the run; None if that is unknown.
+        row: the fields that do not depend on the attack's result.
     """
 
     config: AuditConfig
@@ -88,14 +88,14 @@ class AttackContext:
         return size
 
     def refuse(self) -> None:
-        """Refuse an attack that cannot be mounted here, whatever its goal is.
+        """Refuse an attack that cannot be mounted here, for reasons apart from its goal.
 
         Raises:
             NotApplicable: it says why.
         """
 
     def rounds(self) -> Transcript | None:
-        """Rounds of training that were recorded with their labels; None if the training is here, to be repeated."""
+        """Recorded rounds of training with their labels; None if the training can be repeated instead."""
         return None
 
     def label_shares(self) -> Tensor:
@@ -120,11 +120,11 @@ class AttackContext:
         return None
 
     def clients(self) -> TrainingClients | None:
-        """The clients before any training, for an attack that takes it over."""
+        """The clients before any training, for an attack that takes over the training."""
         return None
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        """What the clients' defense makes of smashed data; see `ImageObservation.imitate`."""
+        """Apply the clients' defense to smashed data; see `ImageObservation.imitate`."""
         return None
 
     def generator(self) -> Generator:
@@ -132,7 +132,7 @@ class AttackContext:
         return Generator().manual_seed(derive(self.cell.seed, "attack", self.cell.attack.name))
 
     def checkpoint(self) -> Checkpoint:
-        """Where the attack saves itself."""
+        """Where the attack saves its state."""
         home = self.folder.cell(self.cell.id)
         note = partial(self.folder.note, self.cell, self.made_of)
         checkpoint = Checkpoint(home / ATTACK_CHECKPOINT, self.progress.step, note, self.spent.attacked)
@@ -142,11 +142,11 @@ class AttackContext:
         return checkpoint
 
     def begin(self) -> None:
-        """Tell that the attack begins."""
+        """Report that the attack begins."""
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
-        """The attack's control experiments, done once a run for every form of a release."""
+        """The attack's control experiments, run once for every form of a release."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form})
         seed, made_of = self.cell.seed, self.made_of.control
@@ -167,7 +167,7 @@ class AttackContext:
         return checks
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-        """The row's answers by `told_apart`; the scores are stored for the report's ROC curve and histogram."""
+        """The row's numbers from `told_apart`; scores are stored for the report's ROC curve and histogram."""
         buffer = io.BytesIO()
         values = scores.values.double().cpu().numpy()
         np.savez_compressed(buffer, allow_pickle=False, values=values, positive=positive.cpu().numpy())
@@ -191,7 +191,7 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
 
 
 def must_have_one_label(context: AttackContext) -> None:
-    """Refuse an attack that reads one label a record, if records have several.
+    """Refuse an attack that reads one label a record if records have several.
 
     Raises:
         NotApplicable: it says so.
@@ -202,12 +202,12 @@ def must_have_one_label(context: AttackContext) -> None:
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-    """How well scores tell two kinds of examples apart, as a row's answers.
+    """How well scores separate two kinds of examples, as a row's numbers.
 
     Args:
         scores: of the attack.
         positive: bool [N], the truth.
-        batches: int [N], the round of each, for the area of every round apart; None where there are no rounds.
+        batches: int [N], the round of each, for one area a round; None without rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     metrics = {

@@ -1,4 +1,4 @@
-"""Which of two contents was sent? One run of canaries, and its lower bound on ε, held against the claim."""
+"""Which of two contents was sent? One run of canaries compares its lower bound on ε with the claim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privkit.shared.seeds import derive
 
 
 def ask(context: TrainedContext) -> Row:
-    """Send every attacked image, or its counterpart, as often as the run sends a record, and tell which it was.
+    """Send every attacked image, or its counterpart, as often as the run sends a record, and guess which it was.
 
     Raises:
         NotApplicable: if nothing is sent or comes back, or the claim is of another kind than these canaries test.
@@ -76,7 +76,7 @@ def judged(audit: EmpiricalBound) -> tuple[Check, ...]:
 
 
 def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
-    """The bound, which says beside a claim why it is one of dependent canaries, if it is."""
+    """The bound; beside a claim, it says why canaries depend on each other, if they do."""
     if not shared or found.claimed == inf:
         return found
     weaker = f"; canaries are not independent trials ({shared}), so that this is the weaker bound of one run"
@@ -84,6 +84,6 @@ def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
-    """The bound of canaries that exchange one record, which says so beside a claim of a whole client."""
+    """The bound of canaries that exchange one record; beside a claim for a whole client, it says so."""
     whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
     return replace(found, statement=found.statement + whole)

@@ -1,4 +1,4 @@
-"""Whose label is it? Attacks on the gradient that comes back, in the epochs of the very training that is reported."""
+"""Which label does a record have? Attacks on the gradients that come back in the reported training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Remembered = dict[int, Tensor]
 
 
 def ask(context: AttackContext) -> Row:
-    """Attack what came back to every client: in recorded rounds, or in those of the training, which is repeated.
+    """Attack the gradients of every client, from recorded rounds or from a repetition of the training.
 
     Raises:
         NotApplicable: if nothing is sent or comes back, or the label that is asked for does not exist.
@@ -96,7 +96,7 @@ def ask(context: AttackContext) -> Row:
 
 
 def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:
-    """How many labels are right if the attack names one for each row; nothing if it asks for one label only."""
+    """The share of right labels if the attack names one for each row; nothing if it asks for one label only."""
     if scores.of_labels is None:
         return {}
     truth, guesses = labels.cpu().numpy(), scores.of_labels.argmax(1).cpu().numpy()
@@ -110,15 +110,15 @@ def asked(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> Asked:
-    """Scores, label and round of every row of every client that the attack was asked about.
+    """Score, label and round of every attacked row of every client.
 
     Args:
         attack: its specification.
         transcript: of some rounds.
         context: of the cell.
         stage: as `Stages`.
-        of_epoch: which record each row of each client is of, [clients, N], and what is remembered of the epochs before,
-            filled by the first one; None if no other epoch is asked.
+        of_epoch: the record of each row of each client, [clients, N], and what earlier epochs left, filled by the first
+            epoch; None if no other epoch is attacked.
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
@@ -201,7 +201,7 @@ def _others(attack: LabelAttack, transcript: Transcript, context: AttackContext,
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label a record, [N]; of several labels [N, L] whether the record has the positive one, else another number.
+    """One label a record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
 
     >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
     [1, 2]

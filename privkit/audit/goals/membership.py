@@ -1,4 +1,4 @@
-"""Was this image trained on? Asked of released private images and of test images, through the model's answers."""
+"""Was this image trained on? Members are released private images, non-members test images."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from privkit.training.round import answered
 
 
 def ask(context: TrainedContext) -> Row:
-    """Ask for the membership of as many images that training released as there are test images beside them.
+    """Attack the membership of equally many released images and test images.
 
-    Both kinds are asked about together, in an order of their own: a defense that mixes a batch mixes members with
+    Both kinds go through the model together in a random order, so a defense that mixes a batch mixes members with
     others.
 
     Raises:
-        NotApplicable: if nothing is sent, or a round takes more images than there are of either kind.
+        NotApplicable: if nothing is sent, or a round takes more images than either kind has.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -62,8 +62,8 @@ def ask(context: TrainedContext) -> Row:
 def released(context: TrainedContext) -> Tensor:
     """Rows of the private images that training released at least once, ascending, int64 on their device.
 
-    Its epochs are drawn over again. Others take no part: what an epoch's last round leaves over, images that nobody
-    was dealt, and those to which a client that takes fewer rounds than it could fill did not come.
+    The epochs' orders are drawn again. These rows are missing: images that fill no last round of an epoch, images
+    that no client holds, and images that their client never reached.
     """
     private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)

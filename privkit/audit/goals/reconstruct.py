@@ -1,4 +1,4 @@
-"""What did the records look like? Guesses, held against the truth, the floors and their own untrained start."""
+"""What did the records look like? Guesses, compared with the truth, the floors and the attack's untrained start."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def ask(context: AttackContext) -> Row:
 
 
 def must_be_mountable(context: AttackContext) -> None:
-    """Refuse what no attack on these records, or not this one, can be mounted on.
+    """Refuse if no attack, or not this one, can be mounted on these records.
 
     Raises:
         NotApplicable: it says why.
@@ -130,7 +130,7 @@ def by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
-    """How much of the shuffle the attack undid, and a sentence on its floors; nothing where nothing is shuffled."""
+    """How much of the shuffle the attack undid, and a sentence on its floors; nothing without a shuffle."""
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
     known = [found for found in orders if found is not None]
@@ -164,7 +164,7 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """When a suspicious client would have known of the hijack, and whether honest training would alarm it as well."""
+    """When a suspicious client would have detected the hijack, and whether honest training alarms it, too."""
     guard = clients.guard
     if guard is None or not guard.scores:
         return "no client was suspicious"
@@ -184,7 +184,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
 
 
 def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
-    """What this adversary holds: its views, and of the rest what its attack declares."""
+    """The adversary's observation: its views, and whatever else its attack declares."""
     seed_data, rules = context.seed_data, context.config.queries
     domain = seed_data.splits.domain
     same_classes = context.config.auxiliary in ("disjoint", "training")
@@ -226,7 +226,7 @@ def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores
 
 
 def keep_unscored(context: AttackContext, images: Tensor) -> None:
-    """Store guesses whose truth nobody knows: all of them, as pictures."""
+    """Store all guesses as pictures if the truth is unknown."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, guess=_to_uint8(images.cpu().numpy()))
     write_bytes(context.folder.cell(context.cell.id) / GUESSES, buffer.getvalue())

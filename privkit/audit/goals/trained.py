@@ -1,4 +1,4 @@
-"""A cell whose model privkit trains: its adversary may be given whatever the training held."""
+"""A cell whose model privkit trains: its adversary can be given anything of the training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrainedContext(AttackContext):
     """One cell, its model trained and its wire recorded, before the attack.
 
     Attributes:
-        model: the trained edge and server.
+        model: the trained clients and server.
         release_count: how often the run released what belongs to one record.
         certificate: what is proven of the run.
     """
@@ -44,14 +44,14 @@ class TrainedContext(AttackContext):
 
     @property
     def steps(self) -> int:
-        """Rounds of an epoch of training, over the clients' turns."""
+        """Rounds of an epoch of training, over all turns of the clients."""
         protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
         rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
         steps: int = rounds * (protocol.clients // protocol.active)
         return steps
 
     def order(self, epoch: int) -> Tensor:
-        """The private records that an epoch of training sends, drawn over again.
+        """The private records that an epoch of training sends, drawn again.
 
         Returns:
             int64 [steps, clients that send, B], over all processes: row numbers of the private records.
@@ -67,7 +67,7 @@ class TrainedContext(AttackContext):
         must_send(self)
 
     def lower(self) -> nn.Module | None:
-        """None where the clients' segments differ."""
+        """The clients' lower segment; None if their segments differ."""
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
@@ -75,7 +75,7 @@ class TrainedContext(AttackContext):
         return self.model.upper if holds_all(self.model.edge) else None
 
     def upper_history(self) -> list[nn.Module] | None:
-        """Evenly spaced, and before the end of the training, which is done again for it."""
+        """The server's segment at evenly spaced moments before the end of training, which is repeated for it."""
         if not holds_all(self.model.edge):
             return None
         config, total = self.config, self.config.budget.epochs * self.steps
@@ -91,11 +91,11 @@ class TrainedContext(AttackContext):
         return history
 
     def query(self) -> Query | None:
-        """The defended edge answers."""
+        """Query the defended clients."""
         return black_box_query(self.model.edge)
 
     def clients(self) -> LiveClients:
-        """One of them is suspicious."""
+        """The clients before training, one of them suspicious."""
         edge, _, _ = untrained(self.config, self.cell, self.seed_data)
         seed_data, seed = self.seed_data, self.cell.seed
         return LiveClients(
@@ -110,7 +110,7 @@ class TrainedContext(AttackContext):
         )
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        """By the edge's own defense."""
+        """Apply the clients' defense."""
         edge = self.model.edge
         return imitated(edge, self.seed_data.splits.domain) if holds_all(edge) else None
 

@@ -1,1 +1,1 @@
-"""Images: datasets of pictures, and what can be checked of them."""
+"""Images: datasets of pictures and their checks."""

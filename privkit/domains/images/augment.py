@@ -15,16 +15,16 @@ _AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 
 
 def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
-    """Shift every image at random, mirror it with odds of one half, or change its colors, too.
+    """Shift every image at random; some kinds also mirror it with probability one half or change its colors.
 
     Args:
         images: float [N, C, H, W] or [M, B, C, H, W].
-        kind: "none", "crop" (shifts of up to an eighth of each side, zeros coming in: a random crop after padding),
+        kind: "none", "crop" (shifts of up to an eighth of each side, filled with zeros: a random crop after padding),
             "crop_flip" (mirrored, too) or "histology" (turned upside down and given random colors, too).
         generator: the only source of randomness, on the device of `images`.
 
     Returns:
-        Images of the same shape; with "none" the very same, and nothing is drawn.
+        Images of the same shape; with "none" the same tensor, and nothing is drawn.
 
     Raises:
         UsageError: for another kind, or for "histology" of images without colors.
@@ -61,7 +61,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
 
 
 def check_colors(kind: str, channels: int) -> None:
-    """Refuse images without colors where an augmentation changes colors.
+    """Refuse images without colors if an augmentation changes colors.
 
     Raises:
         UsageError: for "histology" of images that have not three channels.

@@ -1,4 +1,4 @@
-"""Checks of a user's images: what does not fit is refused, what looks clipped is said."""
+"""Checks of a user's images: wrong shapes and ranges are refused, clipped pictures give a warning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DARK = 0.25
 
 
 def scale_of(images: NDArray[np.generic]) -> float:
-    """What a user's array must be divided by: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
+    """The divisor of a user's array: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
 
     Raises:
         DataError: for other kinds of numbers and for shapes other than [N, H, W] and [N, H, W, C].
@@ -39,7 +39,7 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
 
 def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """A user's whole array with its channels last, or a refusal before anything is trained.
+    """Check a user's whole array before any training, and move its channels last.
 
     Args:
         images: [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W].
@@ -65,7 +65,7 @@ def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def check_images(x: Tensor) -> None:
-    """Refuse what is not float32 [N, C, H, W] in [0, 1], with the cure for the usual mistakes.
+    """Refuse tensors other than float32 [N, C, H, W] in [0, 1], with the cure for usual mistakes.
 
     Raises:
         DataError: in one sentence.
@@ -94,7 +94,7 @@ def check_images(x: Tensor) -> None:
 def clipped(x: Tensor) -> str:
     """A warning if pictures look clipped at white or use little of their scale; otherwise empty.
 
-    Both make every reconstruction look close: a constant area is easy to guess.
+    In both cases every reconstruction looks close, because constant areas are easy to guess.
 
     >>> clipped(torch.ones(2, 1, 4, 4))[:35]
     '100 % of the pixels are pure white,'

@@ -1,4 +1,4 @@
-"""Pictures that torchvision decodes one by one: centre square, resampled, only when taken."""
+"""Pictures that torchvision decodes one by one when they are taken: centre square, resampled."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class DecodedPool:
 
 
 def opened(path: str) -> Any:
-    """A decoded picture in its own mode: torchvision's loader turns it into 8-bit color, and clips 16-bit grey."""
+    """A decoded picture in its own mode; torchvision's loader would convert it to 8-bit color and clip 16-bit grey."""
     from PIL import Image
 
     with open(path, "rb") as file:
@@ -106,7 +106,7 @@ def decoded_pools(
 
     Args:
         train: gives (PIL image, target) by index.
-        test: likewise; None where there is no official test part.
+        test: likewise; None if there is no official test part.
         size: side in pixels.
         classes: number of labels.
         file: names the file of a row of the dataset, for errors.
@@ -114,7 +114,7 @@ def decoded_pools(
         validation: like `test`.
 
     Raises:
-        ValueError: if there is not one label a picture.
+        ValueError: if the numbers of labels and pictures differ.
     """
 
     def pool(dataset: Any, first_id: int) -> DecodedPool:

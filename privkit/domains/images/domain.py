@@ -1,4 +1,4 @@
-"""Images: what one is, the constant guesses at one, and how close a guess is."""
+"""The domain of images: checks, constant guesses, and scores of guesses."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """What these images are.
+        """The domain of these images.
 
         Raises:
-            DataError: if they are none.
+            DataError: if they are no images.
         """
         check_images(x)
         _, c, h, w = x.shape
         return cls(shape=(c, h, w))
 
     def check(self, x: Tensor) -> None:
-        """Refuse what is not float32 [N, *shape] in [0, 1]; see `Domain.check`."""
+        """Refuse tensors other than float32 [N, *shape] in [0, 1]; see `Domain.check`."""
         check_images(x)
         if x.shape[1:] != self.shape:
             raise DataError(f"images must be {list(self.shape)} each, got {list(x.shape[1:])}; resize them")
@@ -88,7 +88,7 @@ class Images:
         return x.contiguous().clamp(0, 1)
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """Of pixels in the 256 steps of a file, so that two decodings of one picture are equal."""
+        """One hash an image, of pixels in 256 steps, so that two decodings of one picture are equal."""
         pixels = x.cpu().mul(255).round().to(torch.uint8).contiguous().numpy()
         return [hashlib.sha256(image.tobytes()).digest() for image in pixels]
 

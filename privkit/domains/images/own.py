@@ -1,4 +1,4 @@
-"""A user's own images without a line of code: a folder of pictures, or arrays in a file."""
+"""A user's own images without code: a folder of pictures, or arrays in a file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Arrays(Checked):
 
     Attributes:
         path: the file; an .npy file holds the images alone.
-        labels: the .npy file of the labels, beside images in one; empty for other files.
+        labels: the .npy file of the labels if `path` is an .npy file; empty for other files.
 
     Source: the user's.
     """

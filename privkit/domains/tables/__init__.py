@@ -1,1 +1,1 @@
-"""Table rows: what one is, and tables of real records."""
+"""Table rows: their domain, and tables of real records."""

@@ -1,4 +1,4 @@
-"""Table rows: what one is, the constant guesses at one, and how close a guess is."""
+"""The domain of table rows: checks, constant guesses, and scores of guesses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tables:
 
     Attributes:
         dense: names of the dense columns.
-        ranges: (low, high) of each, of which [0, 1] is the unit; they are public.
+        ranges: public (low, high) of each dense column, scaled to [0, 1].
         categorical: names of the categorical columns.
         values: the categories of each, by id; they are public.
 
@@ -62,7 +62,7 @@ class Tables:
         return (*(0 for _ in self.dense), *self.sizes)
 
     def check(self, x: Tensor) -> None:
-        """Refuse what is not float32 [N, D + K] of cells in range; see `Domain.check`."""
+        """Refuse tensors other than float32 [N, D + K] with cells in range; see `Domain.check`."""
         d, (columns,) = len(self.dense), self.shape
         if x.ndim != 2 or x.dtype != torch.float32 or x.shape[1] != columns:
             raise DataError(f"table rows must be float32 [N, {columns}], got {x.dtype} {list(x.shape)}")
@@ -86,7 +86,7 @@ class Tables:
         return x
 
     def extremes(self, generator: Generator) -> Tensor:
-        """All dense columns low or high with the first or last category of each other; and random corners."""
+        """Dense columns all low or all high, with the first or last category of all others; and random corners."""
         corners = torch.randint(2, (10, *self.shape), generator=generator).float()
         corners[0], corners[1] = 0, 1
         most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])

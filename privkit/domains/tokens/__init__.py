@@ -1,1 +1,1 @@
-"""Token sequences: what one is, and text that is read as such."""
+"""Token sequences: their domain, and datasets of texts."""

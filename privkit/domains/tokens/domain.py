@@ -1,4 +1,4 @@
-"""Token sequences: what one is, the constant guesses at one, and how close a guess is."""
+"""The domain of token sequences: checks, constant guesses, and scores of guesses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PADDING, UNKNOWN = 0, 1
 class Tokens:
     """Sequences of token ids, int64 [N, T], padded with id 0 at the end. See `Domain`.
 
-    The mask of a batch is `x != PADDING`. It follows from the ids, so that it goes wherever they go.
+    The mask of a batch is `x != PADDING`; it follows from the ids.
 
     Attributes:
         length: T ≥ 1; longer texts are cut.
@@ -50,7 +50,7 @@ class Tokens:
         return (self.length,)
 
     def check(self, x: Tensor) -> None:
-        """Refuse what is not int64 [N, T] of known ids; see `Domain.check`."""
+        """Refuse tensors other than int64 [N, T] of known ids; see `Domain.check`."""
         if x.ndim != 2 or x.dtype != torch.int64 or x.shape[1] != self.length:
             raise DataError(f"token sequences must be int64 [N, {self.length}], got {x.dtype} {list(x.shape)}")
         if len(x) and not 0 <= int(x.min()) <= int(x.max()) < len(self.vocabulary):

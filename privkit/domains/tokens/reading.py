@@ -50,7 +50,7 @@ def text(raw: bytes) -> str:
     """A text that is not empty.
 
     Raises:
-        BadRow: if it is, or is no UTF-8.
+        BadRow: if it is empty or not UTF-8.
     """
     letters = utf8(raw)
     if not letters.strip():
@@ -74,8 +74,8 @@ def read_texts(
         test: likewise; empty for a dataset without a test part.
         unit: see `_split_text`.
         length: T, tokens that are kept of each text.
-        vocabulary: most ids; the most frequent tokens of the training texts get one, and ties are broken
-            alphabetically.
+        vocabulary: the largest number of ids; the most frequent tokens of the training texts get one, and ties are
+            broken alphabetically.
         notes: see `Pools`.
 
     >>> pools = read_texts([("a", "anna"), ("b", "bo")], unit="characters", length=3, vocabulary=10)
@@ -152,7 +152,7 @@ class TextReading(Checked):
         """The texts as token sequences; see `read_texts`.
 
         Raises:
-            DataError: if the tokenizer's file is missing or is none.
+            DataError: if the tokenizer's file is missing or invalid.
         """
         if not self.tokenizer:
             return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)

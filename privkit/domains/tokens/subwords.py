@@ -20,12 +20,12 @@ _UNKNOWN_NAMES = ("[UNK]", "<unk>")
 class Subwords:
     """A tokenizer whose padding has id 0 and whose unknown token has id 1; the others keep their order.
 
-    ALBERT's ids are so already, so its pretrained embedding fits.
+    ALBERT's ids have this order already, so its pretrained embedding fits.
 
     Attributes:
         tokenizer: a `tokenizers.Tokenizer`.
         vocabulary: the token of each of our ids; the first two are "" and "?".
-        ids: ours of each of the tokenizer's.
+        ids: the tokenizer's id -> our id.
     """
 
     tokenizer: Any
