@@ -44,19 +44,18 @@ def ridge(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted
     """
     rows, targets, other = rows.double(), targets.double(), other.double()
     fits = [_Fit.of(rows[folds != fold], targets[folds != fold]) for fold in range(FOLDS)]
-    errors = [
-        sum(
-            float((fit.guess(rows[out], penalty) - targets[out]).square().sum())
-            for fit, out in zip(fits, held, strict=True)
-        )
-        for penalty in PENALTIES
-    ]
-    best = PENALTIES[min(range(len(PENALTIES)), key=errors.__getitem__)]
-    own = torch.empty_like(targets)
-    for fit, out in zip(fits, held, strict=True):
-        own[out] = fit.guess(rows[out], best)
-    guessed = torch.stack([fit.guess(other, best) for fit in fits]).mean(0)
-    return Fitted(own=own, other=guessed, error=min(errors) / targets.numel())
+    left_out = [folds == fold for fold in range(FOLDS)]
+
+    def guessed(penalty: float) -> Tensor:
+        own = torch.empty_like(targets)
+        for fit, out in zip(fits, left_out, strict=True):
+            own[out] = fit.guess(rows[out], penalty)
+        return own
+
+    errors = [float((guessed(penalty) - targets).square().mean()) for penalty in PENALTIES]
+    best = PENALTIES[errors.index(min(errors))]
+    mean = torch.stack([fit.guess(other, best) for fit in fits]).mean(0)
+    return Fitted(own=guessed(best), other=mean, error=min(errors))
 
 
 @dataclass(frozen=True)
