@@ -88,6 +88,7 @@ ATTACKS: dict[str, str] = {
     "ridge": "privkit.attacks.inversion.ridge:Ridge",
     "sara": "privkit.attacks.inversion.sara:Sara",
     "sdar": "privkit.attacks.inversion.sdar:SDAR",
+    "union": "privkit.attacks.inversion.union:Union",
     "unmix": "privkit.attacks.inversion.unmix:Unmix",
     "unsplit": "privkit.attacks.inversion.unsplit:UnSplit",
     "white_box": "privkit.attacks.inversion.white_box:WhiteBox",

@@ -133,7 +133,7 @@ def alone(
     def asked(images: Tensor, draws: Generator) -> QueryResult:
         answers = [query(images, draws) for _ in range(passes)]
         same = told([answer.view for answer in answers])
-        return QueryResult(view=unmixed(same), members=_images(same, answers).unsqueeze(1))
+        return QueryResult(view=unmixed(same), members=image_of_each(same, answers).unsqueeze(1))
 
     def seated(images: Tensor) -> Tensor:
         parts = images.split([len(view.smashed) for view in views])
@@ -145,7 +145,7 @@ def alone(
     return replace(observation, views=views, query=asked), seated
 
 
-def _images(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
+def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
     """The own image that each record is, in the order of `records`.
 
     Clients whose ratios were secret are numbered in any order. An image is the record that shares most rows with it.
