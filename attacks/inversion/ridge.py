@@ -41,8 +41,8 @@ class Ridge(Checked):
         epochs: of the residual network; 0 leaves the regression's guesses as they are.
         width: of its two hidden layers.
 
-    The curve is the MSE on own images: of the regression on left-out ones, then of the network on a third of them that
-    it does not learn from.
+    The curve is the MSE on a third of the own images that the network does not learn from: of the regression, then of
+    the network after each epoch. If the network is no better at its end, the regression's guesses are returned.
 
     Source: privkit's own; ridge regression with cross-fitting. Linear readability of shallow features is folklore.
     """
@@ -110,15 +110,19 @@ class Ridge(Checked):
         targets = own.flatten(1)[sent.images]
         folds = sent.images % FOLDS
         fitted = _best(known, targets, folds, wanted, sent.rows.clients, seen.clients)
-        curve, guess = (fitted.error,), fitted.other.float()
+        guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
+        curve, note = (nn.functional.mse_loss(own_guess[held], targets[held]).item(),), ""
         if self.epochs:
             with seeded(device, module):
-                training = _Residual(fitted.own.float(), targets, folds == 0, self.width, self.epochs, root)
+                training = _Residual(own_guess, targets, held, self.width, self.epochs, root)
                 curve += fit(training, self.epochs, session, objective="ridge: the held-out error")
+            if curve[-1] < curve[0]:
                 with torch.no_grad():
-                    guess = training.network(guess)
-        images = guess.clamp(0, 1).view(-1, *observation.image_shape)
-        return Reconstruction(images=images if seated is None else seated(images), curve=curve)
+                    guess = training.network(guess).clamp(0, 1)
+            else:
+                note = "the network guessed own images no better than the regression alone, which was taken"
+        images = guess.view(-1, *observation.image_shape)
+        return Reconstruction(images=images if seated is None else seated(images), curve=curve, note=note)
 
 
 @dataclass(frozen=True)

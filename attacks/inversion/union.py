@@ -92,7 +92,8 @@ class Union(Checked):
                 f"union needs tokens that come back as they were, and {100 * (1 - recur):.0f} % of own tokens did not: "
                 "noise was added, or a token depends on its company; take adaptive or unmix"
             )
-        tokens = _places(max(one.largest for one in own_sets), observation.image_shape)
+        typical = torch.cat([one.sizes for one in own_sets]).median()  # what fills an empty seat is nobody's token
+        tokens = _places(int(typical), observation.image_shape)
         stored = torch.cat([one.rows(tokens) for one in own_sets])
 
         def asked(images: Tensor, draws: Generator) -> QueryResult:
@@ -127,9 +128,9 @@ class TokenSets:
     recurring: Tensor
 
     @property
-    def largest(self) -> int:
-        """Tokens of the record that has most."""
-        return int((self.met > 0).sum(1).max())
+    def sizes(self) -> Tensor:
+        """How many tokens each record has, int64 [R]."""
+        return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
         """[R, T, D + 1]: the tokens that came most often, each with a 1, and zeros where there are fewer."""
