@@ -27,6 +27,8 @@ _SAME = 1e-4
 """Of the mean squared distance of two tokens: below it, they are copies of one."""
 _RECUR = 0.5
 """Least share of own tokens that come back in another pass."""
+_CONTROL_STEPS = 300
+"""In control experiments: a set has no order, so that its decoder needs more of them than others."""
 _LONGER = 2.0
 """Share of the budget's epochs: these are cheap, since nothing is sent in them."""
 
@@ -62,7 +64,7 @@ class Union(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """The passes that it puts together, and otherwise as `BlackBox`."""
-        return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True)
+        return replace(mounted(self, _LONGER, _CONTROL_STEPS, doublings=None), passes=self.passes, any_tokens=True)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
