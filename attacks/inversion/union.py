@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.assign import distances, take
+from privkit.attacks.assign import distances
 from privkit.attacks.base import NotApplicable, Query, QueryResult, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.black_box import BlackBox
@@ -20,6 +20,7 @@ from privkit.attacks.inversion.linked_rows import records
 from privkit.attacks.inversion.own_images import found_among
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.inversion.unmix import image_of_each
+from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Whole
 
@@ -27,8 +28,6 @@ _SAME = 1e-4
 """Of the mean squared distance of two tokens: below it, they are copies of one."""
 _RECUR = 0.5
 """Least share of own tokens that come back in another pass."""
-_CONTROL_STEPS = 300
-"""In control experiments: a set has no order, so that its decoder needs more of them than others."""
 _LONGER = 2.0
 """Share of the budget's epochs: these are cheap, since nothing is sent in them."""
 
@@ -44,7 +43,7 @@ class Union(Checked):
 
     Attributes:
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
-        decoder: of `BlackBox`.
+        decoder: of `BlackBox`; None for "mae" if own tokens come back in their very places, and "set" elsewhere.
         epochs: passes over the auxiliary images, ≥ 0; None takes twice the budget's.
         doublings: as in `BlackBox`.
 
@@ -57,14 +56,14 @@ class Union(Checked):
     uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: Annotated[int, Ge(2), "one pass has no union: take black_box"] = 8
-    decoder: DecoderName = "set"
+    decoder: DecoderName | None = None
     epochs: Whole | None = None
     doublings: Whole | None = 0
 
     @property
     def mounting(self) -> ImageMounting:
         """The passes that it puts together, and otherwise as `BlackBox`."""
-        return replace(mounted(self, _LONGER, _CONTROL_STEPS, doublings=None), passes=self.passes, any_tokens=True)
+        return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
@@ -100,12 +99,12 @@ class Union(Checked):
 
         def asked(images: Tensor, draws: Generator) -> QueryResult:
             rows = stored[found_among(own, images)]
-            order = torch.rand(rows.shape[:2], generator=draws, device=device).argsort(1)
-            members = torch.arange(len(images), device=device).unsqueeze(1)
-            return QueryResult(view=View(round=0, smashed=take(rows, order)), members=members)
+            return QueryResult(view=View(round=0, smashed=rows), members=torch.arange(len(rows)).unsqueeze(1))
 
         views = [View(round=same[0].round, smashed=one.rows(tokens)) for same, one in zip(rounds, sets, strict=True)]
-        attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
+        in_place = torch.cat([one.in_place for one in own_sets]).mean().item() > KEEPS_ALL
+        decoder: DecoderName = self.decoder or ("mae" if in_place else "set")
+        attack = BlackBox(decoder=decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(replace(observation, views=views, query=asked, auxiliary=own), generator, session)
         parts = guess.images.split([len(view.smashed) for view in views])
         images = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)]
@@ -122,12 +121,14 @@ class TokenSets:
     Attributes:
         tokens: [R, n, D], all that crossed in its rows.
         met: float [R, n], how often each came; 0 for copies of one before, and for what may be another record's.
+        in_place: float [R], share of the tokens of a record's first row that came in the same place of its second.
         recurring: float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1.
     """
 
     tokens: Tensor
     met: Tensor
     recurring: Tensor
+    in_place: Tensor
 
     @property
     def sizes(self) -> Tensor:
@@ -135,11 +136,13 @@ class TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """[R, T, D + 1]: the tokens that came most often, each with a 1, and zeros where there are fewer."""
-        best = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
-        there = (best.values > 0).to(self.tokens.dtype).unsqueeze(2)
+        """[R, T, D + 1]: the tokens that came most often, as they first crossed, each with a 1; zeros behind them."""
+        often = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
+        best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values
+        there = (best < self.met.shape[1]).to(self.tokens.dtype).unsqueeze(2)
+        best = best.clamp_max(self.met.shape[1] - 1)
         rows = torch.cat(
-            [self.tokens.gather(1, best.indices.unsqueeze(2).expand(-1, -1, self.tokens.shape[2])) * there, there], 2
+            [self.tokens.gather(1, best.unsqueeze(2).expand(-1, -1, self.tokens.shape[2])) * there, there], 2
         )
         return nn.functional.pad(rows, (0, 0, 0, tokens - rows.shape[1]))
 
@@ -147,7 +150,8 @@ class TokenSets:
 def collect(same: Sequence[View]) -> TokenSets:
     """Sort the tokens of the passes of one round by the record that they are of.
 
-    A token of a record's row is its own unless another record sat in each of the rows where the token came.
+    A token of a record's row is its own unless another record sat in each of the rows where the token came. A record
+    has as many equal tokens as any of its rows.
 
     Args:
         same: passes; see `View.clients` for how their rows are linked.
@@ -175,12 +179,20 @@ def collect(same: Sequence[View]) -> TokenSets:
     valid = there.repeat_interleave(length, 1)
     apart = distances(crossed, crossed)
     same_token = (apart <= _SAME * apart.mean((1, 2), keepdim=True)) & valid.unsqueeze(1) & valid.unsqueeze(2)
+    within = torch.block_diag(*[torch.ones(length, length, device=row.device)] * passes).tril(-1)
+    rank = (same_token * within).sum(2)  # equal tokens of one row: the second of them is the second of any other row
+    same_token &= rank.unsqueeze(1) == rank.unsqueeze(2)
     copies = same_token.float()
     met = copies.sum(2)
     shared = ((copies @ company == met.unsqueeze(2)) & valid.unsqueeze(2)).any(2)
     first = same_token.int().argmax(2) == torch.arange(met.shape[1], device=met.device)
     known = torch.where(first & valid & ~shared, met, 0)
-    return TokenSets(tokens=crossed, met=known, recurring=((known > 1).sum(1) / length).clamp_max(1))
+    return TokenSets(
+        tokens=crossed,
+        met=known,
+        recurring=((known > 1).sum(1) / length).clamp_max(1),
+        in_place=same_token[:, :length, length : 2 * length].diagonal(dim1=1, dim2=2).float().mean(1),
+    )
 
 
 def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> TokenSets:
@@ -189,7 +201,7 @@ def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> TokenS
     same = [answer.view for answer in answers]
     order = image_of_each(same, answers).argsort()
     sets = collect(same)
-    return TokenSets(tokens=sets.tokens[order], met=sets.met[order], recurring=sets.recurring[order])
+    return TokenSets(**{name: value[order] for name, value in vars(sets).items()})
 
 
 def _places(tokens: int, image_shape: tuple[int, int, int]) -> int:

@@ -42,6 +42,13 @@ def test_all_that_is_collected_is_the_records_own_and_little_is_missing(defense:
     assert not tokens[~there].any()
 
 
+def test_equal_tokens_of_one_row_are_as_many_tokens() -> None:
+    once, again = (torch.tensor(row).view(1, -1, 1) for row in ([0.0, 1.0, 0.0], [0.0, 0.0, 0.0]))
+    sets = collect([View(round=0, smashed=once), View(round=0, smashed=again)])
+    assert sets.sizes.tolist() == [4]
+    assert sets.rows(4)[0].tolist() == [[0.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]]
+
+
 def test_a_companions_token_is_left_out_however_often_it_comes() -> None:
     """Two records share both rows, and a third sits with the first alone in the last pass."""
     first, second, third = torch.tensor([[1.0]]), torch.tensor([[2.0]]), torch.tensor([[3.0]])
