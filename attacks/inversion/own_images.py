@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult
 from privkit.attacks.goals.reconstruct import ImageObservation
@@ -56,3 +56,15 @@ def mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
     if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:
         return False
     return shares_kept(released_by(lower, images)[answer.members.flatten()], released, size)[0] <= KEEPS_ALL
+
+
+def found_among(own: Tensor, images: Tensor) -> Tensor:
+    """Which of the own images [M, C, H, W] each image [N, C, H, W] is, int64 [N].
+
+    >>> own = torch.rand(9, 1, 4, 4)
+    >>> found_among(own, own[[3, 1]]).tolist()
+    [3, 1]
+    """
+    drawn = torch.rand(own[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64).to(own.device)
+    keys, wanted = (some.flatten(1).double() @ drawn for some in (own, images))
+    return (wanted.unsqueeze(1) - keys).abs().argmin(1)

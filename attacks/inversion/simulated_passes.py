@@ -13,6 +13,7 @@ from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.intersection import most_visited
+from privkit.attacks.inversion.own_images import found_among
 from privkit.attacks.inversion.recurrence import meetings
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.token_contents import Ridge
@@ -98,7 +99,7 @@ class SimulatedPasses:
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
         """Rows [N, T, D + 1] of some of the own images, whole messages of them, with the support of each token."""
-        rows, _ = self.released(self._rows(images), draws)
+        rows, _ = self.released(found_among(self.images, images), draws)
         members = torch.arange(len(images), device=images.device).unsqueeze(1)
         return QueryResult(view=View(round=0, smashed=rows, messages=len(images) // self.size), members=members)
 
@@ -146,19 +147,6 @@ class SimulatedPasses:
         both = torch.cat([tokens, visits / self.passes], 2)
         found = torch.stack([plan @ x for plan, x in zip(plans, both, strict=True)])
         return found[..., :d], found[..., d:]
-
-    def _rows(self, images: Tensor) -> Tensor:
-        """Which own image each one is, int64 [N]."""
-        return (self._key(images).unsqueeze(1) - self._keys).abs().argmin(1)
-
-    @cached_property
-    def _keys(self) -> Tensor:
-        return self._key(self.images)
-
-    def _key(self, images: Tensor) -> Tensor:
-        """A number that only equal images share, float64 [N]."""
-        drawn = torch.rand(images[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64)
-        return images.flatten(1).double() @ drawn.to(images.device)
 
 
 def _shown(own: OwnTokens) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -72,54 +72,80 @@ class Unmix(Checked):
             NotApplicable: if coins are hidden and cannot be found, or the mixed positions are none of the release's.
         """
         check(self, observation)
-        assert observation.query is not None
-        assert observation.auxiliary is not None
-        rounds = by_round(observation.views, self.passes, mixed=True)
-        first, query = observation.views[0], observation.query
-        batch, device = len(first.smashed) // first.messages, first.smashed.device
-        secret = first.mixed > 1 and first.weights is None
-
-        def told(same: Sequence[View]) -> Sequence[View]:
-            return with_ratios(same, observation.batch_size // batch) if secret else same
-
-        rounds = [list(told(same)) for same in rounds]
-        Mixtures.of(rounds[0])  # refuses what cannot be solved before anything is queried
-        root, module = torch.randint(2**48, (2,), generator=generator).tolist()
-        own = observation.auxiliary[: observation.batch_size].to(device)
-        if len(own) < observation.batch_size:
-            raise NotApplicable(
-                f"unmix queries rounds as large as the victim's ({observation.batch_size} images), but has {len(own)}"
-            )
-        draws = Generator(device).manual_seed(root)
-        with seeded(device, module), torch.no_grad():
-            tried = told([query(own, draws).view for _ in range(self.passes + 1)])
-            typical, noise, left = fitting_noise(tried[:-1], tried[-1])
-        if secret and left > _UNEXPLAINED:
-            raise NotApplicable(
-                f"secret ratios that fit some passes leave {100 * left:.0f} % of another one's variance: a row is no "
-                "sum with one ratio for each record, or noise covers it"
-            )
-
-        def unmixed(same: Sequence[View]) -> View:
-            smashed, explained = Mixtures.of(same).solved(typical, noise)
-            weights = None if smashed.ndim == 2 else explained.float().unsqueeze(1)
-            return View(round=same[0].round, smashed=smashed, weights=weights)
-
-        def asked(images: Tensor, draws: Generator) -> QueryResult:
-            answers = [query(images, draws) for _ in range(self.passes)]
-            same = told([answer.view for answer in answers])
-            return QueryResult(view=unmixed(same), members=_images(same, answers).unsqueeze(1))
-
-        with torch.no_grad():
-            views = [unmixed(same) for same in rounds]
+        unmixed, seated = alone(observation, self.passes, generator)
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
-        guess = attack.run(replace(observation, views=views, query=asked), generator, session)
-        decoded = guess.images.split([len(view.smashed) for view in views])
-        images = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(decoded, rounds, strict=True)]
-        return replace(guess, images=torch.cat(images))
+        guess = attack.run(unmixed, generator, session)
+        return replace(guess, images=seated(guess.images))
 
 
-def _images(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
+def alone(
+    observation: ImageObservation, passes: int, generator: Generator
+) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
+    """The same observation as if each record had crossed by itself, and how guesses return to the seats of its rows.
+
+    Views and answers of the new observation have one record a row, client after client; its cells' weights are the
+    shares that are explained.
+
+    Args:
+        observation: with auxiliary images and a query.
+        passes: R ≥ 1; see `Unmix`.
+        generator: of the query that finds the noise; two numbers are drawn.
+
+    Raises:
+        NotApplicable: as `Unmix.run`.
+    """
+    assert observation.query is not None
+    assert observation.auxiliary is not None
+    rounds = by_round(observation.views, passes, mixed=True)
+    first, query = observation.views[0], observation.query
+    batch, device = len(first.smashed) // first.messages, first.smashed.device
+    secret = first.mixed > 1 and first.weights is None
+
+    def told(same: Sequence[View]) -> Sequence[View]:
+        return with_ratios(same, observation.batch_size // batch) if secret else same
+
+    rounds = [list(told(same)) for same in rounds]
+    Mixtures.of(rounds[0])  # refuses what cannot be solved before anything is queried
+    root, module = torch.randint(2**48, (2,), generator=generator).tolist()
+    own = observation.auxiliary[: observation.batch_size].to(device)
+    if len(own) < observation.batch_size:
+        raise NotApplicable(
+            f"unmix queries rounds as large as the victim's ({observation.batch_size} images), but has {len(own)}"
+        )
+    draws = Generator(device).manual_seed(root)
+    with seeded(device, module), torch.no_grad():
+        tried = told([query(own, draws).view for _ in range(passes + 1)])
+        typical, noise, left = fitting_noise(tried[:-1], tried[-1])
+    if secret and left > _UNEXPLAINED:
+        raise NotApplicable(
+            f"secret ratios that fit some passes leave {100 * left:.0f} % of another one's variance: a row is no "
+            "sum with one ratio for each record, or noise covers it"
+        )
+
+    def unmixed(same: Sequence[View]) -> View:
+        smashed, explained = Mixtures.of(same).solved(typical, noise)
+        weights = None if smashed.ndim == 2 else explained.float().unsqueeze(1)
+        clients = torch.arange(len(smashed), device=device).unsqueeze(1) // batch
+        return View(
+            round=same[0].round, smashed=smashed, weights=weights, clients=clients, messages=len(smashed) // batch
+        )
+
+    def asked(images: Tensor, draws: Generator) -> QueryResult:
+        answers = [query(images, draws) for _ in range(passes)]
+        same = told([answer.view for answer in answers])
+        return QueryResult(view=unmixed(same), members=image_of_each(same, answers).unsqueeze(1))
+
+    def seated(images: Tensor) -> Tensor:
+        parts = images.split([len(view.smashed) for view in views])
+        found = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)]
+        return torch.cat(found)
+
+    with torch.no_grad():
+        views = [unmixed(same) for same in rounds]
+    return replace(observation, views=views, query=asked), seated
+
+
+def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
     """The own image that each record is, in the order of `records`.
 
     Clients whose ratios were secret are numbered in any order. An image is the record that shares most rows with it.

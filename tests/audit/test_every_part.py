@@ -117,6 +117,7 @@ ATTACKS = {
     "jigsaw": "jigsaw:kicks=10",
     "sara": "sara:predictor_epochs=2,epochs=2",
     "jigsaw_white_box": "jigsaw_white_box:kicks=10,epochs=1",
+    "union": "union:passes=2",
     "unmix": "unmix:passes=2",
     "white_box": "white_box:epochs=1",
 }
@@ -125,7 +126,7 @@ LARGER = {"drag_reorder", "jigsaw", "jigsaw_white_box", "sara"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
 LONG = {
     *("adaptive", "black_box", "fora", "fsha", "jigsaw_white_box", "model_completion"),
-    *("pcat", "sdar", "unmix", "white_box"),
+    *("pcat", "sdar", "union", "unmix", "white_box"),
 }
 """Attacks that take five seconds or more here; of black_box, the fixture `small_run` has the controls."""
 FLOORS = {"mean_image", "mid_grey"}

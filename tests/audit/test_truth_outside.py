@@ -274,7 +274,6 @@ def test_a_hijack_learns_of_the_truth_through_views_alone(attack: str, monkeypat
 
 
 def test_every_attack_on_images_is_asked() -> None:
-    assert {"adaptive", "black_box", "fora", "jigsaw", "pcat", "sdar", "unmix", "unsplit", "white_box"} <= set(
-        RECONSTRUCT
-    )
+    asking = {"adaptive", "black_box", "jigsaw", "ridge", "union", "unmix"}
+    assert asking | {"fora", "pcat", "sdar", "unsplit", "white_box"} <= set(RECONSTRUCT)
     assert "fsha" in HIJACKS

@@ -24,6 +24,7 @@ CALLED = {
     "jigsaw": "jigsaw:kicks=1,epochs=1",
     "jigsaw_white_box": "jigsaw_white_box:kicks=1,epochs=1",
     "sara": "sara:predictor_epochs=2,epochs=2",
+    "union": "union:passes=2",
     "unmix": "unmix:passes=2",
     "white_box": "white_box:epochs=1",
 }

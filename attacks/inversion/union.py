@@ -1,0 +1,218 @@
+"""Union of passes: a token that crosses twice is the same number, so that several passes give a record's whole set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.assign import distances
+from privkit.attacks.base import NotApplicable, Query, QueryResult, Session, View
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.budgeted import mounted
+from privkit.attacks.inversion.decoders import DecoderName
+from privkit.attacks.inversion.linked_rows import records
+from privkit.attacks.inversion.own_images import found_among
+from privkit.attacks.inversion.rounds import by_round
+from privkit.attacks.inversion.unmix import image_of_each
+from privkit.attacks.order.own_tokens import KEEPS_ALL
+from privkit.attacks.patches import patch_tokens
+from privkit.constraints import Checked, Whole
+
+_SAME = 1e-4
+"""Of the mean squared distance of two tokens: below it, they are copies of one."""
+_RECUR = 0.5
+"""Least share of own tokens that come back in another pass."""
+_LONGER = 2.0
+"""Share of the budget's epochs: these are cheap, since nothing is sent in them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Union(Checked):
+    """Collects the tokens of each record over several passes, and decodes the set.
+
+    Where tokens are dropped, each pass adds some that the others left out. Where rows hold the tokens of several
+    records in a hidden order, a token is a record's own if it comes back in rows that share no other record. It assumes
+    that the server can tell which rows of different passes hold the same record, that the lower segment stays as it is,
+    and that tokens are released without noise.
+
+    Attributes:
+        passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
+        decoder: of `BlackBox`; None for "mae" if own tokens come back in their very places, and "set" elsewhere.
+        epochs: passes over the auxiliary images, ≥ 0; None takes twice the budget's.
+        doublings: as in `BlackBox`.
+
+    Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) link by recurrence too.
+    """
+
+    name: ClassVar[str] = "union"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+    passes: Annotated[int, Ge(2), "one pass has no union: take black_box"] = 8
+    decoder: DecoderName | None = None
+    epochs: Whole | None = None
+    doublings: Whole | None = 0
+
+    @property
+    def mounting(self) -> ImageMounting:
+        """The passes that it puts together, and otherwise as `BlackBox`."""
+        return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True)
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Collect the tokens of own images and of the attacked ones, train a decoder on the former, decode the latter.
+
+        Raises:
+            NotApplicable: if releases are no tokens, rows cannot be linked, or tokens do not come back.
+        """
+        check(self, observation)
+        assert observation.query is not None
+        assert observation.auxiliary is not None
+        rounds = by_round(observation.views, self.passes, mixed=True)
+        query, device = observation.query, observation.views[0].smashed.device
+        own, batch = observation.auxiliary.to(device), observation.batch_size
+        own = own[: len(own) // batch * batch]
+        if not len(own) or observation.views[0].smashed.ndim == 2:
+            raise NotApplicable(f"union needs tokens, and auxiliary images for a round of {batch}")
+        root = int(torch.randint(2**48, (1,), generator=generator))
+        draws = Generator(device).manual_seed(root)
+        with torch.no_grad():
+            own_sets = [_sent(query, images, self.passes, draws) for images in own.split(batch)]
+            sets = [collect(same) for same in rounds]
+        recur = torch.cat([one.recurring for one in own_sets]).mean().item()
+        if recur < _RECUR:
+            raise NotApplicable(
+                f"union needs tokens that come back as they were, and {100 * (1 - recur):.0f} % of own tokens did not: "
+                "noise was added, or a token depends on its company; take adaptive or unmix"
+            )
+        typical = torch.cat([one.sizes for one in own_sets]).median()  # what fills an empty seat is nobody's token
+        tokens = _places(int(typical), observation.image_shape)
+        stored = torch.cat([one.rows(tokens) for one in own_sets])
+
+        def asked(images: Tensor, draws: Generator) -> QueryResult:
+            rows = stored[found_among(own, images)]
+            return QueryResult(view=View(round=0, smashed=rows), members=torch.arange(len(rows)).unsqueeze(1))
+
+        views = [View(round=same[0].round, smashed=one.rows(tokens)) for same, one in zip(rounds, sets, strict=True)]
+        in_place = torch.cat([one.in_place for one in own_sets]).mean().item() > KEEPS_ALL
+        decoder: DecoderName = self.decoder or ("mae" if in_place else "set")
+        attack = BlackBox(decoder=decoder, epochs=self.epochs, doublings=self.doublings)
+        guess = attack.run(replace(observation, views=views, query=asked, auxiliary=own), generator, session)
+        parts = guess.images.split([len(view.smashed) for view in views])
+        images = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)]
+        share = float(torch.cat([view.smashed[..., -1] for view in views]).mean())
+        return replace(
+            guess, images=torch.cat(images), note=f"{100 * share:.0f} % of the attacked records' tokens were collected"
+        )
+
+
+@dataclass(frozen=True)
+class TokenSets:
+    """The distinct tokens that are each record's own.
+
+    Attributes:
+        tokens: [R, n, D], all that crossed in its rows.
+        met: float [R, n], how often each came; 0 for copies of one before, and for what may be another record's.
+        in_place: float [R], share of the tokens of a record's first row that came in the same place of its second.
+        recurring: float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1.
+    """
+
+    tokens: Tensor
+    met: Tensor
+    recurring: Tensor
+    in_place: Tensor
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many tokens each record has, int64 [R]."""
+        return (self.met > 0).sum(1)
+
+    def rows(self, tokens: int) -> Tensor:
+        """[R, T, D + 1]: the tokens that came most often, as they first crossed, each with a 1; zeros behind them."""
+        often = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
+        best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values
+        there = (best < self.met.shape[1]).to(self.tokens.dtype).unsqueeze(2)
+        best = best.clamp_max(self.met.shape[1] - 1)
+        rows = torch.cat(
+            [self.tokens.gather(1, best.unsqueeze(2).expand(-1, -1, self.tokens.shape[2])) * there, there], 2
+        )
+        return nn.functional.pad(rows, (0, 0, 0, tokens - rows.shape[1]))
+
+
+def collect(same: Sequence[View]) -> TokenSets:
+    """Sort the tokens of the passes of one round by the record that they are of.
+
+    A token of a record's row is its own unless another record sat in each of the rows where the token came. A record
+    has as many equal tokens as any of its rows.
+
+    Args:
+        same: passes; see `View.clients` for how their rows are linked.
+
+    Raises:
+        NotApplicable: if the adversary does not know whose records a row holds.
+
+    >>> one, two = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[3.0], [2.0]]])
+    >>> sets = collect([View(round=0, smashed=one), View(round=0, smashed=two)])
+    >>> sets.rows(4)[0, :, 0].sort().values.tolist(), sets.met[0].tolist()
+    ([0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 1.0, 0.0])
+    """
+    seats = torch.stack([records(view) for view in same])  # [P, N, k]
+    passes, _, _ = seats.shape
+    tokens = torch.stack([patch_tokens(view.smashed).float() for view in same])
+    count, length = int(seats.max()) + 1, tokens.shape[2]
+    holds = nn.functional.one_hot(seats.clamp_min(0), count).bool() & (seats >= 0).unsqueeze(3)
+    holds = holds.any(2)  # [P, N, R]: whether a row holds a record
+    there, row = holds.any(1).T, holds.int().argmax(1).T  # [R, P]
+    number = torch.arange(passes, device=row.device)
+    company = holds[number, row]  # [R, P, R]
+    alone = torch.eye(count, device=row.device).bool().unsqueeze(1)
+    company = (company & ~alone).float().repeat_interleave(length, 1)  # [R, n, R]
+    crossed = tokens[number, row].flatten(1, 2)  # [R, n, D]
+    valid = there.repeat_interleave(length, 1)
+    apart = distances(crossed, crossed)
+    same_token = (apart <= _SAME * apart.mean((1, 2), keepdim=True)) & valid.unsqueeze(1) & valid.unsqueeze(2)
+    within = torch.block_diag(*[torch.ones(length, length, device=row.device)] * passes).tril(-1)
+    rank = (same_token * within).sum(2)  # equal tokens of one row: the second of them is the second of any other row
+    same_token &= rank.unsqueeze(1) == rank.unsqueeze(2)
+    copies = same_token.float()
+    met = copies.sum(2)
+    shared = ((copies @ company == met.unsqueeze(2)) & valid.unsqueeze(2)).any(2)
+    first = same_token.int().argmax(2) == torch.arange(met.shape[1], device=met.device)
+    known = torch.where(first & valid & ~shared, met, 0)
+    return TokenSets(
+        tokens=crossed,
+        met=known,
+        recurring=((known > 1).sum(1) / length).clamp_max(1),
+        in_place=same_token[:, :length, length : 2 * length].diagonal(dim1=1, dim2=2).float().mean(1),
+    )
+
+
+def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> TokenSets:
+    """What own images of one round give, in their order."""
+    answers = [query(images, draws) for _ in range(passes)]
+    same = [answer.view for answer in answers]
+    order = image_of_each(same, answers).argsort()
+    sets = collect(same)
+    return TokenSets(**{name: value[order] for name, value in vars(sets).items()})
+
+
+def _places(tokens: int, image_shape: tuple[int, int, int]) -> int:
+    """The smallest square grid of square patches that has so many tokens or more.
+
+    Raises:
+        NotApplicable: if there is none.
+    """
+    _, height, width = image_shape
+    grids = [(height // side) ** 2 for side in range(1, height + 1) if height == width and height % side == 0]
+    fitting = [places for places in grids if places >= tokens]
+    if not fitting:
+        raise NotApplicable(f"a record has {tokens} tokens, which are more than a square image has pixels")
+    return min(fitting)

@@ -1,0 +1,119 @@
+"""Ridge inversion reads what is linear at once, learns nothing from noise, and is judged on images left out."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge as Reference
+from torch import Generator
+
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.inversion.cross_fitted import FOLDS, PENALTIES, ridge
+from privkit.attacks.inversion.ridge import Ridge
+from privkit.defenses.base import Defense
+from privkit.defenses.dp_cutmixsl import DpCutMixSl
+from privkit.defenses.dp_mixsl import DpMixSl
+from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.none import NoDefense
+from privkit.wire.channel import record
+from tests.attacks.inversion.mixing import BATCH, FLOOR, VICTIMS, clients, passes, seen
+from tests.attacks.sessions import Killed, Session
+from tests.attacks.victims import answering
+from tests.small import digits
+
+DRAWS = np.random.default_rng(0)
+ROWS, TARGETS, OTHER = (torch.as_tensor(DRAWS.normal(size=size)) for size in ((90, 7), (90, 3), (5, 7)))
+FOLD = torch.arange(90) % FOLDS
+
+
+def run(defense: Defense, attack: Ridge, session: Any = None) -> Reconstruction:
+    edge = clients(defense)
+    return attack.run(seen(edge, passes(edge, attack.passes)), Generator().manual_seed(0), session)
+
+
+def error(defense: Defense, result: Reconstruction) -> float:
+    members = record(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
+    return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
+
+
+def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best() -> None:
+    wrong = {}
+    for penalty in PENALTIES:
+        own, other = np.empty((90, 3)), []
+        for fold in range(FOLDS):
+            rest, out = ROWS[fold != FOLD].numpy(), (fold == FOLD).numpy()
+            alpha = penalty * ((rest - rest.mean(0)) ** 2).sum()
+            fit = Reference(alpha=alpha).fit(rest, TARGETS[fold != FOLD].numpy())
+            own[out] = fit.predict(ROWS.numpy()[out])
+            other.append(fit.predict(OTHER.numpy()))
+        wrong[((own - TARGETS.numpy()) ** 2).mean()] = own, np.mean(other, 0)
+    fitted = ridge(ROWS, TARGETS, FOLD, OTHER)
+    own, other_mean = wrong[min(wrong)]
+    assert fitted.error == pytest.approx(min(wrong))
+    np.testing.assert_allclose(fitted.own, own, atol=1e-8)
+    np.testing.assert_allclose(fitted.other, other_mean, atol=1e-8)
+
+
+def test_a_guess_at_an_own_record_knows_nothing_of_it() -> None:
+    lied = torch.where((FOLD == 1).unsqueeze(1), TARGETS + 100, TARGETS)
+    true, false = (ridge(ROWS, targets, FOLD, OTHER).own[FOLD == 1] for targets in (TARGETS, lied))
+    assert (true - false).abs().max() < 50  # with its own targets, it would follow them
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize(
+    ("defense", "attack"),
+    [
+        (NoDefense(), Ridge(epochs=0)),
+        (DpMixSl(sigma=0.05, sigma_labels=None, bound=None), Ridge(passes=8, epochs=0, components=100)),
+        (DpCutMixSl(sigma=0.05, sigma_labels=None, bound=None), Ridge(passes=8, epochs=0, components=100)),
+    ],
+    ids=["none", "dp_mixsl", "dp_cutmixsl"],
+)
+def test_wins_on_an_undefended_edge_and_on_mixed_rows_of_several_passes(defense: Defense, attack: Ridge) -> None:
+    assert error(defense, run(defense, attack)) < 0.4 * FLOOR
+
+
+def test_is_at_the_floor_on_noise() -> None:
+    defense = GaussianNoise(sigma=300, clip=None)
+    assert error(defense, run(defense, Ridge(epochs=2))) > 0.95 * FLOOR
+
+
+@pytest.mark.parametrize(("bend", "helps"), [(torch.relu, True), (torch.clone, False)], ids=["bent", "linear"])
+def test_the_network_draws_what_no_line_gives_and_is_left_out_where_a_line_gives_all(bend: Any, helps: bool) -> None:
+    images = digits(1_640).x
+    victims, own = images[:40], images[40:]
+    turn = torch.randn(64, 48 if helps else 96, generator=Generator().manual_seed(0)) / 4
+    query = answering(lambda images, draws: bend((images - 0.5).flatten(1) @ turn))
+    views = [query(victims, Generator()).view]
+    observation = ImageObservation(image_shape=(1, 8, 8), batch_size=20, auxiliary=own, query=query, views=views)
+    alone, refined = (
+        Ridge(epochs=epochs, repeats=1, width=256).run(observation, Generator().manual_seed(0)) for epochs in (0, 12)
+    )
+    errors = [(guess.images - victims).square().mean() for guess in (alone, refined)]
+    assert refined.curve[0] == alone.curve[0]
+    assert (errors[1] < 0.98 * errors[0]) == helps
+    assert (refined.note == "") == helps
+    assert torch.equal(refined.images, alone.images) != helps
+
+
+def test_goes_on_after_a_kill_bit_for_bit() -> None:
+    attack = Ridge(epochs=4, width=64)
+    whole = run(NoDefense(), attack)
+    session = Session(dies_after=2)
+    with pytest.raises(Killed):
+        run(NoDefense(), attack, session)
+    resumed = run(NoDefense(), attack, Session(state=session.state))
+    assert torch.equal(resumed.images, whole.images)
+    assert resumed.curve == whole.curve
+
+
+def test_few_own_images_are_refused() -> None:
+    edge = clients(NoDefense())
+    observation = seen(edge, passes(edge, 1))
+    assert observation.auxiliary is not None
+    few = type(observation)(**{**vars(observation), "auxiliary": observation.auxiliary[:50]})
+    with pytest.raises(NotApplicable, match="it needs at least 60, got 50"):
+        Ridge().run(few, Generator())

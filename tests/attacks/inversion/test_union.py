@@ -1,0 +1,86 @@
+"""Union of passes: every token that recurs finds its record, strangers do not, and noise is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator
+
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.reconstruct import Reconstruction
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.union import Union, collect
+from privkit.defenses.base import Defense
+from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.shuffled_cutmix import ShuffledCutMix
+from privkit.defenses.token_dropping import TokenDropping
+from privkit.wire.channel import record
+from tests.attacks.inversion.mixing import BATCH, CLIENTS, FLOOR, VICTIMS, clients, passes, seen, smashed
+from tests.attacks.sessions import Killed, Session
+
+
+def run(defense: Defense, attack: Union | BlackBox, session: Any = None) -> Reconstruction:
+    edge = clients(defense)
+    return attack.run(seen(edge, passes(edge, attack.mounting.passes)), Generator().manual_seed(0), session)
+
+
+def error(defense: Defense, result: Reconstruction) -> float:
+    members = record(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
+    return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
+
+
+@pytest.mark.parametrize("defense", [TokenDropping(), ShuffledCutMix(), ShuffledCutMix(group=3)], ids=repr)
+def test_all_that_is_collected_is_the_records_own_and_little_is_missing(defense: Defense) -> None:
+    edge = clients(defense)
+    truth = smashed(edge)  # [R, T, D]
+    rows = collect(passes(edge, 24)[::2]).rows(truth.shape[1])
+    tokens, there = rows[..., :-1], rows[..., -1] > 0
+    assert len(rows) == CLIENTS * BATCH
+    assert there.double().mean() > 0.97
+    apart = torch.cdist(tokens, truth).amin(2)
+    assert apart[there].max() < 1e-4
+    assert not tokens[~there].any()
+
+
+def test_equal_tokens_of_one_row_are_as_many_tokens() -> None:
+    once, again = (torch.tensor(row).view(1, -1, 1) for row in ([0.0, 1.0, 0.0], [0.0, 0.0, 0.0]))
+    sets = collect([View(round=0, smashed=once), View(round=0, smashed=again)])
+    assert sets.sizes.tolist() == [4]
+    assert sets.rows(4)[0].tolist() == [[0.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]]
+
+
+def test_a_companions_token_is_left_out_however_often_it_comes() -> None:
+    """Two records share both rows, and a third sits with the first alone in the last pass."""
+    first, second, third = torch.tensor([[1.0]]), torch.tensor([[2.0]]), torch.tensor([[3.0]])
+    seats = [torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), torch.tensor([[0, 2]])]
+    crossed = [torch.cat([first, second]), torch.cat([second, first]), torch.cat([third, first])]
+    same = [
+        View(round=0, smashed=tokens.unsqueeze(0), mixed=2, clients=who)
+        for tokens, who in zip(crossed, seats, strict=True)
+    ]
+    rows = collect(same).rows(2)
+    assert rows[0].tolist() == [[1.0, 1.0], [0.0, 0.0]]  # its own; the second's could be the first's as well
+    assert not rows[1:].any()  # the others never sat without the first
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("defense", [ShuffledCutMix(), TokenDropping()], ids=repr)
+def test_several_passes_show_what_one_does_not(defense: Defense) -> None:
+    attack = Union(epochs=6)
+    assert error(defense, run(defense, attack)) < 0.8 * FLOOR
+
+
+def test_noise_is_refused_since_no_token_comes_back() -> None:
+    with pytest.raises(NotApplicable, match="100 % of own tokens did not: noise was added"):
+        run(GaussianNoise(sigma=0.1, clip=None), Union(epochs=1))
+
+
+def test_goes_on_after_a_kill_bit_for_bit() -> None:
+    attack = Union(epochs=2, passes=4)
+    whole = run(TokenDropping(), attack)
+    session = Session(dies_after=1)
+    with pytest.raises(Killed):
+        run(TokenDropping(), attack, session)
+    resumed = run(TokenDropping(), attack, Session(state=session.state))
+    assert torch.equal(resumed.images, whole.images)
+    assert "% of the attacked records' tokens were collected" in whole.note
