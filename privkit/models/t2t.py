@@ -27,8 +27,7 @@ class Whole(nn.Module):
         self.tokens_to_token = TokensToToken(channels, width, stride)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         layers = (
-            Block(width, spec.heads, mlp_ratio=spec.mlp_ratio, qkv_bias=False, epsilon=1e-5)
-            for _ in range(spec.depth)
+            Block(width, spec.heads, mlp_ratio=spec.mlp_ratio, qkv_bias=False, epsilon=1e-5) for _ in range(spec.depth)
         )
         self.blocks = nn.Sequential(*layers)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
