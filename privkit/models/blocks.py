@@ -105,8 +105,9 @@ class UncutVit(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
         self.pos_embed = nn.Parameter(torch.empty(1, places, embed_dim)) if pos_embed == "learn" else None
         self.blocks = nn.Sequential(*(Block(embed_dim, num_heads) for _ in range(depth)))
-        norm, pooled = nn.LayerNorm(embed_dim, EPSILON), global_pool == "avg"
-        self.norm, self.fc_norm = (nn.Identity(), norm) if pooled else (norm, nn.Identity())
+        pooled = global_pool == "avg"
+        self.norm = nn.Identity() if pooled else nn.LayerNorm(embed_dim, EPSILON)
+        self.fc_norm = nn.LayerNorm(embed_dim, EPSILON) if pooled else nn.Identity()
         self.head = nn.Linear(embed_dim, num_classes)
         if self.pos_embed is not None:
             draw(self.pos_embed)

@@ -89,7 +89,7 @@ class Vit(NamedCuts):
             check_class_token(positions, "take class_token=server")
         channels, height, width = domain.shape
         with seeded(torch.device("cpu"), seed):
-            vit = (UncutVit if self.checkpoint is None else _timms())(
+            vit: Any = (UncutVit if self.checkpoint is None else _timms())(
                 img_size=(height, width),
                 patch_size=self.patch_for(domain.shape),
                 in_chans=channels,
