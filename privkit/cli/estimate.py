@@ -72,8 +72,9 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
     Without a data root, an official dataset is stood in for by random records of its published shape and number.
-    Times are CPU seconds (`privkit.torch_utils.clock`), so that a busy machine does not change them. Opening the data,
-    scoring and the report are not in the estimate. A step of training that takes long is timed on fewer images and
+    Times are CPU seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them:
+    threads that wait for each other there use many times the seconds of their work. Opening the data, scoring and
+    the report are not in the estimate. A step of training that takes long is timed on fewer images and
     scaled by their number. Attacks are timed on the first defense of each configuration, for a moment each, and
     extrapolated: three runs that were measured (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows.
 
@@ -86,8 +87,7 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     use_own_caches()
     keep_freed_memory()
     device, threads = pick_device(parts[0].device), torch.get_num_threads()
-    wanted = parts[0].threads or default_threads()
-    torch.set_num_threads(wanted)
+    torch.set_num_threads(1)
     try:
         found = [_part(part, device, _PROBE_SECONDS / len(parts)) for part in parts]
     finally:
@@ -97,7 +97,7 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
         cells=[cell for cells, _, _ in found for cell in cells],
         controls=sum(controls for _, controls, _ in found),
         least=any(open_end for _, _, open_end in found),
-        where=f"{device.type}, {wanted} threads",
+        where=f"{device.type}, {parts[0].threads or default_threads()} threads",
         unseen=[name for name in names if name in OFFICIAL],
     )
 

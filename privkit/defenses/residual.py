@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
-from scipy.stats import binom, chi2
+from scipy.special import betainc, chdtr, chdtrc, erf
 from torch import Tensor
 
 from privkit.shared.array import Array
@@ -140,14 +139,14 @@ def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, floa
     """The least likely of several sums that may be too small: its odds among them all, its number, its size."""
     known = freedom > 0
     ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
-    odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chi2.cdf(total, np.maximum(freedom, 1.0)), 1.0)
+    odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chdtr(np.maximum(freedom, 1.0), total), 1.0)
     place = int(np.lexsort((ratio, odds))[0])
     return float(odds[place]) * int(known.sum()), place, float(ratio[place]) ** (1 / power)
 
 
 def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool:
     """Whether the difference is not larger than declared noise is, so that its law can be told."""
-    likely = freedom > 0 and bool(chi2.sf(ratio * freedom, freedom) > level)
+    likely = freedom > 0 and bool(chdtrc(freedom, ratio * freedom) > level)
     return likely or (1 - ROUNDED) ** power < ratio < (1 + ROUNDED) ** power
 
 
@@ -173,7 +172,7 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
             least = np.minimum(least, np.partition(np.abs(apart), ranks, axis=0)[ranks].min(1))
     least += slack
     below = erf(least / 2) if law == "gaussian" else 1 - np.exp(-least) * (1 + least / 2)
-    odds = binom.sf(ranks, rows, below)
+    odds = betainc(ranks + 1, rows - ranks, below)  # more than `ranks` of the rows
     return 2 * columns * (columns - 1) * float(odds.min()), float(least[odds.argmin()])
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from privkit.constraints import Count, Positive
 from privkit.domains.images.domain import Images
 from privkit.models.base import SMALL_IMAGE, Depth, NamedCuts, SplitModel, check_class_token
+from privkit.models.blocks import Block, draw, draw_linear
 from privkit.models.tokens import Lower, Upper
 from privkit.models.tokens_to_token import TokensToToken
 from privkit.models.weights import load_fitting, read_weights
@@ -21,25 +22,17 @@ class Whole(nn.Module):
     """The uncut network's parts, under the authors' names."""
 
     def __init__(self, spec: T2tVit, channels: int, classes: int, stride: int) -> None:
-        from timm.layers.weight_init import trunc_normal_
-        from timm.models.vision_transformer import Block
-
         super().__init__()
         width = spec.width
         self.tokens_to_token = TokensToToken(channels, width, stride)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         layers = (
-            Block(width, spec.heads, mlp_ratio=spec.mlp_ratio, norm_layer=nn.LayerNorm)  # timm's own has another ε
-            for _ in range(spec.depth)
+            Block(width, spec.heads, mlp_ratio=spec.mlp_ratio, qkv_bias=False, epsilon=1e-5) for _ in range(spec.depth)
         )
         self.blocks = nn.Sequential(*layers)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
-        trunc_normal_(self.cls_token, std=0.02)
-        for part in self.modules():
-            if isinstance(part, nn.Linear):
-                trunc_normal_(part.weight, std=0.02)
-                if part.bias is not None:
-                    nn.init.zeros_(part.bias)
+        draw(self.cls_token)
+        draw_linear(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ class PatchLinear(nn.Module):
 
 
 def stackable(module: nn.Module) -> nn.Module:
-    """Lay the attention of timm's blocks out in plain products, in place.
+    """Lay the attention of blocks, ours and timm's, out in plain products, in place.
 
     torch has no batching rule for fused attention on a CPU, and would take n stacked clients one by one.
     """

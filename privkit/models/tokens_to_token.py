@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privkit.models.blocks import Mlp
 from privkit.models.tokens import patches
 
 _TOKEN = 64  # size of a token inside the tokens-to-token module
@@ -15,8 +16,6 @@ class _TokenTransformer(nn.Module):
     """One attention layer with one head that also changes the size of tokens; the values are its residual."""
 
     def __init__(self, size: int) -> None:
-        from timm.layers.mlp import Mlp
-
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(_TOKEN)
         self.attn = nn.ModuleDict({"qkv": nn.Linear(size, 3 * _TOKEN, bias=False), "proj": nn.Linear(_TOKEN, _TOKEN)})

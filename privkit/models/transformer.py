@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from privkit.constraints import Count
 from privkit.domains.tokens.domain import PADDING, Tokens
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_heads
+from privkit.models.blocks import Block
 from privkit.models.tokens import Upper, stackable
 from privkit.torch_utils.seeded import seeded
 
@@ -28,7 +29,7 @@ class Transformer(NamedCuts):
         heads: attention heads, a divisor of width.
         cut: last layer of the lower segment: "embedding", "block1", "block2", ...
 
-    Source: Vaswani et al. 2017, "Attention is all you need"; blocks are timm's (normalised before attention).
+    Source: Vaswani et al. 2017, "Attention is all you need"; blocks are as timm's (normalised before attention).
 
     >>> names = Tokens(length=8, vocabulary=("", "?", "a", "b"))
     >>> split = TRANSFORMER_MICRO.build(names, 2, positions=True, seed=0)
@@ -53,12 +54,10 @@ class Transformer(NamedCuts):
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        from timm.models.vision_transformer import Block
-
         with seeded(torch.device("cpu"), seed):
             embedding = nn.Embedding(len(domain.vocabulary), self.width, padding_idx=PADDING)
             places = nn.Parameter(0.02 * torch.randn(1, domain.length, self.width)) if positions else None
-            blocks = [Block(self.width, self.heads, qkv_bias=True) for _ in range(self.depth)]
+            blocks = [Block(self.width, self.heads) for _ in range(self.depth)]
             head = nn.Linear(self.width, classes)
         below = self.cuts.index(self.cut)
         upper = Upper(

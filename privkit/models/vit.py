@@ -1,4 +1,4 @@
-"""Vision transformers of timm, cut after the patch embedding or after a block."""
+"""Vision transformers, cut after the patch embedding or after a block."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from privkit.constraints import Count
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_class_token, check_heads
+from privkit.models.blocks import UncutVit
 from privkit.models.tokens import Lower, PatchLinear, Upper
 from privkit.models.weights import load_fitting, read_weights
 from privkit.torch_utils.seeded import seeded
@@ -36,7 +37,7 @@ class Vit(NamedCuts):
             tokens cross (DP-CutMixSL §3.A).
         checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
-    Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; blocks are timm's.
+    Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers and their weights for a seed are as timm's.
 
     >>> split = VIT_MICRO.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0)
     >>> tokens = split.lower(torch.zeros(2, 1, 28, 28))
@@ -83,14 +84,12 @@ class Vit(NamedCuts):
         return self.patch
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        from timm.models.vision_transformer import VisionTransformer
-
         owner: Literal["none", "server", "client"] = self.class_token if self.pool == "token" else "none"
         if owner == "client":
             check_class_token(positions, "take class_token=server")
         channels, height, width = domain.shape
-        with seeded(torch.device("cpu"), seed):  # timm's initialisers know only the global generator
-            vit = VisionTransformer(
+        with seeded(torch.device("cpu"), seed):
+            vit: Any = (UncutVit if self.checkpoint is None else _timms())(
                 img_size=(height, width),
                 patch_size=self.patch_for(domain.shape),
                 in_chans=channels,
@@ -135,6 +134,13 @@ class Vit(NamedCuts):
                 state["cls_token"] = state["cls_token"] + positions[:, :1]
         state = checkpoint_filter_fn(state, vit)
         load_fitting(vit, state, path, ("patch_embed", "blocks"), f"width={self.width}, depth={self.depth}")
+
+
+def _timms() -> Any:
+    """timm's own network of the same parts, which knows the layouts of many checkpoints."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    return VisionTransformer
 
 
 VIT_MICRO = Vit()

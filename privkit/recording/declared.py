@@ -7,7 +7,7 @@ from math import log, prod, sqrt
 from typing import TYPE_CHECKING
 
 import torch
-from scipy.stats import binom, norm
+from scipy.special import betainc, betaincc, ndtri
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
@@ -148,7 +148,7 @@ def _sampling(recording: Recording, mechanism: SplitMechanism, found: _Findings)
         epochs = -(-rounds // part.epoch_rounds) + 1  # rounds in the file may begin and end within an epoch
         unlikely = most > epochs * part.participations
     else:
-        unlikely = float(binom.sf(most - 1, rounds, part.rate)) * rounds * described.batch_size < LEVEL
+        unlikely = float(betainc(most, rounds - most + 1, part.rate)) * rounds * described.batch_size < LEVEL
     said = f"that a {mechanism.unit} takes part in a round with probability {part.rate:.3g}"
     found.hold("how often one takes part", f"{said}, but some are in {most} of {rounds} rounds" if unlikely else "")
     found.unchecked.append("whether participation was secret")
@@ -278,7 +278,7 @@ def _outside(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechani
         return ""
     along = float((over * (one.released - inside).double()).sum())
     chance = sqrt(float((over * scale).square().sum()) * (2 if mechanism.noise.law == "laplace" else 1))
-    if along < max(0.5 * reach, float(norm.isf(LEVEL / 4)) * chance):
+    if along < max(0.5 * reach, float(-ndtri(LEVEL / 4)) * chance):
         return ""
     return f"a {mechanism.smashed.kind}, but releases follow lower(truth) out of it, by up to {over.abs().max():.3g}"
 
@@ -305,7 +305,7 @@ def _inside(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
 def _beyond(recording: Recording, clip: Clamp, mechanism: SplitMechanism) -> str:
     """Whether a released number lies further out of the declared range than any noise would carry it."""
     count = sum(view.smashed.numel() for view in recording.views)
-    reach = log(count / (2 * LEVEL)) if _law(mechanism) == "laplace" else float(norm.isf(LEVEL / (2 * count)))
+    reach = log(count / (2 * LEVEL)) if _law(mechanism) == "laplace" else float(-ndtri(LEVEL / (2 * count)))
     apart = mechanism.mixing.kind != "none"  # masks leave zeros
     low, high = (min(clip.low, 0.0), max(clip.high, 0.0)) if apart else (clip.low, clip.high)
     for view in recording.views:
@@ -332,7 +332,7 @@ def _answers(
         return
     differ = sum(int((one.released != one.clean).sum()) for one in rounds.values())
     total, rate = sum(one.released.numel() for one in rounds.values()), flip * (1 - 1 / clip.classes)
-    less = float(binom.cdf(differ, total, rate)) < LEVEL and differ < 0.98 * rate * total
+    less = differ < 0.98 * rate * total and float(betaincc(differ + 1, total - differ, rate)) < LEVEL
     said = f"that an answer is another one with probability {rate:.3g}, but {differ} of {total} are"
     found.hold("how many answers were replaced", said if less else "")
 

@@ -20,8 +20,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from privkit.errors import DataError, shortened
-from privkit.files.paths import read_bytes
 from privkit.files.sealed import digest
+from privkit.recording.schema import plain
 
 _ENDINGS = (".safetensors", ".npz")
 _MOST_BYTES = 4 << 30
@@ -98,25 +98,6 @@ class Files:
                     "labels and members"
                 )
         return found
-
-
-def plain(folder: Path, name: str, most: int) -> bytes:
-    """The bytes of a plain file of a folder.
-
-    Args:
-        folder: which may itself be reached through links.
-        name: of the file.
-        most: bytes that are read at most.
-
-    Raises:
-        DataError: if it lies elsewhere, is a link, a pipe or a device, is larger, or cannot be read.
-    """
-    if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
-        raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")
-    try:
-        return read_bytes(folder.resolve() / name, most)
-    except OSError as error:
-        raise DataError(f"{folder}: cannot read {name} ({error.strerror}); record it again") from None
 
 
 def is_pickle(data: bytes) -> bool:

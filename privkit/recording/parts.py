@@ -18,13 +18,6 @@ from privkit.training.protocol import SplitProtocol
 
 NAME = "recorded"
 """In ids and configurations, of each part that a recording stands for."""
-_FREE = frozenset(
-    {
-        *("recorded", "trust", "attack", "seed", "budget", "delta", "queries", "features", "metric"),
-        *("device", "threads", "gate"),
-    }
-)
-"""Settings that an audit of a recording may have; all others describe a training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,18 +116,12 @@ class RecordedParts:
 
 
 def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> RecordedParts:
-    """Read the recording that a user named, and refuse settings that would describe a training.
+    """Read the recording that a user named.
 
     Raises:
-        UsageError: naming the setting, or if features need labels that were not recorded.
+        UsageError: if features need labels that were not recorded.
         DataError: if the recording does not fit together.
     """
-    given = [key for key, value in settings.items() if value not in (None, [], False) and key not in _FREE]
-    if given:
-        raise UsageError(
-            f"a recording brings its own {given[0]}, so leave --{given[0].replace('_', '-')} out; an audit of a "
-            f"recording may have {', '.join(sorted(_FREE - {'recorded'}))}"
-        )
     recording = read_recording(Path(settings["recorded"]).expanduser(), as_trust(settings.get("trust")))
     features = settings.get("features") or []
     named = [features] if isinstance(features, str) else list(features)

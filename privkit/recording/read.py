@@ -20,9 +20,9 @@ from privkit.domains.images.domain import Images
 from privkit.errors import DataError, shortened
 from privkit.files.import_path import check_trusted, only
 from privkit.files.sealed import digest
-from privkit.recording.files import Files, plain
+from privkit.recording.files import Files
 from privkit.recording.networks import network
-from privkit.recording.schema import FILE, MOST_BYTES, MOST_CLASSES, Description, Network, description
+from privkit.recording.schema import FILE, MOST_CLASSES, Description, Network, description, description_file
 
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
@@ -196,7 +196,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
         DataError: with one sentence on what is missing, damaged, or does not fit.
         Untrusted: if a builder is of another module; nothing was imported then.
     """
-    data = _description_file(folder)
+    data = description_file(folder)
     described = description(data, folder / FILE)
     for segment in filter(None, [described.lower, described.upper]):
         if ":" in segment.builder:
@@ -239,17 +239,6 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     )
     known = len(truth) or (0 if labels is None else len(labels))
     return replace(recording, members=_members(recording, tensors, known, here))
-
-
-def _description_file(folder: Path) -> bytes:
-    """The bytes of `recording.json`."""
-    try:
-        return plain(folder, FILE, MOST_BYTES)
-    except DataError as error:
-        raise DataError(
-            f"{folder} holds no recording: {str(error).removeprefix(f'{folder}: ').partition(';')[0]}; write the "
-            "folder with privkit.Recorder, or as docs/reference/recording.md says"
-        ) from None
 
 
 def _known(name: str, rounds: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from privkit.errors import DataError, shortened
+from privkit.files.paths import read_bytes
 from privkit.files.sealed import Broken, opened
 
 SCHEMA_VERSION = 2
@@ -210,3 +211,37 @@ def description(data: bytes, path: Path) -> Description:
         where = shortened(".".join(map(str, first["loc"])))[1:-1] or "the whole"
         said = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise DataError(f"{path}: {where}: {said[:1].lower()}{said[1:]}; see docs/reference/recording.md") from None
+
+
+def description_file(folder: Path) -> bytes:
+    """The bytes of a folder's `recording.json`.
+
+    Raises:
+        DataError: if there is none, or it is no plain file.
+    """
+    try:
+        return plain(folder, FILE, MOST_BYTES)
+    except DataError as error:
+        raise DataError(
+            f"{folder} holds no recording: {str(error).removeprefix(f'{folder}: ').partition(';')[0]}; write the "
+            "folder with privkit.Recorder, or as docs/reference/recording.md says"
+        ) from None
+
+
+def plain(folder: Path, name: str, most: int) -> bytes:
+    """The bytes of a plain file of a folder.
+
+    Args:
+        folder: which may itself be reached through links.
+        name: of the file.
+        most: bytes that are read at most.
+
+    Raises:
+        DataError: if it lies elsewhere, is a link, a pipe or a device, is larger, or cannot be read.
+    """
+    if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
+        raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")
+    try:
+        return read_bytes(folder.resolve() / name, most)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot read {name} ({error.strerror}); record it again") from None

@@ -20,6 +20,7 @@ from privkit.files.import_path import with_options
 from privkit.parts.own_parts import is_own
 from privkit.parts.registry import TABLES, named, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
+from privkit.settings.same_domain import check_same_domain, reads_another
 
 SETTINGS = {
     "defense": "defenses",
@@ -61,6 +62,54 @@ def check(settings: Mapping[str, Any]) -> None:
         training = read_options(training, training, "training")
     if isinstance(training, Mapping):
         _check_options("training", _TRAINING, training)
+        _check_domains(settings, training.get("augment", "none"))
+
+
+def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
+    """Dataset, model and what else reads records must be of one domain, where the sources of privkit's parts say it."""
+    dataset, domain = _of_domain("datasets", settings.get("dataset"))
+    if domain is None:
+        return
+    model, read = _of_domain("models", settings.get("model"))
+    if read not in (None, "any", domain):
+        fitting = [name for name, target in own_table("models").items() if constant(target, "domain") == domain]
+        raise reads_another(model, read, dataset, domain, fitting)
+    auxiliary, features = settings.get("auxiliary"), settings.get("features") or []
+    check_same_domain(
+        dataset,
+        domain,
+        auxiliary=str(auxiliary),
+        other=_of_domain("datasets", auxiliary)[1] or domain,
+        augment=augment,
+        features=[features] if isinstance(features, str) else features,
+    )
+
+
+def _of_domain(kind: str, given: Any) -> tuple[str, str | None]:
+    """The name of a dataset or model, and its domain; None for one that is not privkit's."""
+    name = "" if given is None or _own_modules(kind, given) else named(kind, given)[0]
+    target = own_table(kind).get(name)
+    return name, None if target is None else constant(target, "domain")
+
+
+def constant(target: str, name: str) -> Any:
+    """A literal in the body of privkit's own "module:object", or of its nearest base that has one; None without it.
+
+    >>> constant("privkit.models.vit:VIT_MICRO", "domain")
+    'images'
+    """
+    found = _class(target)
+    if found is None:
+        return None
+    for line in found[1].body:
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.value, ast.Constant)
+            and ast.unparse(line.target) == name
+        ):
+            return line.value.value
+    above = (constant(base, name) for base in _bases(*found) if base)
+    return next((value for value in above if value is not None), None)
 
 
 def _check_part(setting: str, kind: str, given: Any) -> None:
@@ -71,8 +120,8 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         return
     if given is None:
         return
-    if kind == "models" and isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None:
-        return  # a user's own modules
+    if _own_modules(kind, given):
+        return
     name, options = named(kind, given)
     own = own_table(kind)
     if is_own(name, own):
@@ -89,6 +138,12 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
             if options.get("place") is not None and "place" not in (fields(own[name]) or ()):
                 options.pop("place")  # the registry compares it with the one place of the defense
         _check_options(f"{setting} {name}", own[name], options)
+
+
+def _own_modules(kind: str, given: Any) -> bool:
+    """Whether a model is a user's own two modules."""
+    lower = given.partition(":")[0] if kind == "models" and isinstance(given, str) else ""
+    return "." in lower and with_options(given) is None
 
 
 def _check_options(what: str, target: str, options: Mapping[str, Any]) -> None:

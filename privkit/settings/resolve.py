@@ -15,7 +15,7 @@ from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
 from privkit.metrics.feature_names import check_names
-from privkit.parts.registry import Component, load, parse, read_options, specify, table
+from privkit.parts.registry import Component, load, named, parse, read_options, specify, stages_given, table
 from privkit.run.cell_limits import read_memory
 from privkit.settings import early
 from privkit.settings.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
@@ -32,6 +32,7 @@ from privkit.settings.values import (
     as_seconds,
     as_seeds,
     as_threads,
+    check_recorded,
 )
 
 if TYPE_CHECKING:
@@ -148,7 +149,19 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     queries = specify("queries", QueryRules, as_options("queries", s["queries"]))
     plan = None if s.get("tune") is None else specify("tune", Tuning, as_options("tune", s["tune"]))
     features = _features(s.get("features", []))
-    early.check(s)  # what follows imports torch
+    for text in as_many(s.get("metric", [])):
+        if isinstance(text, str) and text in METRICS:
+            raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
+    early.check({**s, "model": settings.get("model")})  # what follows imports torch; the default model always fits
+    if "recorded" in s:
+        check_recorded(settings)
+    elif gates and all(stages_given(d) is None and named("defenses", d)[0] == "none" for d in as_many(s["defense"])):
+        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
+    wished = as_options("training", s["training"])
+    if wished.get("keep") == "best" and not (budget.validation and budget.epochs):
+        raise UsageError(
+            "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
+        )
     from privkit.training.spec import TrainingSpec
 
     recorded = None
@@ -157,23 +170,18 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
         recorded = recorded_parts(settings, budget)
     pairs = paired(as_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
-    named = _attacks(as_many(s["attack"]))
-    attacks = distinct(budgeted(parse("attacks", given), budget) for given in named)
+    asked = _attacks(as_many(s["attack"]))
+    attacks = distinct(budgeted(parse("attacks", given), budget) for given in asked)
     dataset = parse("datasets", s["dataset"]) if recorded is None else recorded.dataset
     if s.get("skip_bad_rows"):
         dataset = _skipping(dataset)
-    if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
-        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
-    wished = as_options("training", s["training"]) if recorded is None else recorded.training
+    if recorded is not None:
+        wished = recorded.training
     protocols: list[dict[str, Any]] = []
     for protocol, defenses in pairs:
         training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
         training.check_epochs(budget.epochs)
-        if training.keep == "best" and not (budget.validation and budget.epochs):
-            raise UsageError(
-                "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
-            )
         protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
         if AUTO in as_many(s["attack"]):
             chosen = None if recorded is None else recorded.chosen()
@@ -208,8 +216,11 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         settings=as_kept(s if recorded is None else settings, root),
     )
     config = replace(config, tune=_tuning(plan, config.every_attack))
-    check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
-    if config.metrics and domain_of(dataset) != "images":
+    domain, auxiliary = domain_of(dataset), config.auxiliary
+    other = domain if auxiliary in ("disjoint", "training") else domain_of(parse("datasets", auxiliary))
+    augment = config.training.augment
+    check_same_domain(dataset.name, domain, auxiliary=auxiliary, other=other, augment=augment, features=config.features)
+    if config.metrics and domain != "images":
         raise UsageError(
             f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
         )
@@ -262,14 +273,12 @@ def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
     """Own metrics, each with a column of its own, which gates may name.
 
     Raises:
-        UsageError: for metrics that need not be asked for, two of one name, and gates on a metric that is not there.
+        UsageError: for two metrics of one name, and gates on a metric that is not there.
     """
     from privkit.metrics.own import PREFIX, check_declared, column
 
     metrics: dict[str, Component] = {}
     for text in as_many(given):
-        if isinstance(text, str) and text in METRICS:
-            raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
         metric = parse("metrics", text)
         try:
             check_declared(metric.spec)

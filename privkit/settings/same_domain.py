@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from privkit.errors import UsageError
@@ -51,40 +52,52 @@ def model_for(dataset: Component, given: Any) -> Component:
     read = model.spec.domain if "domain" in dir(model.spec) else "images"
     if read in (domain, "any"):
         return model
-    fitting = [
-        name for name, target in sorted(table("models").items()) if getattr(load(target), "domain", "") == domain
-    ]
-    raise UsageError(
-        f"{model.name} reads {RECORDS[read]}, and {dataset.name} holds {RECORDS[domain]}; models for them: "
-        f"{', '.join(fitting)}"
+    fitting = [name for name, target in table("models").items() if getattr(load(target), "domain", "") == domain]
+    raise reads_another(model.name, read, dataset.name, domain, fitting)
+
+
+def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Iterable[str]) -> UsageError:
+    """The error of a model that reads records of another domain than the dataset's.
+
+    Args:
+        model: its name.
+        read: its domain.
+        dataset: its name.
+        domain: of the dataset.
+        fitting: names of models of this domain.
+    """
+    return UsageError(
+        f"{model} reads {RECORDS[read]}, and {dataset} holds {RECORDS[domain]}; models for them: "
+        f"{', '.join(sorted(fitting))}"
     )
 
 
-def check_same_domain(dataset: Component, *, auxiliary: str, augment: str, features: tuple[str, ...]) -> None:
+def check_same_domain(
+    dataset: str, domain: str, *, auxiliary: str, other: str, augment: str, features: Sequence[str]
+) -> None:
     """Refuse what reads or brings records of another domain.
 
     Args:
-        dataset: the private one.
+        dataset: name of the private one.
+        domain: its domain.
         auxiliary: "disjoint", "training" or another dataset.
+        other: the domain of the auxiliary records.
         augment: of the training.
         features: networks that look at reconstructions.
 
     Raises:
         UsageError: naming the part and what to do.
     """
-    domain = domain_of(dataset)
-    if auxiliary not in ("disjoint", "training") and (other := domain_of(parse("datasets", auxiliary))) != domain:
+    if other != domain:
         raise UsageError(
-            f"auxiliary={auxiliary} holds {RECORDS[other]}, and {dataset.name} holds {RECORDS[domain]}; name a "
-            f"dataset of {RECORDS[domain]}, or disjoint"
+            f"auxiliary={auxiliary} holds {RECORDS[other]}, and {dataset} holds {RECORDS[domain]}; name a dataset of "
+            f"{RECORDS[domain]}, or disjoint"
         )
     if domain == "images":
         return
     if augment != "none":
-        raise UsageError(
-            f"augment={augment} moves pixels, and {dataset.name} holds {RECORDS[domain]}; use augment=none"
-        )
+        raise UsageError(f"augment={augment} moves pixels, and {dataset} holds {RECORDS[domain]}; use augment=none")
     if features:
         raise UsageError(
-            f"features={','.join(features)} looks at images, and {dataset.name} holds {RECORDS[domain]}; leave it out"
+            f"features={','.join(features)} looks at images, and {dataset} holds {RECORDS[domain]}; leave it out"
         )

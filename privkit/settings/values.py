@@ -19,6 +19,13 @@ _MOST_THREADS = 1024
 _MOST_WORKERS = 1024
 TRUST = "trust"
 """The setting that no file holds: modules that a recording may build its segments from."""
+BESIDE_RECORDING = frozenset(
+    {
+        *("recorded", "trust", "attack", "seed", "budget", "delta", "queries", "features", "metric"),
+        *("device", "threads", "gate"),
+    }
+)
+"""Settings that an audit of a recording may have; all others describe a training."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
@@ -125,3 +132,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def check_recorded(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that would describe a training, and a folder whose `recording.json` is none.
+
+    Raises:
+        UsageError: naming the setting.
+        DataError: saying what is wrong with the file.
+    """
+    from privkit.recording.schema import FILE, description, description_file
+
+    free = BESIDE_RECORDING
+    given = [key for key, value in settings.items() if value not in (None, [], False) and key not in free]
+    if given:
+        raise UsageError(
+            f"a recording brings its own {given[0]}, so leave --{given[0].replace('_', '-')} out; an audit of a "
+            f"recording may have {', '.join(sorted(free - {'recorded'}))}"
+        )
+    folder = Path(settings["recorded"]).expanduser()
+    description(description_file(folder), folder / FILE)

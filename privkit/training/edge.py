@@ -39,11 +39,11 @@ def frozen_block(dim: int, seed: int) -> nn.Module:
 
     Source: Yao et al., patch shuffling, §IV-B ("the model weights of the additional transformer block are fixed").
     """
-    from timm.models.vision_transformer import Block
+    from privkit.models.blocks import Block
 
     heads = max(h for h in range(1, max(1, dim // 64) + 1) if dim % h == 0)
     with seeded(torch.device("cpu"), seed):
-        return Block(dim, heads, mlp_ratio=3.0, qkv_bias=True).requires_grad_(False)
+        return Block(dim, heads, mlp_ratio=3.0).requires_grad_(False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """A dry run meets what the run would meet, and says it in one sentence."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,18 @@ def test_the_training_of_attacks_on_labels_is_counted(attack: str) -> None:
     """Thousands of epochs take more than the seconds of the training that they follow."""
     text = preview(resolve({"defense": "none", "attack": f"{attack}:epochs=100000", **SMALL}))
     assert int(text.split("about ")[1].split(" s")[0]) > 60
+
+
+def test_the_default_audit_loads_no_library_that_it_does_not_need() -> None:
+    """Each costs a process of an audit from half a second to three seconds."""
+    heavy = ["timm", "torchvision", "scipy.stats", "sklearn", "skimage", "matplotlib", "pandas", "opacus"]
+    program = (
+        "import sys\nfrom privkit.cli.app import app\napp(['audit', '--dry-run'], standalone_mode=False)\n"
+        f"print('loaded', *sorted(set({heavy}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "3 cells, " in done.stdout
+    assert done.stdout.splitlines()[-1] == "loaded"
 
 
 @pytest.mark.slow

