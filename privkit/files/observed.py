@@ -24,7 +24,7 @@ from privkit.files.caches import cache_folder
 _CALLERS = tuple(
     f"privkit.{room}." for room in ("audit", "cli", "files.import_path", "parts", "recording", "run", "settings")
 )
-"""Rooms and modules of privkit that call a part and that no part calls: outside of them, nothing belongs to the part."""
+"""Rooms and modules that call a part and that no part calls: outside of them, nothing belongs to the part."""
 _DATA = "privkit.audit.seed_data"
 """It opens data, whose images are hashed themselves."""
 _LIBRARIES = ("accountants", "attacks", "reports")
