@@ -48,6 +48,17 @@ def test_a_budget_is_never_exceeded_and_a_refusal_leaves_no_trace(
             assert book.epsilon(DELTA).epsilon <= limit * (1 + 1e-12)
 
 
+def test_a_ledger_that_is_opened_again_has_spent_what_it_had(path: Path) -> None:
+    """Equal mechanisms are booked at once, and those between them apart."""
+    with Ledger(path) as book:
+        for one, rounds in ((spec(), 3), (LAPLACE, 2), (spec(), 40)):
+            book.charge(one, rounds=rounds)
+        spent = book.epsilon(DELTA).epsilon
+    with Ledger(path) as book:
+        assert (len(book), book.rounds) == (3, 45)
+        assert book.epsilon(DELTA).epsilon == pytest.approx(spent, rel=1e-12)
+
+
 def test_the_sentence_of_a_refusal(path: Path) -> None:
     with Ledger(path, budget=PrivacyBudget(epsilon=8.0, delta=DELTA)) as book:
         book.charge(spec(1.0))

@@ -16,11 +16,13 @@ from tests.attacks.inversion.cells import (
     QUICK,
     VICTIMS,
     Cells,
+    Defend,
     convolution,
     drawn,
     error,
     known,
     noisy,
+    plain,
     run,
     shuffled,
     views,
@@ -100,6 +102,18 @@ def test_restarts_keep_the_smallest_objective() -> None:
             unexplained.append((lower(guess) - smashed).square().flatten(1).mean(1))
     assert (unexplained[1] <= unexplained[0] + 1e-6).all()
     assert unexplained[1].mean() < 0.9 * unexplained[0].mean()
+
+
+def drowned(smashed: Tensor, draws: Generator) -> Tensor:
+    return smashed + 3 * torch.randn(smashed.shape, generator=draws)
+
+
+@pytest.mark.parametrize(("defend", "smooth"), [(plain, {0.003, 0.03}), (drowned, {1.0, 3.0})])
+def test_priors_are_light_for_exact_releases_and_heavy_for_drowned_ones(defend: Defend, smooth: set[float]) -> None:
+    saved = Session()
+    run(WhiteBox(epochs=1), nn.Flatten(), defend, saved)
+    assert saved.state is not None
+    assert saved.state["chosen"][1] in smooth
 
 
 @pytest.mark.slow
