@@ -140,10 +140,11 @@ def test_exploit_is_better_than_its_start_and_needs_no_weights_of_the_server() -
 @pytest.mark.parametrize(
     "attack", [ExPLoit(epochs=4), ModelCompletion(epochs=2), ModelCompletion(epochs=2, tune="all")]
 )
-def test_the_same_again_and_after_a_kill(attack: LabelAttack) -> None:
+def test_the_same_again_and_after_a_kill(attack: ExPLoit | ModelCompletion) -> None:
+    """The kill comes before the last epoch, when surrogate labels have learned, too."""
     observation, _ = world()
     straight = attack.run(observation, Generator().manual_seed(1))
-    killed = Session(dies_after=1)
+    killed = Session(dies_after=attack.epochs - 1)
     with pytest.raises(Killed):
         attack.run(observation, Generator().manual_seed(1), killed)
     resumed = attack.run(observation, Generator().manual_seed(1), Session(state=killed.state))
