@@ -108,8 +108,9 @@ def test_completion_is_judged_by_images_and_by_what_was_masked() -> None:
     absent[0, :4] = absent[1, 0] = True
     predicted = own.tokens.clone()
     predicted[1] += 2 * decoder.scale
-    loss = completion_loss(Shown(decoder.geometry), learned, predicted, torch.arange(2), absent)
-    drawn = (OWN[:2] - Shown(decoder.geometry)(own.tokens, absent)[1]).square().mean()
+    shown: Any = Shown(decoder.geometry)
+    loss = completion_loss(shown, learned, predicted, torch.arange(2), absent)
+    drawn = (OWN[:2] - shown(own.tokens, absent)[1]).square().mean()
     torch.testing.assert_close(loss, drawn + _COMPLETION_WEIGHT * (4 * 1 + 1 * 9) / 5)
 
 
