@@ -29,10 +29,7 @@ KINDS: dict[str, SplitMechanism] = {
 }
 
 
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(0.1, 30), start=st.floats(0.01, 100))
-def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, start: float) -> None:
+def reaches_with_the_least_noise(kind: str, epsilon: float, start: float) -> None:
     mechanism = KINDS[kind]
     noise = replace(mechanism.noise, smashed=start, labels=mechanism.noise.labels and 2 * start)
     found = calibrate(replace(mechanism, noise=noise), "sigma", epsilon=epsilon, delta=DELTA, tight=False)
@@ -47,9 +44,18 @@ def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, s
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
-@given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(1, 200), sigma=st.floats(1, 20))
-def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: float, sigma: float) -> None:
+@settings(max_examples=40, deadline=None)
+@given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(0.1, 30), start=st.floats(0.01, 100))
+def test_the_smallest_noise_that_reaches_the_target(kind: str, epsilon: float, start: float) -> None:
+    reaches_with_the_least_noise(kind, epsilon, start)
+
+
+@pytest.mark.parametrize("kind", ["plain", "labels"])
+def test_the_smallest_noise_of_closed_forms(kind: str) -> None:
+    reaches_with_the_least_noise(kind, 2.0, 0.5)
+
+
+def stays_within_with_the_most_rounds(kind: str, epsilon: float, sigma: float) -> None:
     mechanism = KINDS[kind]
     mechanism = replace(mechanism, noise=replace(mechanism.noise, smashed=sigma))
     one = answer.epsilon(replace(mechanism, rounds=1), DELTA, tight=False).epsilon
@@ -62,6 +68,19 @@ def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: floa
     assert found.value == rounds
     assert found.certificate.epsilon <= epsilon
     assert answer.epsilon(replace(mechanism, rounds=rounds + 1), DELTA, tight=False).epsilon > epsilon
+
+
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None)
+@given(kind=st.sampled_from(sorted(KINDS)), epsilon=st.floats(1, 200), sigma=st.floats(1, 20))
+def test_the_largest_number_of_rounds_within_the_target(kind: str, epsilon: float, sigma: float) -> None:
+    stays_within_with_the_most_rounds(kind, epsilon, sigma)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 20.0])
+def test_the_largest_number_of_rounds_of_a_closed_form(sigma: float) -> None:
+    """The first costs too much alone."""
+    stays_within_with_the_most_rounds("plain", 4.0, sigma)
 
 
 @pytest.mark.parametrize("sampled", [False, True])

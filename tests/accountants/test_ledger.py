@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import answer
+from privkit.accountants import answer, ledger_cost
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.compile import curve
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
@@ -46,6 +46,29 @@ def test_a_budget_is_never_exceeded_and_a_refusal_leaves_no_trace(
                 assert refused(book, one, refusal.left + 1)
                 assert not refusal.left or not refused(book, one, refusal.left)
             assert book.epsilon(DELTA).epsilon <= limit * (1 + 1e-12)
+
+
+def test_a_ledger_that_is_opened_again_has_spent_what_it_had(path: Path) -> None:
+    """Equal mechanisms are booked at once, and those between them apart."""
+    with Ledger(path) as book:
+        for one, rounds in ((spec(), 3), (LAPLACE, 2), (spec(), 40)):
+            book.charge(one, rounds=rounds)
+        spent = book.epsilon(DELTA).epsilon
+    with Ledger(path) as book:
+        assert (len(book), book.rounds) == (3, 45)
+        assert book.epsilon(DELTA).epsilon == pytest.approx(spent, rel=1e-12)
+
+
+def test_many_small_charges_after_a_large_one_lose_no_digits(path: Path) -> None:
+    """Each sum alone would be rounded, always to the same side."""
+    one, orders = spec(3.0), slice(0, 60)
+    with Ledger(path) as book:
+        book._book(one, *ledger_cost.counted(one, 10**9))
+        for _ in range(3_000):
+            book._book(one, *ledger_cost.counted(one, 1))
+        total = (book._total + book._rest)[orders]
+    expected = ledger_cost.cost(one, *ledger_cost.counted(one, 10**9 + 3_000))[orders]
+    np.testing.assert_allclose(total, expected, rtol=1e-15)
 
 
 def test_the_sentence_of_a_refusal(path: Path) -> None:

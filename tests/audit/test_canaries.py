@@ -228,6 +228,10 @@ def test_a_claimed_curve_is_put_to_a_test_of_curves() -> None:
     assert 5.5 < found.epsilon <= found.ceiling < 7
     assert found.confidence == 0.95
     assert not audited(5.0, right=0.0, method=CLAIMED_BY, lower=5.0).refuted
+    for lower in (None, 4.9):  # then the ε of the curve is a charge, and bounds no mechanism from below
+        charged = audited(5.0, method=CLAIMED_BY, lower=lower)
+        assert (charged.assumed, charged.curve_epsilon) == ("", found.held)
+        assert charged.epsilon < found.epsilon
 
 
 @pytest.mark.parametrize(

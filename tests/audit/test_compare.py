@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +45,19 @@ def test_a_run_does_not_differ_from_itself(small_run: AuditRun) -> None:
     found = privkit.compare(small_run, small_run.folder)
     assert {(one.difference.value, one.p_value or 1.0, one.effect or 0.0) for one in found.differences} == {(0, 1, 0)}
     assert (found.configuration, found.made_of, found.unpaired) == ((), (), ())
+
+
+def test_records_in_another_order_and_beside_others_are_paired_by_their_ids() -> None:
+    def run(ids: list[int], values: list[float]) -> Any:
+        return SimpleNamespace(values=lambda row, names: (ids, {"unaligned_mse": np.array(values)}))
+
+    row: Any = SimpleNamespace(seed=0, recovered={"unaligned": {"mse": None}}, files={module.PICTURES: ""})
+    one, other = run([3, 1, 2], [0.3, 0.1, 0.2]), run([4, 1, 2, 3], [9.0, 0.2, 0.4, 0.6])
+    (found,) = module._by_record(one, other, [row], [row])
+    assert found["records"] == 3
+    assert [found[name] for name in ("first", "second")] == pytest.approx([0.2, 0.4])
+    assert found["difference"].value == pytest.approx(0.2)
+    assert found["effect"] == paired([np.array([1.0, 2.0, 3.0])], [np.array([2.0, 4.0, 6.0])], [[1, 2, 3]]).effect
 
 
 @pytest.mark.slow

@@ -13,10 +13,11 @@ from privkit.attacks.base import Scores
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.attacks.membership.member_inference import MemberInference
 from privkit.audit.defended import another, untrained
+from privkit.audit.goals import membership
 from privkit.audit.goals.membership import released
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.run import run_audit
-from privkit.audit.seed_data import prepare
+from privkit.audit.seed_data import SeedData, prepare
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
 from privkit.domains.partition import Dirichlet, Iid
@@ -118,6 +119,29 @@ def test_shadow_models_keep_what_is_public_and_frozen(frozen: bool) -> None:
     alike = [torch.equal(a, b) for a, b in zip(shadow.edge.lowers.parameters(), real.lowers.parameters(), strict=True)]
     assert all(alike) if frozen else not any(alike[:2])
     assert not all(torch.equal(a, b) for a, b in zip(shadow.upper.parameters(), upper.parameters(), strict=True))
+
+
+def test_shadow_models_are_trained_beside_no_attacked_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are filled up to the real number of records with the adversary's own."""
+    budget = "smoke:private=60,auxiliary=80,test=60,victims=20"
+    config = resolve({**SMALL, "defense": "none", "budget": budget, "training": "batch_size=20"})
+    seed_data, given = prepare(config, 0, torch.device("cpu")), []
+
+    def another(config: Any, cell: Any, own: SeedData, private: Batch, *rest: Any) -> Any:
+        given.append((own, private))
+        return SimpleNamespace(edge=None)
+
+    monkeypatch.setattr(membership, "another", another)
+    context: Any = SimpleNamespace(config=config, cell=plan(config)[0], seed_data=seed_data, round_size=20)
+    some = seed_data.splits.private[torch.arange(20)]
+    membership._fit(context)(some.x, some.y, Generator().manual_seed(0))
+    ((own, private),) = given
+    assert own.splits.validation is None
+    assert [len(part) for part in (own.victims, own.splits.private, own.splits.auxiliary, own.splits.test)] == [0] * 4
+    assert torch.equal(private.x[:20], some.x)
+    assert len(private) == 60
+    known = {image.numpy().tobytes() for image in seed_data.auxiliary.x}
+    assert all(image.numpy().tobytes() in known for image in private.x[20:])
 
 
 @pytest.mark.usefixtures("no_report")

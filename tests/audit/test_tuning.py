@@ -147,7 +147,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AuditRun, 
         yield run_audit(out=tmp_path_factory.mktemp("tuned") / "run", **TUNED), seen[0]
 
 
-@pytest.mark.slow
 def test_a_row_says_what_was_tuned(study: tuple[AuditRun, TrainedContext]) -> None:
     (row,) = study[0].rows
     found = row.tuned

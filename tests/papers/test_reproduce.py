@@ -2,7 +2,10 @@
 
 import json
 import re
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +14,14 @@ from typer.testing import CliRunner
 from privkit.audit.probe import Timed
 from privkit.cli.app import app
 from privkit.errors import UsageError
+from privkit.papers import paper
 from privkit.papers import reproduce as module
 from privkit.papers.orderings import Measured
 from privkit.papers.reproduce import needed_cells, reproduce
 from privkit.papers.reproduced import Reproduced, committed, tiny_verdicts
 from privkit.papers.values import printed
 from privkit.run.plan import plan
+from privkit.settings.resolve import read_toml
 
 
 def fake(one: module.Work, out: Path, progress: object = None) -> dict[str, Any]:
@@ -35,6 +40,43 @@ def test_a_tiny_table_takes_embedded_digits_and_keeps_the_methods_own_data() -> 
     at_size = needed_cells("cutmixsl", "Table 1", "paper")
     assert {one.experiment for one in at_size} == {"cutmixsl/table_1"}
     assert {one.config.dataset.label for one in at_size} == {"cifar10"}
+
+
+@cache
+def cell() -> module.Work:
+    """The first of a reduced experiment's cells, on digits and with another model."""
+    path = next(path for path in paper("cutmixsl").experiments if path.stem == "table_2_small")
+    changes = {**module._shrunk(read_toml(path)), "model": "cnn:cut=conv2"}
+    return next(module.work("cutmixsl/table_2_small", path, changes))
+
+
+def test_a_row_keeps_the_methods_own_data_and_model_whatever_its_cell_takes() -> None:
+    one = cell()
+    assert (one.config.dataset.label, one.row["dataset"]) == ("digits", "cifar10")
+    assert (one.config.model.label, one.row["model"]) == ("cnn:cut=conv2", "vit_micro:cut=embedding")
+
+
+@pytest.mark.parametrize(
+    ("status", "quantities", "has_a_row"),
+    [
+        ("done", ("accuracy",), True),
+        ("not_applicable", ("accuracy",), True),  # which needs no attack
+        ("not_applicable", ("accuracy", "mse"), False),
+        ("error", ("accuracy",), False),
+    ],
+)
+def test_a_cell_without_a_result_is_no_measurement(
+    status: str, quantities: tuple[str, ...], has_a_row: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row = SimpleNamespace(cell="c", status=status, reason="why", accuracy=SimpleNamespace(value=0.75))
+    monkeypatch.setattr(module, "run_audit", lambda *given, **named: SimpleNamespace(rows=[row]))
+    monkeypatch.setattr(module, "QUANTITIES", {"accuracy": lambda row: row.accuracy.value, "mse": lambda row: None})
+    one = replace(cell(), quantities=quantities)
+    if has_a_row:
+        assert module.measure(one, tmp_path) == {**one.row, "accuracy": 0.75}
+        return
+    with pytest.raises(UsageError, match=f"c is {status}: why"):
+        module.measure(one, tmp_path)
 
 
 @pytest.mark.slow

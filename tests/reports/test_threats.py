@@ -149,15 +149,19 @@ def test_a_defense_does_not_hold_in_silence_where_one_image_is_recovered(best: f
 
 
 def test_images_that_were_recovered_in_another_order_are_told() -> None:
-    """As of a mixup with secret groups: the attack gets every image, and cannot say whose it is."""
+    """As of a mixup with secret groups: the attack gets every image, and cannot say whose it is.
+
+    The whole interval must lie below half of the mean image's error, .035: of .034 its upper end does not.
+    """
     row = attacked("unmix", "many_passes", 0.12)
-    for error, told in ((0.001, True), (0.06, False)):
+    for error, told in ((0.001, True), (0.034, False), (0.06, False)):
         matched = {"mse": metric(error, 0.9 * error, 1.1 * error, worst=error, closer=False)}
         floors = {"mean_image": row.floors["mean_image"] | {"matched": row.floors["mean_image"]["unaligned"]}}
         other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
         sentence = judged(other)["many_passes"].sentence
         assert sentence.startswith("holds against unmix")
-        assert sentence.endswith("and not whose they are: unmix has MSE 0.0010 once matched") == told
+        assert ("not whose they are" in sentence) == told
+        assert not told or sentence.endswith("and not whose they are: unmix has MSE 0.0010 once matched")
 
 
 def test_attacks_on_labels_say_nothing_of_what_images_looked_like() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from privkit.audit.run import AuditRun
 from privkit.errors import RunFolderError
+from privkit.files.sealed import sealed
 from privkit.files.storage import save_state
 from privkit.run.verify import examine
 
@@ -81,6 +82,10 @@ def test_lines_that_double_lack_or_contradict(copied: Path, small_run: AuditRun)
     assert f"the line of {small_run.rows[1].cell} is missing" in wrong(copied)["results.jsonl"]
     results.write_text(f"{first}\n{second[:50]}\n")
     assert "line 2 is damaged" in dict(examine(copied).faults[:1])["results.jsonl"]
+    row = small_run.rows[1]
+    other = row.model_copy(update={"seed": row.seed + 1})
+    results.write_text(f"{first}\n{sealed(other.model_dump(mode='json'))}\n")  # whole, and yet of another number
+    assert wrong(copied)["results.jsonl"].startswith(f"line 2 contradicts cells/{row.cell}/result.json; ")
 
 
 def test_what_is_gone_and_what_killed_writes_left(copied: Path, small_run: AuditRun) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
@@ -78,6 +79,16 @@ def test_with_one_client_every_protocol_is_sl(protocol: SplitProtocol) -> None:
         train(edge, upper, data, spec, epochs=2, seed=0)
         runs.append([*edge.parameters(), *upper.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_a_defense_changes_the_gradient_before_it_goes_back() -> None:
+    data, norms = digits(20), []
+    for defense in (NoDefense(), GradPerturb(noise=1e-12, clip=1e-6)):
+        edge, upper = built(defense, SplitProtocol())
+        played = split_round(edge, upper, data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0))
+        norms.append(played.cut_gradient.flatten(2).norm(dim=2))
+    assert norms[0].min() > 1e-5
+    torch.testing.assert_close(norms[1], torch.full((1, 20), 1e-6), atol=0, rtol=1e-3)
 
 
 def naive_psl(data: Batch, order: Tensor, weights: list[float]) -> tuple[list[nn.Module], nn.Module]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
-from scipy.stats import binom, norm
+from scipy.stats import beta, binom, norm
 
 from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, Gaussian, Rates, ScaledNoise
 from privkit.accountants.auditing.independent import Test, ceiling_independent, epsilon_independent
@@ -241,3 +241,17 @@ def test_bad_input_is_refused(change: dict[str, Any], message: str) -> None:
     given |= change
     with pytest.raises(ValueError, match=message):
         epsilon_independent(given.pop("in_scores"), given.pop("out_scores"), **given)
+
+
+@pytest.mark.parametrize(("missed", "alarms"), [(5, 5), (0, 20), (30, 1)])
+def test_rates_against_clopper_and_pearson(missed: int, alarms: int) -> None:
+    """Pure ε lets ln((1 − lost)/accused) or ln((1 − accused)/lost) be; both limits hold at once."""
+    found = epsilon_independent(
+        *([1] * (100 - missed) + [-1] * missed, [1] * alarms + [-1] * (100 - alarms)),
+        threshold=0,
+        confidence=0.9,
+        delta=0,
+        test="rates",
+    )
+    lost, accused = (2 * beta.ppf(1 - 0.1 / 2, count + 1, 200 - count) for count in (missed, alarms))
+    assert found.epsilon == pytest.approx(np.log([(1 - lost) / accused, (1 - accused) / lost]).max(), abs=1e-3)

@@ -15,7 +15,7 @@ from privkit.accountants.bounds.renyi import HIGH_ORDERS, SAMPLED_ORDERS, canonn
 from privkit.accountants.bounds.renyi_composition import curves, renyi_bound
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.step import Steps
-from privkit.accountants.bounds.truncated_renyi import LARGEST_SHIFT, truncated_renyi_bound
+from privkit.accountants.bounds.truncated_renyi import LARGEST_SHIFT, _discretized, truncated_renyi_bound
 
 KINDS: tuple[Sampling, Sampling] = ("poisson", "without_replacement")
 
@@ -37,6 +37,15 @@ def truncated(run: Steps) -> Bound:
     found = truncated_renyi_bound(run)
     assert found is not None
     return found
+
+
+def test_both_directions_hold_all_of_their_mass() -> None:
+    """What is not among the finite losses is infinite: in one direction a high output, in the other a low one."""
+    losses = _discretized(*(np.array([value]) for value in (1.3, 0.4, 1, True, 0.2)))
+    assert abs(losses.infinite - losses.infinite_back) > 1e-3
+    for side in (losses, losses.reverse()):
+        held = (side.mass * np.exp(side.loss)).sum() + side.infinite
+        np.testing.assert_allclose(held, 1, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The controls themselves: an attack that learns nothing fails the first, one that knows the truth the second."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pytest
@@ -56,6 +56,32 @@ def test_controls_tell_the_deaf_and_the_all_knowing() -> None:
     assert [check.passed for check in deaf] == [False, True]
     knowing = controls(Fixed(x[-50:]), observed(x, y, release), 0)
     assert [check.passed for check in knowing] == [True, False]
+
+
+@dataclass(frozen=True)
+class Watching(Fixed):
+    """Keeps what it is given."""
+
+    given: list[ImageObservation] = field(default_factory=list)
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        self.given.append(observation)
+        return super().run(observation, generator, session)
+
+
+def test_images_that_play_the_victim_are_not_among_those_that_the_attack_has() -> None:
+    x, y = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0)), torch.arange(80) % 10
+    attack = Watching(x[:1])
+    controls(attack, observed(x, y, torch.zeros(1, 64)), 0)
+    assert len(attack.given) == 2
+    for seen in attack.given:
+        assert seen.auxiliary is not None
+        assert seen.auxiliary_labels is not None
+        assert torch.equal(seen.auxiliary, x[:60])
+        assert torch.equal(seen.auxiliary_labels, y[:60])
+    assert torch.equal(torch.cat([view.smashed for view in attack.given[0].views]), x[60:].flatten(1))
 
 
 @pytest.mark.slow

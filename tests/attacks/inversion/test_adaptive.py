@@ -99,6 +99,21 @@ def test_auto_finds_out_on_own_images(release: Release, chosen: Any) -> None:
     assert torch.equal(auto.images, named.images)
 
 
+@pytest.mark.parametrize(
+    ("release", "align", "places"),
+    [(identity, None, True), (identity, True, False), (shuffled, None, False), (shuffled, False, True)],
+)
+def test_tokens_are_averaged_in_their_places_unless_they_move_or_align_says_so(
+    release: Release, align: bool | None, places: bool
+) -> None:
+    def sent() -> list[View]:
+        return [View(round=0, smashed=release(AUXILIARY[:BATCH], draws))]
+
+    draws = Generator().manual_seed(0)
+    plan = Adaptive(combine="average", align=align)._plan(sent(), sent())
+    assert (plan.combine, plan.places) == ("average", places)
+
+
 def cutout(images: Tensor, draws: Generator, keep: float = 0.5) -> View:
     """A round under a random mask for each image, whose coins are public."""
     share = (torch.rand(len(images), 1, PLACES, generator=draws) < keep).float()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from privkit.attacks.base import NotApplicable
-from privkit.attacks.goals.reconstruct import Reconstruction
+from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
 from privkit.attacks.inversion.secret_ratios import _apart, with_ratios
@@ -77,6 +77,25 @@ def test_a_cell_that_never_crossed_is_the_mean_and_nothing_is_known_of_it() -> N
     assert 0.2 < known.double().mean() < 0.8
     torch.testing.assert_close(found[known], smashed(edge)[known], rtol=0, atol=1e-4)
     torch.testing.assert_close(found[~known], typical.float().expand(len(found), -1, -1)[~known])
+
+
+def test_the_decoder_is_told_which_cells_crossed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one pass: a cell that crossed is solved and has weight 1, and the others have none."""
+    given: list[View] = []
+
+    def run(attack: BlackBox, observation: ImageObservation, *rest: Any) -> Reconstruction:
+        given.extend(observation.views)
+        return Reconstruction(images=torch.zeros(sum(len(view.smashed) for view in observation.views), 1, 8, 8))
+
+    monkeypatch.setattr(BlackBox, "run", run)
+    edge = clients(RandomCutMix())
+    found = Unmix(passes=1).run(seen(edge, passes(edge, 1)), Generator().manual_seed(0))
+    assert len(found.images) == 2 * 3 * BATCH * 2  # seats of two rounds of three messages, one of them half empty
+    assert given[0].weights is not None
+    known = given[0].weights.squeeze(1) > 0.99
+    assert 0.2 < known.double().mean() < 0.8
+    assert given[0].weights.squeeze(1)[~known].max() < 0.01
+    torch.testing.assert_close(given[0].smashed[known], smashed(edge)[known], rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(

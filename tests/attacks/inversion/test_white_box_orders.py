@@ -1,14 +1,16 @@
 """The white box on shuffled releases."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
 from privkit.attacks.base import View
 from privkit.attacks.fit import fit
+from privkit.attacks.inversion import white_box
 from privkit.attacks.inversion.image_fit import ImageFit, Method, Problem
 from privkit.attacks.inversion.rounds import averaged
 from privkit.attacks.inversion.white_box import WhiteBox
@@ -126,6 +128,30 @@ def test_an_order_over_messages_is_tried_where_images_are_mixed() -> None:
     run(attack, lower, shuffled, saved := Session())
     assert saved.state is not None
     assert saved.state["chosen"][0] == "shuffled"
+
+
+@pytest.mark.parametrize("best", ["known", "shuffled", "batch"])
+def test_the_order_that_draws_own_images_best_is_taken(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drawn:
+        """In place of the fit: grey by the best order, and far off by the others."""
+
+        def __init__(self, lower: nn.Module, problem: Any, method: Any, *rest: Any) -> None:
+            self.images = torch.full_like(problem.start, 0.5 if method.order == best else 9.0)
+
+        def epoch(self, number: int) -> float:
+            return 0.0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def guess(self) -> tuple[Tensor, Tensor]:
+            return self.images, torch.zeros(len(self.images))
+
+    monkeypatch.setattr(white_box, "ImageFit", Drawn)
+    monkeypatch.setattr(white_box, "mixes_images", lambda *given: True)
+    saved = Session()
+    run(WhiteBox(), Cells(), shuffled, saved)
+    assert saved.state["chosen"][0] == best
 
 
 def test_averaging_undoes_orders_first() -> None:

@@ -10,9 +10,9 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Scores, View
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
-from privkit.attacks.labels.exploit import ExPLoit
+from privkit.attacks.labels.exploit import ExPLoit, _Matching
 from privkit.attacks.labels.gradient_matching import GradientMatching
-from privkit.attacks.labels.model_completion import ModelCompletion
+from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
 from privkit.attacks.labels.release_clustering import ReleaseClustering, distances
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from tests.attacks.sessions import Killed, Session
@@ -82,6 +82,51 @@ def test_planted_labels_are_named_and_noise_tells_none(attack: LabelAttack) -> N
     assert 0.15 < shares[1] < 0.37
 
 
+def test_exploits_objective_against_its_formula() -> None:
+    """The gradient of a record's own cross-entropy comes from autograd here, and is written out there."""
+    draws = Generator().manual_seed(0)
+    released, received, first = (torch.randn(7, width, generator=draws) for width in (5, 5, 3))
+    shares = torch.tensor([0.5, 0.3, 0.2])
+    spec = ExPLoit(hidden=6, accuracy=0.7, prior=2.0, entropy=0.4)
+    training = _Matching(spec, released, received, first, shares, draws)
+    with torch.no_grad():
+        training.scale.fill_(0.3)
+    rows = torch.tensor([6, 0, 3])
+    given = ((released - released.mean(0)) / released.std())[rows].requires_grad_()
+    logits, surrogate = training.outer(training.inner(given).tanh()), first[rows].softmax(1)
+    each = nn.functional.cross_entropy(logits, surrogate, reduction="none")
+    (sent,) = torch.autograd.grad(each.sum(), given, retain_graph=True)
+    far = (np.exp(0.3) * sent - received[rows] / received.norm(dim=1).mean()).norm(dim=1).mean()
+    uneven = nn.functional.kl_div(surrogate.mean(0).log(), shares, reduction="sum")
+    unsure = torch.distributions.Categorical(probs=surrogate).entropy().mean()
+    expected = far + 0.7 * each.mean() / np.log(3) + 2.0 * uneven + 0.4 * unsure
+    objective, distance = training.losses(rows)
+    assert distance.item() == pytest.approx(far.item(), rel=1e-5)
+    assert objective.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_completion_learns_from_the_known_labels_and_from_guesses_at_the_others() -> None:
+    observation, labels = world()
+    assert observation.lower is not None
+    assert observation.auxiliary is not None
+    seeds = torch.tensor([3, 8, 11, 40, 41, 77])
+    known, spec = (seeds, labels[seeds]), ModelCompletion(temperature=0.5)
+    training = _Completion(spec, observation.lower, observation.auxiliary, known, LABELS, Generator())
+    assert training.others.tolist() == [row for row in range(len(labels)) if row not in seeds.tolist()]
+    training.model.eval()
+    of, rows, pairs = torch.tensor([5, 0]), torch.tensor([100, 2, 9]), torch.tensor([4, 2, 0, 3, 1])
+    smashed = observation.lower(observation.auxiliary[torch.cat([seeds[of], rows])])
+    guesses = (training.model.head(smashed[2:]) / 0.5).softmax(1)  # log p over the temperature, normalized again
+    targets = torch.cat([torch.eye(LABELS)[labels[seeds[of]]], guesses])
+    logits = training.model.head(0.8 * smashed + 0.2 * smashed[pairs])
+    wanted = 0.8 * targets + 0.2 * targets[pairs]
+    right = nn.functional.cross_entropy(logits[:2], wanted[:2])
+    apart = (logits[2:].softmax(1) - wanted[2:]).square().mean()
+    for weight in (0.0, 3.0):
+        expected = right + weight * apart
+        assert training.loss(of, rows, pairs, 0.8, weight).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_exploit_is_better_than_its_start_and_needs_no_weights_of_the_server() -> None:
     """The server with its own weights is exact: an attack that learns a stand-in for it comes near."""
     observation, labels = world(seed=2)
@@ -95,10 +140,11 @@ def test_exploit_is_better_than_its_start_and_needs_no_weights_of_the_server() -
 @pytest.mark.parametrize(
     "attack", [ExPLoit(epochs=4), ModelCompletion(epochs=2), ModelCompletion(epochs=2, tune="all")]
 )
-def test_the_same_again_and_after_a_kill(attack: LabelAttack) -> None:
+def test_the_same_again_and_after_a_kill(attack: ExPLoit | ModelCompletion) -> None:
+    """The kill comes before the last epoch, when surrogate labels have learned, too."""
     observation, _ = world()
     straight = attack.run(observation, Generator().manual_seed(1))
-    killed = Session(dies_after=1)
+    killed = Session(dies_after=attack.epochs - 1)
     with pytest.raises(Killed):
         attack.run(observation, Generator().manual_seed(1), killed)
     resumed = attack.run(observation, Generator().manual_seed(1), Session(state=killed.state))

@@ -189,7 +189,7 @@ def test_few_own_images_are_too_few_for_the_network_of_whole_messages(monkeypatc
 
 
 @pytest.mark.slow(but=1)
-@pytest.mark.parametrize("dies_after", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dies_after", [5, 1, 2, 3, 4])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of each network, and one view solved: nothing is done again."""
     views, _, knowledge = scene(keep=0.4)

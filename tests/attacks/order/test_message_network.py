@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.assign import by_capacity
+from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.fit import fit
 from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.piece_network import MemberNetwork, own_prior
@@ -88,6 +88,25 @@ def test_each_round_is_a_law_of_images_and_messages_do_not_meet() -> None:
     torch.testing.assert_close(together.exp().sum(-1), torch.ones(3, 3, B * T))
     for number, message in enumerate(pieces):
         torch.testing.assert_close(network(message, prior), together[:, number], atol=1e-4, rtol=1e-4)
+
+
+def test_a_round_against_its_formula() -> None:
+    """A token is drawn to an image by all tokens but itself, as much as each is likely to be of that image."""
+    with seeded(torch.device("cpu"), 0):
+        network = MessageNetwork(3, 4)
+    with torch.no_grad():
+        network.signs.copy_(torch.tensor([1.0, -0.5, 2.0, 0.3]))
+        network.trust.fill_(0.7)
+    pieces, prior = torch.randn(2, 2, 3, generator=Generator().manual_seed(0)), torch.tensor([[0.5, -1.0], [0.0, 0.2]])
+    tokens = pieces.flatten(0, 1)
+    embedded = network.linear(tokens) + network.curved(tokens)
+    chances = prior[[0, 0, 1, 1]].softmax(1)
+    scores = prior[[0, 0, 1, 1]].clone()
+    for token in range(4):
+        for other in {0, 1, 2, 3} - {token}:
+            attraction = (network.signs * embedded[token] * embedded[other]).sum() / 4**0.5
+            scores[token] += 0.7 * attraction * chances[other]
+    torch.testing.assert_close(network(pieces, prior)[0], sinkhorn(scores.T, 1, 2).T)
 
 
 def test_rows_and_tokens_may_be_given_in_any_order() -> None:

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.inversion.sara import Sara
+from privkit.attacks.inversion import sara
+from privkit.attacks.inversion.sara import _COMPLETION_WEIGHT, Sara, completion_loss
 from privkit.attacks.order.drag_reorder import DragReorder
-from privkit.attacks.order.position_predictor import reordered
-from privkit.attacks.patches import patchify
+from privkit.attacks.order.own_tokens import OwnTokens
+from privkit.attacks.order.piece_solver import TokenDecoder, put
+from privkit.attacks.order.position_predictor import Predicted, reordered
+from privkit.attacks.patches import Geometry, patchify, unpatchify
 from privkit.attacks.scores.order import direct_accuracy
 from tests.attacks.sessions import Killed, Session
 
@@ -73,6 +76,42 @@ def test_sara_completes_missing_tokens_in_the_places_that_are_left() -> None:
     flat = (VICTIMS.mean() - VICTIMS).square().mean()
     assert (found.images - VICTIMS).square().mean() < 0.4 * flat
     assert patchify(found.images - VICTIMS, 4)[:, 3:6].abs().mean() < 0.25  # black would be 0.5 away
+
+
+class Shown(nn.Module):
+    """In place of Sara's networks: cells that are absent are white, the others black."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        super().__init__()
+
+    def forward(self, tokens: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
+        cells = absent.float().unsqueeze(2).expand(-1, -1, 16)
+        return tokens + 1, unpatchify(cells, 4, SHAPE)
+
+
+def test_sara_is_told_which_tokens_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sara, "Completion", Shown)
+    tokens = patchify(VICTIMS, 4)
+    tokens[:, 3:6] = 0
+    observation, _ = seen(tokens)
+    found = Sara(predictor_epochs=0, epochs=0).run(observation, Generator())
+    placed = put(observation.views[0].smashed, guess(found), BATCH)
+    assert torch.equal(patchify(found.images, 4)[:, :, 0] == 1, (placed == 0).all(2))
+
+
+def test_completion_is_judged_by_images_and_by_what_was_masked() -> None:
+    """`Shown` completes each token with an error of 1 in all numbers of one row, and of 3 in those of the other."""
+    own = OwnTokens(tokens=patchify(OWN[:2], 4), patches=patchify(OWN[:2], 4), keep=1.0, in_order=False)
+    decoder = TokenDecoder.fitted(own.tokens, own.patches, Geometry.of(own.tokens, SHAPE))
+    learned = Predicted(own=own, decoder=decoder, predictor=nn.Identity())
+    absent = torch.zeros(2, T, dtype=torch.bool)
+    absent[0, :4] = absent[1, 0] = True
+    predicted = own.tokens.clone()
+    predicted[1] += 2 * decoder.scale
+    shown: Any = Shown(decoder.geometry)
+    loss = completion_loss(shown, learned, predicted, torch.arange(2), absent)
+    drawn = (OWN[:2] - shown(own.tokens, absent)[1]).square().mean()
+    torch.testing.assert_close(loss, drawn + _COMPLETION_WEIGHT * (4 * 1 + 1 * 9) / 5)
 
 
 def test_the_order_is_scipys_assignment_of_log_probabilities() -> None:
