@@ -17,6 +17,9 @@ from privkit.defenses.none import Unchanged
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
 
+_NORMALIZES_TRANSPOSED = torch.__version__ >= "2.15"
+"""Older torch has no GroupNorm of transposed maps in vmap, and its backward pass ends the process for frozen ones."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Adversarial(Unchanged):
@@ -118,6 +121,8 @@ class SimulatedAttacker(nn.Module):
             pixels: Tensor = self.layers(smashed.flatten(1)).unflatten(1, self.image_shape)
             return pixels
         maps = smashed.transpose(1, 2).unflatten(2, self.grid) if smashed.ndim == 3 else smashed
+        if not _NORMALIZES_TRANSPOSED:
+            maps = maps.contiguous()
         images = pixel_shuffle(self.layers(maps), self.scale)
         size = self.image_shape[1:]
         return images if images.shape[-2:] == size else interpolate(images, size, mode="bilinear")

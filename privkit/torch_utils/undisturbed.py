@@ -33,6 +33,11 @@ def _set_hooks(before: dict[str, dict[int, Any]]) -> None:
         table.update(hooks)
 
 
+def _device() -> torch.device:
+    """The default device, by a tensor: older torch raises once it was set back to none."""
+    return torch.empty(0).device
+
+
 def _set_device(before: torch.device) -> None:
     torch.set_default_device(None if before == torch.device("cpu") else before)
 
@@ -85,7 +90,7 @@ def _set_timer(before: tuple[float, float]) -> None:
 
 
 _SETTINGS: tuple[_Setting, ...] = (
-    (torch.get_default_device, _set_device),  # first: with another one, the others would make tensors there
+    (_device, _set_device),  # first: with another one, the others would make tensors there
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_grad_enabled, lambda on: torch.set_grad_enabled(on)),
     (torch.is_anomaly_enabled, lambda on: torch.autograd.set_detect_anomaly(on)),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.integrate import trapezoid
 from scipy.special import roots_jacobi
 from scipy.stats import beta, betabinom, norm
 
@@ -80,7 +81,7 @@ def test_sampling_k_of_n_is_the_hockey_stick_of_the_mixture(
     rate = chosen / clients
     x = np.linspace(-12, mu + 12, 40_001)
     one, other = norm.pdf(x), (1 - rate) * norm.pdf(x) + rate * norm.pdf(x - mu)
-    both = [np.trapezoid(np.maximum(p - exp(epsilon) * q, 0), x) for p, q in ((other, one), (one, other))]
+    both = [trapezoid(np.maximum(p - exp(epsilon) * q, 0), x) for p, q in ((other, one), (one, other))]
     mechanism = one_release(mu, participation=WithoutReplacement(chosen=chosen, clients=clients))
     found = answer.delta(mechanism, epsilon).delta
     assert found == pytest.approx(max(both), rel=1e-5, abs=1e-9)

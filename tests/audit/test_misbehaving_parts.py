@@ -140,7 +140,7 @@ def read(name: str) -> Any:
     """What one of `SHARED` sets."""
     reads: dict[str, Callable[[], Any]] = {
         "type": torch.get_default_dtype,
-        "device": lambda: torch.get_default_device(),
+        "device": lambda: torch.empty(0).device,
         "gradient": torch.is_grad_enabled,
         "threads": torch.get_num_threads,
         "deterministic": torch.are_deterministic_algorithms_enabled,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from privkit.early import check, constant, own_table
-from privkit.registry import load
+from privkit.parts.registry import load
+from privkit.settings.early import check, constant, own_table
 
 AUDIT = [
     *("--defense=batch_shufle", "--defense=none+batch_shufle", "--defense=batch_shuffle:kep=1", "--defense=@server"),

@@ -19,7 +19,7 @@ def chromium(*arguments: str, profile: Path) -> str:
     assert CHROMIUM is not None
     offline = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
     command = (CHROMIUM, *QUIET, *offline, f"--user-data-dir={profile}", *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)  # ends a browser that hangs, no claim
     assert done.returncode == 0, done.stderr
     return done.stdout
 

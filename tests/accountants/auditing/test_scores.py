@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import trapezoid
 from scipy.stats import binom, binomtest
 
 from privkit.accountants.auditing import many_runs, one_run, rates
@@ -65,7 +66,7 @@ def test_convex_hull_by_all_chords(members: list[int], others: list[int]) -> Non
         )
 
     nodes = np.arange(len(others) + 1) / len(others)
-    expected = float(np.trapezoid([best(float(x)) for x in nodes], nodes))
+    expected = float(trapezoid([best(float(x)) for x in nodes], nodes))
     found = rates.auroc(members, others, convex_hull=True)
     assert found == pytest.approx(expected, abs=1e-9)
     assert found >= max(0.5, rates.auroc(members, others)) - 1e-12
