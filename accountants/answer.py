@@ -140,7 +140,7 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     e = validate.real("epsilon", epsilon, least=0)
     best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(compiled.steps(mechanism), tight=tight)])
     value, lower = exp(min(least.value, 0.0)), e if best.exact and mechanism.attained else None
-    if value == 0 and mechanism.noise.law == "gaussian":  # no Gaussian has δ = 0: it is too small for a float
+    if value == 0 and not mechanism.noise.distribution.pure:  # δ > 0 is too small for a float
         value, lower = _SMALLEST, None
     return _certificate(mechanism, best, least, e, value, lower)
 

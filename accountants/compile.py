@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from math import ceil
@@ -21,6 +21,7 @@ from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.secret_places import SecretPlaces, ToldPlaces
 from privkit.accountants.bounds.step import Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.noise_laws import LawName
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, PatchBall
@@ -42,10 +43,12 @@ def steps(mechanism: SplitMechanism) -> Steps:
 
 def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
     """What one round releases, and in how many rounds; several answers or epochs count as they compose."""
-    rounds, noise, sampling = mechanism.composed_rounds, mechanism.noise, mechanism.sampling
-    if isinstance(answered := mechanism.smashed, Categories):
-        one = RandomizedAnswer(noise=noise.smashed, classes=answered.classes)
-        return one, answered.answers * mechanism.rounds * mechanism.releases
+    return RELEASES[mechanism.noise.law](mechanism)
+
+
+def _gaussian(mechanism: SplitMechanism) -> tuple[Step, int]:
+    """Gaussian noise: the only law with secret places and public mixtures of shifts."""
+    rounds, sampling = mechanism.composed_rounds, mechanism.sampling
     if isinstance(part := mechanism.participation, RandomAllocation):
         mu = _constant(mechanism)
         places = SecretPlaces(chosen=part.participations, places=part.epoch_rounds, mu=mu)
@@ -55,16 +58,36 @@ def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
         if mechanism.relation == "add_or_remove_one":
             return SecretPlaces(chosen=mask.kept, places=mask.patches, mu=mu, masked=True), rounds
         return ToldPlaces(chosen=mask.kept, mu=mu), rounds
-    if noise.law == "laplace":
-        worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
-        single = bool(laplace_shift(mechanism)[1])
-        return LaplaceRelease(parts=laplace_parts(mechanism), rate=sampling.rate, single=single, worst=worst), rounds
     law = mechanism.shift()
     if law.constant is None:
         return PublicMixture(law=law, rate=sampling.rate), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate
     return GaussianRelease(mu=law.constant, sampling=kind if rate < 1 else "every_round", rate=rate), rounds
+
+
+def _laplace(mechanism: SplitMechanism) -> tuple[Step, int]:
+    """Laplace noise: independent variables that are at least as bad as one round's releases."""
+    worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
+    parts, single = laplace_parts(mechanism), bool(laplace_shift(mechanism)[1])
+    one = LaplaceRelease(parts=parts, rate=mechanism.sampling.rate, single=single, worst=worst)
+    return one, mechanism.composed_rounds
+
+
+def _response(mechanism: SplitMechanism) -> tuple[Step, int]:
+    """Randomized response: every answer of every release."""
+    answered = mechanism.smashed
+    assert isinstance(answered, Categories)
+    one = RandomizedAnswer(noise=mechanism.noise.smashed, classes=answered.classes)
+    return one, answered.answers * mechanism.rounds * mechanism.releases
+
+
+RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {
+    "gaussian": _gaussian,
+    "laplace": _laplace,
+    "randomized_response": _response,
+}
+"""Law of the noise -> the step of one round, and how many of it a run has."""
 
 
 def updates(mechanism: SplitMechanism) -> Steps:

@@ -11,9 +11,20 @@ from privkit.accountants import validate
 from privkit.accountants.columns import BY_NAME, DEFAULTS
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
-from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
+from privkit.accountants.spec.sensitivity import (
+    Ball,
+    BoxLabels,
+    Categories,
+    Clamp,
+    ClipSet,
+    Known,
+    Norm,
+    OneHot,
+    PatchBall,
+)
 from privkit.accountants.spelling import translated
 from privkit.accountants.table_files import load as load  # a part of this module's interface
 
@@ -67,20 +78,21 @@ def _mechanism(given: Mapping[str, Any]) -> SplitMechanism:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
     values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
     get = values.__getitem__
-    response = get("mechanism") == "randomized_response"
-    for name in ("mechanism",) if response else ("mechanism", "sigma"):
+    kind = get("mechanism")
+    named: LawName = kind if kind in NOISE_LAWS else "gaussian"
+    law = NOISE_LAWS[named]
+    for name in ("mechanism",) if law.answers else ("mechanism", "sigma"):
         if get(name) is None:
             raise ValueError(f"{name} is empty; it must be {BY_NAME[name].what.removeprefix('required: ')}")
-    kind = get("mechanism")
     if unused := [name for name in _foreign(kind) if name in given]:
         raise ValueError(f"{unused[0]} means nothing for mechanism = {kind}: leave it empty")
     labels = _labels(get)
     sigma_labels = get("sigma_labels") if get("sigma_labels") is not None else get("sigma")
     return SplitMechanism(
-        smashed=_categories(get) if response else _clip(get, "l1" if kind == "laplace" else "l2"),
+        smashed=_categories(get) if law.answers else _clip(get, law.norm),
         noise=Noise(
-            law=kind if kind in ("laplace", "randomized_response") else "gaussian",
-            smashed=_needed(get, "noise_parameter", "randomized_response") if response else get("sigma"),
+            law=named,
+            smashed=_needed(get, "noise_parameter", kind) if law.answers else get("sigma"),
             labels=sigma_labels if labels else None,
             site=get("noise_site"),
         ),
@@ -123,7 +135,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             yield replace(refused, error=f"{refused.where}: {error}")
 
 
-def _clip(get: Callable[[str], Any], norm: str) -> ClipSet:
+def _clip(get: Callable[[str], Any], norm: Norm) -> ClipSet:
     """The clip set that the row names; exactly one of four ways."""
     ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]
     if len(ways) > 1:
@@ -134,7 +146,7 @@ def _clip(get: Callable[[str], Any], norm: str) -> ClipSet:
             f"{empty} is empty; a clamp needs dimensions and clip_high (or give clip_norm, clip_patch or sensitivity)"
         )
     if ways == ["sensitivity"]:
-        return Known(value=get("sensitivity"), relation=get("relation"), norm="l1" if norm == "l1" else "l2")
+        return Known(value=get("sensitivity"), relation=get("relation"), norm=norm)
     if ways == ["clip_norm"]:
         return Ball(radius=get("clip_norm"))
     if ways == ["clip_patch"]:
@@ -149,7 +161,7 @@ def _categories(get: Callable[[str], Any]) -> Categories:
 
 def _foreign(kind: str) -> tuple[str, ...]:
     """Columns that another mechanism would read, so that a value there is a misunderstanding."""
-    if kind == "randomized_response":
+    if kind in NOISE_LAWS and NOISE_LAWS[kind].answers:
         return ("sigma", "sigma_labels", "sensitivity", "clip_high", "clip_norm", "clip_patch")
     return ("noise_parameter",) if kind == "hidden_mask" else ("noise_parameter", "kept")
 

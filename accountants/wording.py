@@ -102,12 +102,11 @@ def _sentences(mechanism: SplitMechanism) -> list[str]:
         said.append("labels stay with the client; nothing that reveals them is released")
     else:
         said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
-    unit = "standard deviation" if noise.law == "gaussian" else "scale"
     where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         where = "by the client"
     said.append(
-        f"{noise.law} noise of {unit} {noise.smashed:g}"
+        f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
         + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
         + f" is added {where}, fresh and independent in every coordinate and release"
     )
@@ -148,7 +147,7 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
         )
     if isinstance(ratio, DirichletRatio | DirichletCounts) and not ratio.published:
         said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
-    if mechanism.seated and mechanism.noise.law == "gaussian":
+    if mechanism.seated and mechanism.noise.distribution.attained(mechanism):
         said.append(
             "the drawn clients take seats uniformly at random, anew in every round and once for all its releases; a "
             "ratio belongs to a seat, and the mean over the seats is charged"

@@ -277,7 +277,7 @@ def _outside(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechani
     if float(over.abs().max()) <= 1e-4 * float(inside.abs().max()):
         return ""
     along = float((over * (one.released - inside).double()).sum())
-    chance = sqrt(float((over * scale).square().sum()) * (2 if mechanism.noise.law == "laplace" else 1))
+    chance = sqrt(float((over * scale).square().sum()) * mechanism.noise.distribution.variance_factor)
     if along < max(0.5 * reach, float(norm.isf(LEVEL / 4)) * chance):
         return ""
     return f"a {mechanism.smashed.kind}, but releases follow lower(truth) out of it, by up to {over.abs().max():.3g}"
@@ -413,6 +413,6 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
     >>> variance_of(None)
     0.0
     """
-    if mechanism is None or mechanism.noise.law == "randomized_response":
+    if mechanism is None:
         return 0.0
-    return (2 if mechanism.noise.law == "laplace" else 1) * mechanism.noise.smashed * mechanism.noise.smashed
+    return mechanism.noise.distribution.variance_factor * mechanism.noise.smashed * mechanism.noise.smashed
