@@ -20,6 +20,7 @@ from privkit.accountants import ledger_cost, validate
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
+from privkit.accountants.search import narrowed
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
@@ -321,7 +322,7 @@ class Ledger:
             return
         spent = self.epsilon(budget.delta).epsilon
         step = one.charged_together
-        left = step * _largest(rounds // step - 1, lambda fewer: after(step * fewer) <= budget.epsilon)
+        left = step * narrowed(lambda fewer: after(step * fewer) <= budget.epsilon, 0, rounds // step)[0]
         raise BudgetSpent(
             f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
             f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "
@@ -359,12 +360,3 @@ def _parsed(line: str) -> tuple[SplitMechanism, int]:
 def _plain(number: Any) -> int | float:
     """Numbers of other libraries, as JSON has them."""
     return int(number) if isinstance(number, Integral) else float(number)
-
-
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Largest number of rounds up to `most` that fits, by bisection; 0 where none does."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -12,6 +12,7 @@ from scipy.special import bdtr, bdtrc
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.score_cuts import Cuts, halved, lower, scores
+from privkit.accountants.search import narrowed, widened
 from privkit.shared.array import Array
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -177,14 +178,8 @@ def _largest(trials: list[_Trial], canaries: int, delta: float, error: float) ->
             continue
         # Where 2mδ > 1, the p-value need not increase with ε. Its smaller form, with P[F = i] summing to at most 1,
         # does, so whatever is rejected lies below a valid bound.
-        low, high = best, max(1.0, 2 * best)
-        while rejected(high):
-            low, high = high, 2 * high
-        while high - low > 1e-13 * high:
-            middle = (low + high) / 2
-            if middle in (low, high):
-                break
-            low, high = (middle, high) if rejected(middle) else (low, middle)
+        low, high = widened(rejected, best, max(1.0, 2 * best))
+        low, _ = narrowed(rejected, low, high, near=lambda a, b: b - a <= 1e-13 * b)
         if low > best:
             best, winner = low, trial
     return best, winner

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLarge, Parts, dot, moments
+from privkit.accountants.search import narrowed
 from privkit.shared.array import Array
 
 _UNSEEN = 4e-261
@@ -78,10 +79,7 @@ class ComposedLosses:
         low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
         if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
             return None if too_large(max(self.top, high) * self.interval) else self.top
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if too_large(middle * self.interval) else (low, middle)
-        return high
+        return narrowed(lambda node: too_large(node * self.interval), low, high)[1]
 
     def epsilon(self, target: float) -> float:
         """Smallest ε ≥ 0 whose upper bound on δ is at most the target; solved inside the last cell."""

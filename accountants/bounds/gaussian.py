@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf, erfcx, log_ndtr, ndtr
 
+from privkit.accountants.search import narrowed, widened
 from privkit.shared.array import Array
 
 
@@ -149,15 +150,11 @@ def mu_for(epsilon_: float, delta_: float) -> float:
     e, target = float(_checked("epsilon", epsilon_)), float(delta_)
     if not 0 < target < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
-    low, high = 0.0, 1.0
-    while log_delta(e, high) < np.log(target):
-        low, high = high, 2 * high
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if log_delta(e, middle) < np.log(target) else (low, middle)
-    return low
+
+    def private(mu: float) -> bool:
+        return bool(log_delta(e, mu) < np.log(target))
+
+    return narrowed(private, *widened(private, 0.0, 1.0))[0]
 
 
 def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
