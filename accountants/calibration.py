@@ -88,7 +88,7 @@ def calibrate(
         return answer.epsilon(candidate, at, tight=tight)
 
     target = Target(name="epsilon", value=value, cost=lambda one: certified(one).epsilon, certified=certified)
-    return _reached(mechanism, parameter, target, tight)
+    return _calibrated(mechanism, parameter, target, tight)
 
 
 def calibrate_advantage(
@@ -127,7 +127,7 @@ def calibrate_advantage(
         return 1.0 if found is None else found
 
     target = Target(name="advantage", value=value, cost=cost, certified=certified)
-    return _reached(mechanism, parameter, target, tight)
+    return _calibrated(mechanism, parameter, target, tight)
 
 
 def calibrate_rates(
@@ -175,10 +175,10 @@ def calibrate_rates(
         cost=lambda candidate: float(region(candidate, tight=tight).true_positives(false)),
         certified=lambda candidate: answer.delta(candidate, 0.0, tight=tight),
     )
-    return _reached(mechanism, parameter, target, tight)
+    return _calibrated(mechanism, parameter, target, tight)
 
 
-def _reached(mechanism: SplitMechanism, parameter: Parameter, target: Target, tight: bool) -> Calibrated:
+def _calibrated(mechanism: SplitMechanism, parameter: Parameter, target: Target, tight: bool) -> Calibrated:
     """Search for a parameter that reaches a target."""
     validate.choice("parameter", parameter, ("sigma", "rounds", "group"))
     search = {"sigma": _sigma, "rounds": _rounds, "group": _group}[parameter]

@@ -46,11 +46,11 @@ def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
     return RELEASES[mechanism.noise.law](mechanism)
 
 
-def _gaussian(mechanism: SplitMechanism) -> tuple[Step, int]:
+def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     """Gaussian noise: the only law with secret places and public mixtures of shifts."""
     rounds, sampling = mechanism.composed_rounds, mechanism.sampling
     if isinstance(part := mechanism.participation, RandomAllocation):
-        mu = _constant(mechanism)
+        mu = _unmixed_shift(mechanism)
         places = SecretPlaces(chosen=part.participations, places=part.epoch_rounds, mu=mu)
         return places, mechanism.rounds // part.epoch_rounds
     if isinstance(mask := mechanism.mixing, HiddenMask):
@@ -66,7 +66,7 @@ def _gaussian(mechanism: SplitMechanism) -> tuple[Step, int]:
     return GaussianRelease(mu=law.constant, sampling=kind if rate < 1 else "every_round", rate=rate), rounds
 
 
-def _laplace(mechanism: SplitMechanism) -> tuple[Step, int]:
+def _laplace_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     """Laplace noise: independent variables that are at least as bad as one round's releases."""
     worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
     parts, single = laplace_parts(mechanism), bool(laplace_shift(mechanism)[1])
@@ -74,7 +74,7 @@ def _laplace(mechanism: SplitMechanism) -> tuple[Step, int]:
     return one, mechanism.composed_rounds
 
 
-def _response(mechanism: SplitMechanism) -> tuple[Step, int]:
+def _response_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     """Randomized response: every answer of every release."""
     answered = mechanism.smashed
     assert isinstance(answered, Categories)
@@ -83,9 +83,9 @@ def _response(mechanism: SplitMechanism) -> tuple[Step, int]:
 
 
 RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {
-    "gaussian": _gaussian,
-    "laplace": _laplace,
-    "randomized_response": _response,
+    "gaussian": _gaussian_step,
+    "laplace": _laplace_step,
+    "randomized_response": _response_step,
 }
 """Law of the noise -> the step of one round, and how many of it a run has."""
 
@@ -93,10 +93,10 @@ RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {
 def updates(mechanism: SplitMechanism) -> Steps:
     """The noisy updates of the lower model; empty if there are none."""
     lower = mechanism.lower_model
-    return [private_updates(lower)] if isinstance(lower, PrivateUpdates) else []
+    return [update_step(lower)] if isinstance(lower, PrivateUpdates) else []
 
 
-def private_updates(updates: PrivateUpdates) -> tuple[Step, int]:
+def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
     """One noisy update, and how many there are; its neighbors need not be the worst of the releases, too."""
     kind: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
     one = GaussianRelease(mu=1 / updates.noise_multiplier, sampling=kind, rate=updates.rate, worst=False)
@@ -144,7 +144,7 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
     return [cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name)) for module, name in wanted]
 
 
-def _constant(mechanism: SplitMechanism) -> float:
+def _unmixed_shift(mechanism: SplitMechanism) -> float:
     """μ of a release that is not mixed."""
     mu = mechanism.shift().constant
     assert mu is not None

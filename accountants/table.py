@@ -69,10 +69,10 @@ def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
     """
-    return _mechanism(translated(cells))
+    return _mechanism_of_row(translated(cells))
 
 
-def _mechanism(given: Mapping[str, Any]) -> SplitMechanism:
+def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
     """The mechanism of a row that has privkit's own names."""
     if "variance" in given:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
@@ -86,7 +86,7 @@ def _mechanism(given: Mapping[str, Any]) -> SplitMechanism:
             raise ValueError(f"{name} is empty; it must be {BY_NAME[name].what.removeprefix('required: ')}")
     if unused := [name for name in _foreign(kind) if name in given]:
         raise ValueError(f"{unused[0]} means nothing for mechanism = {kind}: leave it empty")
-    labels = _labels(get)
+    labels = _label_set(get)
     sigma_labels = get("sigma_labels") if get("sigma_labels") is not None else get("sigma")
     return SplitMechanism(
         smashed=_categories(get) if law.answers else _clip(get, law.norm),
@@ -100,8 +100,8 @@ def _mechanism(given: Mapping[str, Any]) -> SplitMechanism:
         relation=get("relation"),
         unit=get("unit"),
         labels=labels,
-        mixing=_mixing(get),
-        participation=_participation(get),
+        mixing=_mixing_of_row(get),
+        participation=_participation_of_row(get),
         rounds=get("rounds"),
         releases=get("releases"),
     )
@@ -122,7 +122,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
         called = str(name) if name else f"row {number}"
         try:
             row = translated(cells)
-            mechanism = _mechanism(row)  # first: a mistyped mechanism matters more than a missing δ
+            mechanism = _mechanism_of_row(row)  # first: a mistyped mechanism matters more than a missing δ
             given = row.get("delta")
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
@@ -166,14 +166,14 @@ def _foreign(kind: str) -> tuple[str, ...]:
     return ("noise_parameter",) if kind == "hidden_mask" else ("noise_parameter", "kept")
 
 
-def _labels(get: Callable[[str], Any]) -> ClipSet | None:
+def _label_set(get: Callable[[str], Any]) -> ClipSet | None:
     """Where labels lie."""
     if get("labels") == "none":
         return None
     return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=_needed(get, "classes", "labels = box"))
 
 
-def _mixing(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
+def _mixing_of_row(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
     """How a group is mixed, and whether its clients collude."""
     colluding = get("colluding") == "yes"
     if get("mechanism") == "hidden_mask":
@@ -201,7 +201,7 @@ def _ratio(get: Callable[[str], Any]) -> FixedRatio | FixedCounts | DirichletRat
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
-def _participation(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
+def _participation_of_row(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
     """Who takes part."""
     if get("sampling") == "random_allocation":
         epoch = get("rounds") if get("epoch_rounds") is None else get("epoch_rounds")

@@ -99,7 +99,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     )
 
 
-def _gaussian(mechanism: SplitMechanism) -> DpEvent:
+def _gaussian_event(mechanism: SplitMechanism) -> DpEvent:
     """One round with Gaussian noise."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
@@ -121,7 +121,7 @@ def _gaussian(mechanism: SplitMechanism) -> DpEvent:
     return event
 
 
-def _laplace(mechanism: SplitMechanism) -> DpEvent:
+def _laplace_event(mechanism: SplitMechanism) -> DpEvent:
     """One round with Laplace noise."""
     from dp_accounting import LaplaceDpEvent
 
@@ -138,7 +138,10 @@ def _laplace(mechanism: SplitMechanism) -> DpEvent:
     return LaplaceDpEvent(_multiplier(shift))
 
 
-_EVENTS: Mapping[LawName, Callable[[SplitMechanism], DpEvent]] = {"gaussian": _gaussian, "laplace": _laplace}
+_EVENTS: Mapping[LawName, Callable[[SplitMechanism], DpEvent]] = {
+    "gaussian": _gaussian_event,
+    "laplace": _laplace_event,
+}
 """Law of the noise -> the event of one round; randomized response is refused before."""
 
 

@@ -30,7 +30,7 @@ from privkit.accountants.spec.parts import (
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
 from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
-from privkit.accountants.spec.shift import ShiftLaw, one_patch, ratio_law, scaled, shift_law
+from privkit.accountants.spec.shift import ShiftLaw, one_patch, over_noise, ratio_law, shift_law
 from privkit.constraints import Checked, Count
 from privkit.shared.certificate import Relation, Unit
 
@@ -91,7 +91,7 @@ class SplitMechanism(Checked):
         law.check(self)
         check_secrets(self)
         if not law.answers:
-            scaled(self, law.norm)  # refuses what the clip set has no answer for
+            over_noise(self, law.norm)  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
         """Later releases of other records must not carry this record through the lower model (§4e)."""

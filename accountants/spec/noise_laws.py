@@ -87,7 +87,7 @@ class ResponseLaw(GaussianLaw):
             raise ValueError("randomized response covers its answers only: use lower_model='frozen'")
 
 
-NOISE_LAWS: Mapping[LawName, GaussianLaw] = {
+NOISE_LAWS: Mapping[str, GaussianLaw] = {
     "gaussian": GaussianLaw(),
     "laplace": LaplaceLaw(),
     "randomized_response": ResponseLaw(),

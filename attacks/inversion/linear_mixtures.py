@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.inversion.linked_rows import records
+from privkit.attacks.inversion.linked_rows import records_of_rows
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.attacks.patches import as_tokens
 
@@ -41,10 +41,12 @@ class Mixtures:
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
         """
-        seats = torch.stack([_seats(view) for view in same]).flatten(0, 1)  # [E, k], the same for each place in a batch
+        seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(
+            0, 1
+        )  # [E, k], the same for each place in a batch
         batch = len(same[0].smashed) // same[0].messages
         rows = torch.cat([view.smashed for view in same])
-        weights = torch.cat([_weights(view) for view in same]).unflatten(0, (-1, batch))
+        weights = torch.cat([_seat_weights(view) for view in same]).unflatten(0, (-1, batch))
         released = (rows.flatten(1).unsqueeze(1) if weights.shape[3] == 1 else as_tokens(rows)).unflatten(
             0, (-1, batch)
         )
@@ -135,14 +137,14 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
     return typical, NOISES[best], wrong[best] / max(unusual.square().mean().item(), 1e-300)
 
 
-def _seats(view: View) -> Tensor:
+def _clients_of_seats(view: View) -> Tensor:
     """The client on each seat of each message, [M, k]; without groups, each message is a client's own."""
     batch = len(view.smashed) // view.messages
-    held = records(view)[::batch]
+    held = records_of_rows(view)[::batch]
     return torch.where(held >= 0, held // batch, -1)
 
 
-def _weights(view: View) -> Tensor:
+def _seat_weights(view: View) -> Tensor:
     """The weight of each seat of a row in each cell, [N, k, T or 1]."""
     if view.weights is not None:
         return by_cell(view.weights, view.smashed)

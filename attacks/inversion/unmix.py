@@ -15,7 +15,7 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
-from privkit.attacks.inversion.linked_rows import records
+from privkit.attacks.inversion.linked_rows import records_of_rows
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.inversion.secret_ratios import with_ratios
 from privkit.constraints import Checked, Count, Whole
@@ -108,23 +108,25 @@ class Unmix(Checked):
         def asked(images: Tensor, draws: Generator) -> QueryResult:
             answers = [query(images, draws) for _ in range(self.passes)]
             same = told([answer.view for answer in answers])
-            return QueryResult(view=unmixed(same), members=_images(same, answers).unsqueeze(1))
+            return QueryResult(view=unmixed(same), members=_own_images_of(same, answers).unsqueeze(1))
 
         with torch.no_grad():
             views = [unmixed(same) for same in rounds]
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(replace(observation, views=views, query=asked), generator, session)
         decoded = guess.images.split([len(view.smashed) for view in views])
-        images = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(decoded, rounds, strict=True)]
+        images = [
+            part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in zip(decoded, rounds, strict=True)
+        ]
         return replace(guess, images=torch.cat(images))
 
 
-def _images(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
+def _own_images_of(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
     """The own image that each record is, in the order of `records`.
 
     Clients whose ratios were secret are numbered in any order. An image is the record that shares most rows with it.
     """
-    seated = torch.stack([records(view).flatten() for view in same])
+    seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
     count = int(members.max()) + 1
     alone = torch.arange(count, device=members.device)

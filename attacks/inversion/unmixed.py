@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import View
 from privkit.attacks.inversion.linear_mixtures import NOISES, Mixtures
-from privkit.attacks.inversion.linked_rows import records
+from privkit.attacks.inversion.linked_rows import records_of_rows
 from privkit.attacks.inversion.rounds import by_round, labels_of
 
 _DETERMINED = 0.5
@@ -55,14 +55,14 @@ class Unmixed:
         ridge = max(NOISES[0], noise / spread)
         parts = [mixtures.solved(mixtures.typical(), ridge)[0] for mixtures in rounds]
         rows, first = torch.cat(parts), len(parts[0])
-        seats = [records(same[0]).flatten().clamp_min(0) + i * first for i, same in enumerate(together)]
+        seats = [records_of_rows(same[0]).flatten().clamp_min(0) + i * first for i, same in enumerate(together)]
         return cls(
             rows=rows,
             seats=torch.cat(seats),
             rounds=rounds,
             noise=noise**0.5,
             ridge=ridge,
-            labels=_labels(together),
+            labels=_labels_of_records(together),
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
@@ -85,13 +85,13 @@ class Unmixed:
         return own.solved(own.typical(), self.ridge)[0]
 
 
-def _labels(rounds: Sequence[Sequence[View]]) -> Tensor | None:
+def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
     """The label of each record; a label is mixed by the mean weight of its record's cells."""
     if rounds[0][0].mixed == 1:
         return labels_of([same[0] for same in rounds])
     solved = []
     for same in rounds:
-        sums = [_of_labels(view) for view in same]
+        sums = [_label_view(view) for view in same]
         if None in sums:
             return None
         mixtures = Mixtures.of([view for view in sums if view is not None])
@@ -102,7 +102,7 @@ def _labels(rounds: Sequence[Sequence[View]]) -> Tensor | None:
     return torch.cat(solved)
 
 
-def _of_labels(view: View) -> View | None:
+def _label_view(view: View) -> View | None:
     """The view with its mixed labels as what was released."""
     if view.labels is None or view.weights is None or not view.labels.is_floating_point():
         return None

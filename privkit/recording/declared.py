@@ -16,7 +16,7 @@ from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import WithoutReplacement
 from privkit.accountants.spec.secrets import RandomAllocation
 from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.defenses.noise import simplex
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
 from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
@@ -374,7 +374,7 @@ def _scale(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) 
     if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:
         return scale.expand(released.shape)
     ones = torch.ones(len(released) * weights.shape[1], *released.shape[1:])
-    return scale * mix(ones, weights.shape[1], weights.square()).sqrt()
+    return scale * mixed_release(ones, weights.shape[1], weights.square()).sqrt()
 
 
 def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

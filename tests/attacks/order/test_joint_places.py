@@ -76,7 +76,7 @@ def test_own_images_are_drawn_better_by_a_network_that_learned() -> None:
     for epochs in (0, 4):
         attack = Jigsaw(epochs=epochs, kicks=0)
         solver, _ = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
-        errors.append(jigsaw._error(pixels(own), pixels(own), solver))
+        errors.append(jigsaw._solver_error(pixels(own), pixels(own), solver))
     assert errors[1] < 0.8 * errors[0]
 
 

@@ -16,8 +16,8 @@ from privkit.attacks.order.piece_training import (
     dealt_out,
     member_losses,
     member_steps,
-    message_losses,
     message_steps,
+    shuffled_losses,
 )
 from privkit.attacks.order.token_owners import assign_members
 from privkit.torch_utils.seeded import seeded
@@ -48,7 +48,7 @@ def trained(message: bool) -> MessageNetwork | MemberNetwork:
     with seeded(torch.device("cpu"), 0):
         network = MessageNetwork(24, 32) if message else MemberNetwork(24, 32)
     if isinstance(network, MessageNetwork):
-        losses = partial(message_losses, network, own.__getitem__, IMAGES, (B, T), KEEP, draws)
+        losses = partial(shuffled_losses, network, own.__getitem__, IMAGES, (B, T), KEEP, draws)
         steps = message_steps(IMAGES, B)
     else:
         losses = partial(member_losses, network, own.__getitem__, IMAGES, B, KEEP, draws)
