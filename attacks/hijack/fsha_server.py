@@ -16,8 +16,8 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penalty
 from privkit.attacks.inversion.known_lower import mixed_release
+from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.linked_rows import check_public
-from privkit.attacks.inversion.unmixed import Unmixed
 from privkit.attacks.patches import class_tokens
 from privkit.torch_utils.seeded import seeded
 

@@ -68,9 +68,8 @@ class NearestRecord(Checked):
         seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, views), strict=True))
         if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
             seen, known, releases, kept = (part.flatten(0, 1) for part in (seen, known, releases, kept))
-            return Reconstruction(
-                images=own.flatten()[_nearest_releases(seen, known, releases, kept)].view(-1, own.shape[1])
-            )
+            nearest = _nearest_releases(seen, known, releases, kept)
+            return Reconstruction(images=own.flatten()[nearest].view(-1, own.shape[1]))
         return Reconstruction(images=own[_nearest_releases(seen, known, releases, kept)])
 
 

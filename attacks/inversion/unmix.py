@@ -115,9 +115,8 @@ class Unmix(Checked):
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(replace(observation, views=views, query=asked), generator, session)
         decoded = guess.images.split([len(view.smashed) for view in views])
-        images = [
-            part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in zip(decoded, rounds, strict=True)
-        ]
+        rows = [records_of_rows(same[0]).flatten().clamp_min(0) for same in rounds]
+        images = [part[which] for part, which in zip(decoded, rows, strict=True)]
         return replace(guess, images=torch.cat(images))
 
 

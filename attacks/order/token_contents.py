@@ -137,9 +137,8 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()
     [[True, False, False, True]]
     """
-    matches = [
-        _sinkhorn_by_table(*pair) for pair in zip(predicted, tokens, strict=True)
-    ]  # a message at a time: K² numbers each
+    # A message at a time: K² numbers each.
+    matches = [_sinkhorn_by_table(*pair) for pair in zip(predicted, tokens, strict=True)]
     return torch.stack([taken for taken, _ in matches]), torch.stack([sure for _, sure in matches])
 
 

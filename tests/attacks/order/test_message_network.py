@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import by_capacity
 from privkit.attacks.fit import fit
-from privkit.attacks.order.message_network import MessageNetwork
+from privkit.attacks.order.message_network import MessageNetwork, assign_members
 from privkit.attacks.order.piece_network import MemberNetwork, own_prior
 from privkit.attacks.order.piece_training import (
     PieceTraining,
@@ -19,7 +19,6 @@ from privkit.attacks.order.piece_training import (
     message_steps,
     shuffled_losses,
 )
-from privkit.attacks.order.token_owners import assign_members
 from privkit.torch_utils.seeded import seeded
 
 IMAGES, B, T, KEEP, EPOCHS = 80, 8, 16, 0.25, 10
