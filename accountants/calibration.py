@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from privkit.accountants import answer, validate
 from privkit.accountants.region import region
-from privkit.accountants.search import narrowed, widened
+from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
@@ -210,7 +210,7 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 
     low, high = 1.0, 1.0
     if misses(1.0):
-        low, high = widened(misses, 1.0, 2.0, most=_LARGEST)
+        low, high = doubled(misses, 1.0, 2.0, most=_LARGEST)
         if high > _LARGEST:
             raise ValueError(f"no noise reaches {target}: something else than the noised releases costs more")
     else:
@@ -233,7 +233,7 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
     def within(times: int) -> bool:
         return target.cost(replace(mechanism, rounds=times * unit)) <= target.value
 
-    low, high = widened(within, 1, 2, most=_LARGEST)
+    low, high = doubled(within, 1, 2, most=_LARGEST)
     if high <= _LARGEST:
         low, _ = narrowed(within, low, high)
     return float(low * unit), replace(mechanism, rounds=low * unit)

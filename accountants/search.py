@@ -11,7 +11,7 @@ _STEPS = 200
 """Halvings at most: enough for two neighboring floats, unless zero is one of them."""
 
 
-def widened(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
+def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
     """An interval at whose lower end the condition holds and at whose upper end it does not, by doubling.
 
     Args:
@@ -20,7 +20,7 @@ def widened(holds: Callable[[Number], bool], low: Number, high: Number, *, most:
         high: > 0, the first value to try.
         most: no larger value is tried; an upper end above it was not.
 
-    >>> widened(lambda value: value <= 5, 0, 1)
+    >>> doubled(lambda value: value <= 5, 0, 1)
     (4, 8)
     """
     while high <= most and holds(high):

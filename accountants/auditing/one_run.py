@@ -12,7 +12,7 @@ from scipy.special import bdtr, bdtrc
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.score_cuts import Cuts, halved, lower, scores
-from privkit.accountants.search import narrowed, widened
+from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -178,7 +178,7 @@ def _largest_epsilon(trials: list[_Trial], canaries: int, delta: float, error: f
             continue
         # Where 2mδ > 1, the p-value need not increase with ε. Its smaller form, with P[F = i] summing to at most 1,
         # does, so whatever is rejected lies below a valid bound.
-        low, high = widened(rejected, best, max(1.0, 2 * best))
+        low, high = doubled(rejected, best, max(1.0, 2 * best))
         low, _ = narrowed(rejected, low, high, near=lambda a, b: b - a <= 1e-13 * b)
         if low > best:
             best, winner = low, trial

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf, erfcx, log_ndtr, ndtr
 
-from privkit.accountants.search import narrowed, widened
+from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 
 
@@ -154,7 +154,7 @@ def mu_for(epsilon_: float, delta_: float) -> float:
     def private(mu: float) -> bool:
         return bool(log_delta(e, mu) < np.log(target))
 
-    return narrowed(private, *widened(private, 0.0, 1.0))[0]
+    return narrowed(private, *doubled(private, 0.0, 1.0))[0]
 
 
 def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
