@@ -120,7 +120,7 @@ def epsilons(
             answered.append((composed, composed.epsilon(delta)))
         best, least = _least(answered)
         lower = least.value if best.exact else next((one.lower for _, one in answered if one.lower is not None), None)
-        yield _certificate(mechanism, best, least, least.value, delta, lower if mechanism.attained else None)
+        yield _certified(mechanism, best, least, least.value, delta, lower if mechanism.attained else None)
 
 
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
@@ -140,9 +140,9 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     e = validate.real("epsilon", epsilon, least=0)
     best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(compiled.steps(mechanism), tight=tight)])
     value, lower = exp(min(least.value, 0.0)), e if best.exact and mechanism.attained else None
-    if value == 0 and mechanism.noise.law == "gaussian":  # no Gaussian has δ = 0: it is too small for a float
+    if value == 0 and not mechanism.noise.distribution.pure:  # δ > 0 is too small for a float
         value, lower = _SMALLEST, None
-    return _certificate(mechanism, best, least, e, value, lower)
+    return _certified(mechanism, best, least, e, value, lower)
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
@@ -177,7 +177,7 @@ def _least(answered: Sequence[tuple[Bound, Limit]]) -> tuple[Bound, Limit]:
     return min(answered, key=lambda one: one[1].value)
 
 
-def _certificate(
+def _certified(
     mechanism: SplitMechanism, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None
 ) -> Certificate:
     """The answer with everything that it rests on."""

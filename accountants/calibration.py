@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from privkit.accountants import answer, validate
 from privkit.accountants.region import region
+from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
@@ -87,7 +88,7 @@ def calibrate(
         return answer.epsilon(candidate, at, tight=tight)
 
     target = Target(name="epsilon", value=value, cost=lambda one: certified(one).epsilon, certified=certified)
-    return _reached(mechanism, parameter, target, tight)
+    return _calibrated(mechanism, parameter, target, tight)
 
 
 def calibrate_advantage(
@@ -126,7 +127,7 @@ def calibrate_advantage(
         return 1.0 if found is None else found
 
     target = Target(name="advantage", value=value, cost=cost, certified=certified)
-    return _reached(mechanism, parameter, target, tight)
+    return _calibrated(mechanism, parameter, target, tight)
 
 
 def calibrate_rates(
@@ -174,10 +175,10 @@ def calibrate_rates(
         cost=lambda candidate: float(region(candidate, tight=tight).true_positives(false)),
         certified=lambda candidate: answer.delta(candidate, 0.0, tight=tight),
     )
-    return _reached(mechanism, parameter, target, tight)
+    return _calibrated(mechanism, parameter, target, tight)
 
 
-def _reached(mechanism: SplitMechanism, parameter: Parameter, target: Target, tight: bool) -> Calibrated:
+def _calibrated(mechanism: SplitMechanism, parameter: Parameter, target: Target, tight: bool) -> Calibrated:
     """Search for a parameter that reaches a target."""
     validate.choice("parameter", parameter, ("sigma", "rounds", "group"))
     search = {"sigma": _sigma, "rounds": _rounds, "group": _group}[parameter]
@@ -192,7 +193,7 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
         ValueError: if the noise is randomized response, which has no scale.
     """
     noise = mechanism.noise
-    if noise.law == "randomized_response":
+    if noise.distribution.answers:
         raise ValueError(
             "randomized response has no sigma: randomized_response.noise_for gives the noise_parameter of one answer"
         )
@@ -202,18 +203,20 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
 
 def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
     """Smallest factor on the noise that reaches the target."""
+    tolerance = _NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4
+
+    def misses(factor: float) -> bool:
+        return target.cost(scaled(mechanism, factor)) > target.value
+
     low, high = 1.0, 1.0
-    if target.cost(scaled(mechanism, 1.0)) > target.value:
-        while target.cost(scaled(mechanism, high)) > target.value:
-            low, high = high, 2 * high
-            if high > _LARGEST:
-                raise ValueError(f"no noise reaches {target}: something else than the noised releases costs more")
+    if misses(1.0):
+        low, high = doubled(misses, 1.0, 2.0, most=_LARGEST)
+        if high > _LARGEST:
+            raise ValueError(f"no noise reaches {target}: something else than the noised releases costs more")
     else:
-        while low > 1 / _LARGEST and target.cost(scaled(mechanism, low)) <= target.value:
+        while low > 1 / _LARGEST and not misses(low):
             low, high = low / 2, low
-    while high / low > 1 + (_NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if target.cost(scaled(mechanism, middle)) > target.value else (low, middle)
+    _, high = narrowed(misses, low, high, near=lambda a, b: b / a <= 1 + tolerance, middle=lambda a, b: (a * b) ** 0.5)
     return mechanism.noise.smashed * high, scaled(mechanism, high)
 
 
@@ -226,14 +229,13 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
         raise ValueError(
             f"{first} already costs {target.name}={one:.4g}, more than the target {target.value:g}: add noise"
         )
-    low, high = 1, 2
-    while high <= _LARGEST and target.cost(replace(mechanism, rounds=high * unit)) <= target.value:
-        low, high = high, 2 * high
-    while high - low > 1 and high <= _LARGEST:
-        middle = (low + high) // 2
-        low, high = (
-            (middle, high) if target.cost(replace(mechanism, rounds=middle * unit)) <= target.value else (low, middle)
-        )
+
+    def within(times: int) -> bool:
+        return target.cost(replace(mechanism, rounds=times * unit)) <= target.value
+
+    low, high = doubled(within, 1, 2, most=_LARGEST)
+    if high <= _LARGEST:
+        low, _ = narrowed(within, low, high)
     return float(low * unit), replace(mechanism, rounds=low * unit)
 
 

@@ -30,7 +30,7 @@ class Column:
     what: str
 
 
-def _number(name: str, value: Any) -> float:
+def _decimal(name: str, value: Any) -> float:
     """A finite number, with a fraction of two numbers such as 16/255 allowed."""
     if isinstance(value, str):
         top, slash, bottom = value.partition("/")
@@ -45,7 +45,7 @@ def _number(name: str, value: Any) -> float:
 
 def _whole(name: str, value: Any) -> int:
     """A whole number; 3.0 and 1e6 are, 3.5 is not."""
-    number = _number(name, value) if isinstance(value, str) else value
+    number = _decimal(name, value) if isinstance(value, str) else value
     if isinstance(number, float) and isfinite(number) and number == int(number):
         number = int(number)
     return validate.whole(name, number, least=0)
@@ -62,12 +62,12 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
     return parsed
 
 
-def _text(name: str, value: Any) -> str:
+def _any_text(name: str, value: Any) -> str:
     """Any text."""
     return str(value)
 
 
-def _list(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
+def _several_numbers(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
     """Values with semicolons or spaces between them, or a JSON list."""
 
     def parsed(name: str, value: Any) -> tuple[Any, ...]:
@@ -80,22 +80,22 @@ def _list(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, .
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column(name="name", parse=_text, what="any text; names the row in the answer"),
+    Column(name="name", parse=_any_text, what="any text; names the row in the answer"),
     Column(name="mechanism", parse=_word(*MECHANISMS), what=f"required: {', '.join(MECHANISMS)}"),
     Column(
         name="sigma",
-        parse=_number,
+        parse=_decimal,
         what="required: noise's standard deviation, or scale b for laplace; > 0; empty for randomized_response",
     ),
     Column(
         name="noise_parameter",
-        parse=_number,
+        parse=_decimal,
         what="for randomized_response: probability in (0, 1] of a uniform answer instead of the true one",
     ),
-    Column(name="sigma_labels", parse=_number, what="the same on labels; the value of sigma where labels are released"),
+    Column(name="sigma_labels", parse=_decimal, what="the same on labels; the value of sigma if labels are released"),
     Column(
         name="sensitivity",
-        parse=_number,
+        parse=_decimal,
         what="for gaussian (L2) and laplace (L1): known sensitivity instead of a clip",
     ),
     Column(
@@ -103,10 +103,10 @@ COLUMNS: tuple[Column, ...] = (
         parse=_whole,
         what="coordinates of one record's smashed data, with clip_high; answers in a release, for randomized_response",
     ),
-    Column(name="clip_low", parse=_number, default=0.0, what="lower end of the coordinate clamp"),
-    Column(name="clip_high", parse=_number, what="upper end of the coordinate clamp (Δ)"),
-    Column(name="clip_norm", parse=_number, what="L2 norm of the whole release, instead of the clamp"),
-    Column(name="clip_patch", parse=_number, what="L2 norm of every patch, with patches, instead of the clamp"),
+    Column(name="clip_low", parse=_decimal, default=0.0, what="lower end of the coordinate clamp"),
+    Column(name="clip_high", parse=_decimal, what="upper end of the coordinate clamp (Δ)"),
+    Column(name="clip_norm", parse=_decimal, what="L2 norm of the whole release, instead of the clamp"),
+    Column(name="clip_patch", parse=_decimal, what="L2 norm of every patch, with patches, instead of the clamp"),
     Column(
         name="labels", parse=_word("none", "one_hot", "box"), default="none", what="none, one_hot, or box for [0,1]^L"
     ),
@@ -124,7 +124,7 @@ COLUMNS: tuple[Column, ...] = (
         name="participations", parse=_whole, default=1, what="k of every t rounds, for sampling = random_allocation"
     ),
     Column(name="epoch_rounds", parse=_whole, what="t, for sampling = random_allocation; empty means all rounds"),
-    Column(name="rate", parse=_number, what="for sampling = poisson, in (0, 1]"),
+    Column(name="rate", parse=_decimal, what="for sampling = poisson, in (0, 1]"),
     Column(
         name="rounds",
         parse=_whole,
@@ -132,7 +132,7 @@ COLUMNS: tuple[Column, ...] = (
         what="rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn)",
     ),
     Column(name="releases", parse=_whole, default=1, what="releases a round that belong to one client"),
-    Column(name="delta", parse=_number, what="in (0, 1); --delta where empty"),
+    Column(name="delta", parse=_decimal, what="in (0, 1); --delta where empty"),
     Column(name="relation", parse=_word("replace_one", "add_or_remove_one"), default="replace_one", what="neighbors"),
     Column(name="unit", parse=_word("record", "client"), default="record", what="record or client"),
     Column(name="lower_model", parse=_word("frozen", "trained", "averaged"), default="frozen", what="what trains it"),
@@ -142,9 +142,9 @@ COLUMNS: tuple[Column, ...] = (
         default="equal",
         what="law of the mixing ratios",
     ),
-    Column(name="ratios", parse=_list(_number), what="for ratio = fixed: 0.7;0.3"),
-    Column(name="counts", parse=_list(_whole), what="for ratio = counts: 32;32"),
-    Column(name="concentration", parse=_number, what="α_M, for ratio = dirichlet and dirichlet_counts"),
+    Column(name="ratios", parse=_several_numbers(_decimal), what="for ratio = fixed: 0.7;0.3"),
+    Column(name="counts", parse=_several_numbers(_whole), what="for ratio = counts: 32;32"),
+    Column(name="concentration", parse=_decimal, what="α_M, for ratio = dirichlet and dirichlet_counts"),
     Column(
         name="drawn",
         parse=_word("every_round", "once"),
@@ -160,7 +160,7 @@ COLUMNS: tuple[Column, ...] = (
         default="no",
         what="yes if other clients may tell the server their data, their noise and who took part",
     ),
-    Column(name="source", parse=_text, what="any text; copied to the answer"),
+    Column(name="source", parse=_any_text, what="any text; copied to the answer"),
 )
 """The reader, the schema and the flags of the command line come from this list."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from math import ceil
@@ -21,6 +21,7 @@ from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.secret_places import SecretPlaces, ToldPlaces
 from privkit.accountants.bounds.step import Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.noise_laws import LawName
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, PatchBall
@@ -42,12 +43,14 @@ def steps(mechanism: SplitMechanism) -> Steps:
 
 def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
     """What one round releases, and in how many rounds; several answers or epochs count as they compose."""
-    rounds, noise, sampling = mechanism.composed_rounds, mechanism.noise, mechanism.sampling
-    if isinstance(answered := mechanism.smashed, Categories):
-        one = RandomizedAnswer(noise=noise.smashed, classes=answered.classes)
-        return one, answered.answers * mechanism.rounds * mechanism.releases
+    return RELEASES[mechanism.noise.law](mechanism)
+
+
+def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
+    """Gaussian noise: the only law with secret places and public mixtures of shifts."""
+    rounds, sampling = mechanism.composed_rounds, mechanism.sampling
     if isinstance(part := mechanism.participation, RandomAllocation):
-        mu = _constant(mechanism)
+        mu = _unmixed_shift(mechanism)
         places = SecretPlaces(chosen=part.participations, places=part.epoch_rounds, mu=mu)
         return places, mechanism.rounds // part.epoch_rounds
     if isinstance(mask := mechanism.mixing, HiddenMask):
@@ -55,10 +58,6 @@ def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
         if mechanism.relation == "add_or_remove_one":
             return SecretPlaces(chosen=mask.kept, places=mask.patches, mu=mu, masked=True), rounds
         return ToldPlaces(chosen=mask.kept, mu=mu), rounds
-    if noise.law == "laplace":
-        worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
-        single = bool(laplace_shift(mechanism)[1])
-        return LaplaceRelease(parts=laplace_parts(mechanism), rate=sampling.rate, single=single, worst=worst), rounds
     law = mechanism.shift()
     if law.constant is None:
         return PublicMixture(law=law, rate=sampling.rate), rounds
@@ -67,13 +66,37 @@ def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
     return GaussianRelease(mu=law.constant, sampling=kind if rate < 1 else "every_round", rate=rate), rounds
 
 
+def _laplace_step(mechanism: SplitMechanism) -> tuple[Step, int]:
+    """Laplace noise: independent variables that are at least as bad as one round's releases."""
+    worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
+    parts, single = laplace_parts(mechanism), bool(laplace_shift(mechanism)[1])
+    one = LaplaceRelease(parts=parts, rate=mechanism.sampling.rate, single=single, worst=worst)
+    return one, mechanism.composed_rounds
+
+
+def _response_step(mechanism: SplitMechanism) -> tuple[Step, int]:
+    """Randomized response: every answer of every release."""
+    answered = mechanism.smashed
+    assert isinstance(answered, Categories)
+    one = RandomizedAnswer(noise=mechanism.noise.smashed, classes=answered.classes)
+    return one, answered.answers * mechanism.rounds * mechanism.releases
+
+
+RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {
+    "gaussian": _gaussian_step,
+    "laplace": _laplace_step,
+    "randomized_response": _response_step,
+}
+"""Law of the noise -> the step of one round, and how many of it a run has."""
+
+
 def updates(mechanism: SplitMechanism) -> Steps:
     """The noisy updates of the lower model; empty if there are none."""
     lower = mechanism.lower_model
-    return [private_updates(lower)] if isinstance(lower, PrivateUpdates) else []
+    return [update_step(lower)] if isinstance(lower, PrivateUpdates) else []
 
 
-def private_updates(updates: PrivateUpdates) -> tuple[Step, int]:
+def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
     """One noisy update, and how many there are; its neighbors need not be the worst of the releases, too."""
     kind: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
     one = GaussianRelease(mu=1 / updates.noise_multiplier, sampling=kind, rate=updates.rate, worst=False)
@@ -121,7 +144,7 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
     return [cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name)) for module, name in wanted]
 
 
-def _constant(mechanism: SplitMechanism) -> float:
+def _unmixed_shift(mechanism: SplitMechanism) -> float:
     """μ of a release that is not mixed."""
     mu = mechanism.shift().constant
     assert mu is not None

@@ -20,6 +20,7 @@ from privkit.accountants import ledger_cost, validate
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
+from privkit.accountants.search import narrowed
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, warnings
@@ -162,7 +163,9 @@ class Ledger:
             raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
         if count % (together := mechanism.charged_together):
             raise ValueError(f"a random allocation is charged in epochs of {together} rounds, got rounds={count}")
-        text, one = _written(mechanism if mechanism.rounds == together else replace(mechanism, rounds=together))
+        text, one = _json_and_mechanism(
+            mechanism if mechanism.rounds == together else replace(mechanism, rounds=together)
+        )
         with self._one_at_a_time:
             self._file.check()
             self._check_kind(one)
@@ -175,7 +178,7 @@ class Ledger:
                 self._afford(one, count, self.budget)
             try:
                 self._file.append(f'"rounds": {count}, "note": {json.dumps(note)}{_MECHANISM}{text}')
-                self._book(one, *ledger_cost.counted(one, count))
+                self._book(one, *ledger_cost.units_and_charges(one, count))
             except BaseException:  # memory and file may differ now, and the file is right
                 self.close()
                 raise
@@ -218,7 +221,7 @@ class Ledger:
 
     def _least(self, ask: Callable[[Bound], Limit]) -> tuple[Bound, Limit]:
         """The bound with the smallest limit."""
-        bounds = ledger_cost.bounds(self._counts, self._total + self._rest, tight=self.tight)
+        bounds = ledger_cost.bounds_of_charges(self._counts, self._total + self._rest, tight=self.tight)
         return min(((bound, ask(bound)) for bound in bounds), key=lambda pair: pair[1].value)
 
     def _nothing(self, epsilon: float, delta: float) -> Certificate:
@@ -273,12 +276,12 @@ class Ledger:
         counts: dict[SplitMechanism, tuple[int, int]] = {}
         for number, line in enumerate(lines, 1):
             try:
-                one, rounds = _parsed(line)
+                one, rounds = _charge_of_line(line)
             except ValueError as error:
                 raise LedgerError(
                     f"line {number} of the ledger {self.path} is none that this version of privkit can charge: {error}"
                 ) from None
-            counts[one] = ledger_cost.plus(counts.get(one), ledger_cost.counted(one, rounds))
+            counts[one] = ledger_cost.plus(counts.get(one), ledger_cost.units_and_charges(one, rounds))
             self.rounds += rounds
         for one, (units, charges) in counts.items():
             self._check_kind(one)
@@ -306,22 +309,22 @@ class Ledger:
     def _afford(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> None:
         """Refuse what exceeds the budget; the better bounds are asked before a refusal only."""
         total = self._total + self._rest
-        cost = ledger_cost.cost(one, *ledger_cost.counted(one, rounds))
+        cost = ledger_cost.cost(one, *ledger_cost.units_and_charges(one, rounds))
         if ledger_cost.within(total + cost, budget.epsilon, budget.delta):
             return
 
         def after(rounds: int) -> float:
-            counted = ledger_cost.counted(one, rounds)
+            counted = ledger_cost.units_and_charges(one, rounds)
             counts = {**self._counts, one: ledger_cost.plus(self._counts.get(one), counted)}
             cost = total + ledger_cost.cost(one, *counted)
-            bounds = ledger_cost.bounds(counts, cost, tight=self.tight)
+            bounds = ledger_cost.bounds_of_charges(counts, cost, tight=self.tight)
             return min(bound.epsilon(budget.delta).value for bound in bounds)
 
         if (needed := after(rounds)) <= budget.epsilon:
             return
         spent = self.epsilon(budget.delta).epsilon
         step = one.charged_together
-        left = step * _largest(rounds // step - 1, lambda fewer: after(step * fewer) <= budget.epsilon)
+        left = step * narrowed(lambda fewer: after(step * fewer) <= budget.epsilon, 0, rounds // step)[0]
         raise BudgetSpent(
             f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
             f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "
@@ -334,14 +337,14 @@ class Ledger:
 
 
 @lru_cache(maxsize=256)
-def _written(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
+def _json_and_mechanism(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
     """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
-    text = json.dumps(records.to_json(mechanism), default=_plain)
-    return text, _mechanism(text)
+    text = json.dumps(records.to_json(mechanism), default=_python_number)
+    return text, _mechanism_of_json(text)
 
 
 @lru_cache(maxsize=256)
-def _mechanism(text: str) -> SplitMechanism:
+def _mechanism_of_json(text: str) -> SplitMechanism:
     """A mechanism from JSON."""
     spec = records.from_json(json.loads(text))
     if not isinstance(spec, SplitMechanism):
@@ -349,22 +352,13 @@ def _mechanism(text: str) -> SplitMechanism:
     return spec
 
 
-def _parsed(line: str) -> tuple[SplitMechanism, int]:
+def _charge_of_line(line: str) -> tuple[SplitMechanism, int]:
     """Mechanism and rounds of a line."""
     head, _, text = line.partition(_MECHANISM)  # cannot stand in the note, whose quotes are escaped
     rounds = validate.whole("rounds", json.loads(head + "}").get("rounds"))
-    return _mechanism(text[:-1]), rounds
+    return _mechanism_of_json(text[:-1]), rounds
 
 
-def _plain(number: Any) -> int | float:
+def _python_number(number: Any) -> int | float:
     """Numbers of other libraries, as JSON has them."""
     return int(number) if isinstance(number, Integral) else float(number)
-
-
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Largest number of rounds up to `most` that fits, by bisection; 0 where none does."""
-    low, high = 0, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

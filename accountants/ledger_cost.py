@@ -24,7 +24,7 @@ Counts = Mapping[SplitMechanism, tuple[int, int]]
 """One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
 
 
-def bounds(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
+def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
     """The bounds that hold for all charges together.
 
     Args:
@@ -34,11 +34,11 @@ def bounds(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
 
     Source: as for `ledger.Ledger`.
     """
-    holding = compiled.bounds(_run(counts), tight=tight) if len(counts) == 1 else []
+    holding = compiled.bounds(_steps_of_charges(counts), tight=tight) if len(counts) == 1 else []
     if holding and holding[0].exact:
         return holding
     if total[0] < inf:
-        method = "Gaussian profile at √Σμ²" + ("" if all(map(_plain, counts)) else ", nothing credited to sampling")
+        method = "Gaussian profile at √Σμ²" + ("" if all(map(_unsampled, counts)) else ", nothing credited to sampling")
         source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
         holding.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
     holding.append(
@@ -49,7 +49,7 @@ def bounds(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
             source=f"Mironov 2017, Proposition 1; {CONVERSION}",
         )
     )
-    if tight and len(counts) > 1 and (composed := composed_bound(_run(counts))) is not None:
+    if tight and len(counts) > 1 and (composed := composed_bound(_steps_of_charges(counts))) is not None:
         holding.append(composed)
     return holding
 
@@ -79,10 +79,10 @@ def unit_cost(one: SplitMechanism) -> Array:
 @lru_cache(maxsize=256)
 def _updates_cost(updates: PrivateUpdates) -> Array:
     """[1 + A] of one charge's updates; not to be changed."""
-    return _cost(*compiled.private_updates(updates))
+    return _cost(*compiled.update_step(updates))
 
 
-def counted(one: SplitMechanism, rounds: int) -> tuple[int, int]:
+def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
     """Units and charges of one charge: rounds that are charged together are one unit."""
     return rounds // one.charged_together, 1
 
@@ -93,7 +93,7 @@ def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int
     return units + more[0], charges + more[1]
 
 
-def _plain(one: SplitMechanism) -> bool:
+def _unsampled(one: SplitMechanism) -> bool:
     """Whether nothing of it is sampled or secret."""
     return one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one)
 
@@ -103,7 +103,7 @@ def _cost(step: Step, count: int) -> Array:
     return np.concatenate([[step.shift(count) ** 2], step.rdp(USUAL_ORDERS, count)])
 
 
-def _run(counts: Counts) -> Steps:
+def _steps_of_charges(counts: Counts) -> Steps:
     """The steps of all charges."""
     run: list[tuple[Step, int]] = []
     for one, (units, charges) in counts.items():

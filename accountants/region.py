@@ -41,14 +41,14 @@ class Region:
 
     def true_positives(self, false_positives: ArrayLike) -> Array:
         """[A] the largest true positive rate at each false positive rate in [0, 1]."""
-        rate = _rates("a false positive rate", false_positives)[..., None]
+        rate = _checked_rates("a false positive rate", false_positives)[..., None]
         rest = 1 - self.deltas - rate
         most = np.minimum(self.deltas + np.exp(self.epsilons) * rate, 1 - rest * np.exp(-self.epsilons))
         return np.asarray(np.clip(most.min(-1), rate[..., 0], 1))
 
     def false_positives(self, true_positives: ArrayLike) -> Array:
         """[A] the smallest false positive rate at each true positive rate in [0, 1]."""
-        rate = _rates("a true positive rate", true_positives)[..., None]
+        rate = _checked_rates("a true positive rate", true_positives)[..., None]
         above, missed = rate - self.deltas, 1 - rate
         least = np.maximum(above * np.exp(-self.epsilons), above - np.expm1(self.epsilons) * missed)
         return np.asarray(np.clip(least.max(-1), 0, rate[..., 0]))
@@ -90,7 +90,7 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     return Region(epsilons=epsilons, deltas=np.exp(np.minimum(logs, 0.0)))
 
 
-def _rates(name: str, values: ArrayLike) -> Array:
+def _checked_rates(name: str, values: ArrayLike) -> Array:
     """Rates, each in [0, 1]."""
     checked = np.asarray(values, float)
     if not np.all((checked >= 0) & (checked <= 1)):

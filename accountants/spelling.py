@@ -61,10 +61,10 @@ def check_known(names: Iterable[str]) -> None:
         if not known(name):
             near = get_close_matches(name[:_LONGEST], [*BY_NAME, *_SAME, _MULTIPLIER], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown column {_shown(name)}{hint} (privkit epsilon --schema lists the columns)")
+            raise ValueError(f"unknown column {_quoted(name)}{hint} (privkit epsilon --schema lists the columns)")
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     """A name as Python writes it, cut to what fits into a sentence."""
     return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
 

@@ -11,9 +11,20 @@ from privkit.accountants import validate
 from privkit.accountants.columns import BY_NAME, DEFAULTS
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
 from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
-from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
+from privkit.accountants.spec.sensitivity import (
+    Ball,
+    BoxLabels,
+    Categories,
+    Clamp,
+    ClipSet,
+    Known,
+    Norm,
+    OneHot,
+    PatchBall,
+)
 from privkit.accountants.spelling import translated
 from privkit.accountants.table_files import load as load  # a part of this module's interface
 
@@ -58,29 +69,30 @@ def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
     """
-    return _mechanism(translated(cells))
+    return _mechanism_of_row(translated(cells))
 
 
-def _mechanism(given: Mapping[str, Any]) -> SplitMechanism:
+def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
     """The mechanism of a row that has privkit's own names."""
     if "variance" in given:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
     values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
     get = values.__getitem__
-    response = get("mechanism") == "randomized_response"
-    for name in ("mechanism",) if response else ("mechanism", "sigma"):
+    kind = get("mechanism")
+    named: LawName = kind if kind in NOISE_LAWS else "gaussian"
+    law = NOISE_LAWS[named]
+    for name in ("mechanism",) if law.answers else ("mechanism", "sigma"):
         if get(name) is None:
             raise ValueError(f"{name} is empty; it must be {BY_NAME[name].what.removeprefix('required: ')}")
-    kind = get("mechanism")
     if unused := [name for name in _foreign(kind) if name in given]:
         raise ValueError(f"{unused[0]} means nothing for mechanism = {kind}: leave it empty")
-    labels = _labels(get)
+    labels = _label_set(get)
     sigma_labels = get("sigma_labels") if get("sigma_labels") is not None else get("sigma")
     return SplitMechanism(
-        smashed=_categories(get) if response else _clip(get, "l1" if kind == "laplace" else "l2"),
+        smashed=_categories(get) if law.answers else _clip(get, law.norm),
         noise=Noise(
-            law=kind if kind in ("laplace", "randomized_response") else "gaussian",
-            smashed=_needed(get, "noise_parameter", "randomized_response") if response else get("sigma"),
+            law=named,
+            smashed=_needed(get, "noise_parameter", kind) if law.answers else get("sigma"),
             labels=sigma_labels if labels else None,
             site=get("noise_site"),
         ),
@@ -88,8 +100,8 @@ def _mechanism(given: Mapping[str, Any]) -> SplitMechanism:
         relation=get("relation"),
         unit=get("unit"),
         labels=labels,
-        mixing=_mixing(get),
-        participation=_participation(get),
+        mixing=_mixing_of_row(get),
+        participation=_participation_of_row(get),
         rounds=get("rounds"),
         releases=get("releases"),
     )
@@ -110,7 +122,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
         called = str(name) if name else f"row {number}"
         try:
             row = translated(cells)
-            mechanism = _mechanism(row)  # first: a mistyped mechanism matters more than a missing δ
+            mechanism = _mechanism_of_row(row)  # first: a mistyped mechanism matters more than a missing δ
             given = row.get("delta")
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
@@ -123,7 +135,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             yield replace(refused, error=f"{refused.where}: {error}")
 
 
-def _clip(get: Callable[[str], Any], norm: str) -> ClipSet:
+def _clip(get: Callable[[str], Any], norm: Norm) -> ClipSet:
     """The clip set that the row names; exactly one of four ways."""
     ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]
     if len(ways) > 1:
@@ -134,7 +146,7 @@ def _clip(get: Callable[[str], Any], norm: str) -> ClipSet:
             f"{empty} is empty; a clamp needs dimensions and clip_high (or give clip_norm, clip_patch or sensitivity)"
         )
     if ways == ["sensitivity"]:
-        return Known(value=get("sensitivity"), relation=get("relation"), norm="l1" if norm == "l1" else "l2")
+        return Known(value=get("sensitivity"), relation=get("relation"), norm=norm)
     if ways == ["clip_norm"]:
         return Ball(radius=get("clip_norm"))
     if ways == ["clip_patch"]:
@@ -149,19 +161,19 @@ def _categories(get: Callable[[str], Any]) -> Categories:
 
 def _foreign(kind: str) -> tuple[str, ...]:
     """Columns that another mechanism would read, so that a value there is a misunderstanding."""
-    if kind == "randomized_response":
+    if kind in NOISE_LAWS and NOISE_LAWS[kind].answers:
         return ("sigma", "sigma_labels", "sensitivity", "clip_high", "clip_norm", "clip_patch")
     return ("noise_parameter",) if kind == "hidden_mask" else ("noise_parameter", "kept")
 
 
-def _labels(get: Callable[[str], Any]) -> ClipSet | None:
+def _label_set(get: Callable[[str], Any]) -> ClipSet | None:
     """Where labels lie."""
     if get("labels") == "none":
         return None
     return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=_needed(get, "classes", "labels = box"))
 
 
-def _mixing(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
+def _mixing_of_row(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
     """How a group is mixed, and whether its clients collude."""
     colluding = get("colluding") == "yes"
     if get("mechanism") == "hidden_mask":
@@ -189,7 +201,7 @@ def _ratio(get: Callable[[str], Any]) -> FixedRatio | FixedCounts | DirichletRat
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
-def _participation(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
+def _participation_of_row(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
     """Who takes part."""
     if get("sampling") == "random_allocation":
         epoch = get("rounds") if get("epoch_rounds") is None else get("epoch_rounds")

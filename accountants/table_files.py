@@ -36,9 +36,9 @@ def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[st
             assert stream is not None
             yield from _csv(stream, where)
         elif path.suffix == ".toml":
-            yield from _objects(tomllib.loads(_text(path)).get("row"), path)
+            yield from _objects(tomllib.loads(_whole_text(path)).get("row"), path)
         elif path.suffix == ".json":
-            yield from _objects(json.loads(_text(path)), path)
+            yield from _objects(json.loads(_whole_text(path)), path)
         else:
             _check_kind(path)
             if path.suffix.lower() in _SHEETS:
@@ -62,7 +62,7 @@ def _check_kind(path: Path) -> None:
         raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no file")
 
 
-def _text(path: Path) -> str:
+def _whole_text(path: Path) -> str:
     """A file that is read whole, as TOML and JSON are."""
     _check_kind(path)
     with path.open("rb") as file:

@@ -48,7 +48,7 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
     claim = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy"
-    return f"{claim} of one {mechanism.unit} under {relation}, over {rounds}{_drawn(mechanism)}"
+    return f"{claim} of one {mechanism.unit} under {relation}, over {rounds}{_said_of_draws(mechanism)}"
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
     return ()
 
 
-def _drawn(mechanism: SplitMechanism) -> str:
+def _said_of_draws(mechanism: SplitMechanism) -> str:
     """How random ratios of several rounds hang together."""
     random = isinstance(getattr(mechanism.mixing, "ratio", None), DirichletRatio | DirichletCounts)
     if not random or mechanism.rounds == 1:
@@ -96,28 +96,27 @@ def _sentences(mechanism: SplitMechanism) -> list[str]:
     """In the order clip, noise, mixing, participation, composition."""
     noise = mechanism.noise
     if isinstance(categories := mechanism.smashed, Categories):
-        return [*_response(mechanism, categories), *_participation(mechanism), *_composition(mechanism)]
+        return [*_said_of_answers(mechanism, categories), *_said_of_sampling(mechanism), *_composition(mechanism)]
     said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
     if mechanism.labels is None:
         said.append("labels stay with the client; nothing that reveals them is released")
     else:
         said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
-    unit = "standard deviation" if noise.law == "gaussian" else "scale"
     where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         where = "by the client"
     said.append(
-        f"{noise.law} noise of {unit} {noise.smashed:g}"
+        f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
         + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
         + f" is added {where}, fresh and independent in every coordinate and release"
     )
-    said += _mixing(mechanism)
-    said += _participation(mechanism)
+    said += _said_of_mixing(mechanism)
+    said += _said_of_sampling(mechanism)
     said += _composition(mechanism)
     return said
 
 
-def _response(mechanism: SplitMechanism, categories: Categories) -> list[str]:
+def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[str]:
     """What is answered, and how."""
     each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
     return [
@@ -127,7 +126,7 @@ def _response(mechanism: SplitMechanism, categories: Categories) -> list[str]:
     ]
 
 
-def _mixing(mechanism: SplitMechanism) -> list[str]:
+def _said_of_mixing(mechanism: SplitMechanism) -> list[str]:
     """Ratios, masks and whom the guarantee is against."""
     mixing = mechanism.mixing
     if isinstance(mixing, NoMixing):
@@ -148,7 +147,7 @@ def _mixing(mechanism: SplitMechanism) -> list[str]:
         )
     if isinstance(ratio, DirichletRatio | DirichletCounts) and not ratio.published:
         said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
-    if mechanism.seated and mechanism.noise.law == "gaussian":
+    if mechanism.seated and mechanism.noise.distribution.attained(mechanism):
         said.append(
             "the drawn clients take seats uniformly at random, anew in every round and once for all its releases; a "
             "ratio belongs to a seat, and the mean over the seats is charged"
@@ -192,7 +191,7 @@ def _hidden_mask(mechanism: SplitMechanism, mask: HiddenMask) -> list[str]:
     return [*said, "masks are accounted for as if the server knew them: data that both neighbors share can reveal them"]
 
 
-def _participation(mechanism: SplitMechanism) -> list[str]:
+def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
     """Sampling and what it needs."""
     part = mechanism.participation
     if isinstance(part, EveryRound) or (isinstance(part, WithoutReplacement) and part.rate == 1):

@@ -14,7 +14,7 @@ from privkit.attacks.base import NotApplicable, View
 _AT_ONCE = 256  # examples whose weight gradients are held at once
 
 
-def gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
+def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of all cut-layer gradients that came back.
 
     Args:

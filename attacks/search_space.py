@@ -74,7 +74,7 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
     for field in fields(attack):
         if not field.init or getattr(attack, field.name) != field.default:
             continue
-        found = _of(list(_parts(hints[field.name])), field.default)
+        found = _space_of_field(list(_annotation_parts(hints[field.name])), field.default)
         if isinstance(found, Choice):
             found = Choice(tuple(value for value in found.values if _same_adversary(attack, field.name, value)))
         if isinstance(found, Range) or (found is not None and len(found.values) > 1):
@@ -103,20 +103,20 @@ def _same_adversary(attack: Any, name: str, value: object) -> bool:
     return True
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def _annotation_parts(hint: Any) -> Iterator[Any]:
     """An annotation taken apart: members of unions, what stands inside `Annotated`, and plain types."""
     kind = get_origin(hint)
     if kind in (Union, UnionType):
         for member in get_args(hint):
-            yield from _parts(member)
+            yield from _annotation_parts(member)
     elif kind is Annotated:
         yield from hint.__metadata__
-        yield from _parts(hint.__origin__)
+        yield from _annotation_parts(hint.__origin__)
     else:
         yield hint
 
 
-def _of(parts: list[Any], default: Any) -> Range | Choice | None:
+def _space_of_field(parts: list[Any], default: Any) -> Range | Choice | None:
     """The search space of one field; None if it is held."""
     if any(isinstance(part, Untuned) for part in parts):
         return None
@@ -127,10 +127,10 @@ def _of(parts: list[Any], default: Any) -> Range | Choice | None:
     values += [False, True] if bool in parts else []
     if values and float not in parts and int not in parts:
         return Choice((*values, None) if NoneType in parts else tuple(values))
-    return _numbers(parts, default) if float in parts else None
+    return _float_range(parts, default) if float in parts else None
 
 
-def _numbers(parts: list[Any], default: float | None) -> Range | None:
+def _float_range(parts: list[Any], default: float | None) -> Range | None:
     """The range of a floating-point field; None if neither its ends nor its default give one."""
     lows: list[Any] = [part.gt if isinstance(part, Gt) else part.ge for part in parts if isinstance(part, Gt | Ge)]
     highs: list[Any] = [part.lt if isinstance(part, Lt) else part.le for part in parts if isinstance(part, Lt | Le)]

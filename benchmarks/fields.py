@@ -17,7 +17,7 @@ from torch import Generator
 from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.field_order import FieldOrder
-from privkit.attacks.scores.order import direct_accuracy, kinds_of
+from privkit.attacks.scores.order import direct_accuracy, equal_tokens
 from privkit.audit.order_scores import true_arrangement
 from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.domains.tables.criteo import Criteo
@@ -71,7 +71,7 @@ def measured(options: Options, cut: str, defense: str, by: Any, seed: int) -> tu
         None
         if truth is None
         else direct_accuracy(
-            found.permutation.source, truth, batch=len(private), kinds=kinds_of(seen, len(private))
+            found.permutation.source, truth, batch=len(private), kinds=equal_tokens(seen, len(private))
         ).mean()
     )
     return None if order is None else float(order), scores["dense_mse"].mean(), scores["categories"].mean()

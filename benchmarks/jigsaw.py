@@ -24,12 +24,12 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.order.assembly import Frame, Puzzles, assemble
+from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
-from privkit.attacks.scores.order import direct_accuracy, kinds_of, neighbor_accuracy
+from privkit.attacks.scores.order import direct_accuracy, equal_tokens, neighbor_accuracy
 from privkit.audit.order_scores import OrderAccuracy, arrangement_scores, true_arrangement
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
@@ -87,12 +87,12 @@ def pictures(side: int, kicks: int, seed: int) -> None:
     began = time.process_time()
     pairs = log_odds(SHARPNESS * edge_ratios(released.unflatten(2, (side, side, 3)))).double().numpy()
     puzzles = Puzzles(unary=np.zeros((n, t, t)), pairs=pairs, frame=Frame(rows=grid, columns=grid))
-    guess = torch.from_numpy(assemble(puzzles, starts(puzzles), kicks, np.random.default_rng(seed)).argsort(1))
+    guess = torch.from_numpy(best_arrangement(puzzles, starts(puzzles), kicks, np.random.default_rng(seed)).argsort(1))
     seconds = (time.process_time() - began) / n
     accuracies = [
         measure(guess, order, batch=1, kinds=kinds)
         for measure in (neighbor_accuracy, direct_accuracy)
-        for kinds in (None, kinds_of(released, 1))
+        for kinds in (None, equal_tokens(released, 1))
     ]
     print(
         f"{t} pieces of {side} pixels, {seconds:.2f} CPU seconds a picture; neighbor, direct; with equal pieces as one"

@@ -33,9 +33,8 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.fsha_server import Server
 from privkit.attacks.inversion.decoders import build
-from privkit.attacks.inversion.image_fit import total_variation
-from privkit.attacks.inversion.sdar import SDAR
-from privkit.attacks.inversion.sdar_training import SDARTraining
+from privkit.attacks.inversion.image_fit import neighbor_differences
+from privkit.attacks.inversion.sdar import SDAR, SDARTraining
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.defenses import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
@@ -180,7 +179,7 @@ def white_box_step(images: int = 256) -> Counted:
         target = torch.rand_like(edge(free.detach()))
 
         def step() -> None:
-            ((edge(free) - target).square().mean() + total_variation(free).sum()).backward()
+            ((edge(free) - target).square().mean() + neighbor_differences(free).sum()).backward()
 
         return counted(step, [free], edge.parameters())
 

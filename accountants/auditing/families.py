@@ -15,6 +15,7 @@ from privkit.accountants import answer, validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.calibration import scaled
 from privkit.accountants.region import Region, region
+from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 
@@ -227,12 +228,7 @@ def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9)
     """
     if not rejected(0.0):
         return 0.0
-    low, high = 0.0, 1.0
-    while rejected(high):
-        low, high = high, 2 * high
-        if low >= LARGEST:
-            return LARGEST
-    while high - low > precision * high and high > _NOTHING:
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
+    low, high = doubled(rejected, 0.0, 1.0, most=LARGEST)
+    if high > LARGEST:
+        return LARGEST
+    return narrowed(rejected, low, high, near=lambda a, b: b - a <= precision * b or b <= _NOTHING)[0]

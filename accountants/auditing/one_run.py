@@ -12,6 +12,7 @@ from scipy.special import bdtr, bdtrc
 from privkit.accountants import validate
 from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.score_cuts import Cuts, halved, lower, scores
+from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -69,7 +70,7 @@ def epsilon_one_run(
     canaries = fairly_split(members.size, others.size)
     objection, assumed = "", "the numbers of guesses were fixed before the coins were known"
     if guesses is not None:
-        trials = [_trial(members, others, *numbers(guesses, canaries))]
+        trials = [_trial(members, others, *guess_numbers(guesses, canaries))]
     elif correction == "proven":
         family = _family(canaries, error)
         trials, error = [_trial(members, others, *each) for each in family], error / len(family)
@@ -82,7 +83,7 @@ def epsilon_one_run(
             for v, f, t in zip(right, cuts.alarms, cuts.thresholds, strict=True)
         ]
         error, objection, assumed = error / len(trials), FRONTIER, "the number of guesses was chosen from these scores"
-    epsilon, best = _largest(trials, canaries, d, error)
+    epsilon, best = _largest_epsilon(trials, canaries, d, error)
     return EmpiricalBound(
         epsilon=epsilon,
         delta=d,
@@ -128,12 +129,12 @@ def ceiling_one_run(
     """
     error, d = levels(confidence, delta)
     a, b = validate.whole("members", members), validate.whole("others", others)
-    family = _family(a + b, error) if guesses is None else [numbers(guesses, a + b)]
+    family = _family(a + b, error) if guesses is None else [guess_numbers(guesses, a + b)]
     trials = []
     for top, bottom in family:
         asked = (min(top, a), min(bottom, b))
         trials.append(_Trial(correct=sum(asked), asked=asked, threshold=None))
-    return _largest(trials, a + b, d, error / len(family))[0]
+    return _largest_epsilon(trials, a + b, d, error / len(family))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,7 @@ def _family(canaries: int, error: float) -> list[tuple[int, int]]:
     return [(size, 0) for size in sizes] + [(0, size) for size in sizes] + [(size, size) for size in halves]
 
 
-def _largest(trials: list[_Trial], canaries: int, delta: float, error: float) -> tuple[float, _Trial | None]:
+def _largest_epsilon(trials: list[_Trial], canaries: int, delta: float, error: float) -> tuple[float, _Trial | None]:
     """Largest rejected ε over all trials, and the trial that rejects it."""
     best, winner = 0.0, None
     for trial in sorted(trials, key=lambda trial: -lower(trial.correct, max(1, sum(trial.asked)), error)):
@@ -177,14 +178,8 @@ def _largest(trials: list[_Trial], canaries: int, delta: float, error: float) ->
             continue
         # Where 2mδ > 1, the p-value need not increase with ε. Its smaller form, with P[F = i] summing to at most 1,
         # does, so whatever is rejected lies below a valid bound.
-        low, high = best, max(1.0, 2 * best)
-        while rejected(high):
-            low, high = high, 2 * high
-        while high - low > 1e-13 * high:
-            middle = (low + high) / 2
-            if middle in (low, high):
-                break
-            low, high = (middle, high) if rejected(middle) else (low, middle)
+        low, high = doubled(rejected, best, max(1.0, 2 * best))
+        low, _ = narrowed(rejected, low, high, near=lambda a, b: b - a <= 1e-13 * b)
         if low > best:
             best, winner = low, trial
     return best, winner
@@ -216,7 +211,7 @@ def fairly_split(members: int, others: int) -> int:
     return canaries
 
 
-def numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
+def guess_numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
     """Numbers of guesses, at least one and together no more than canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')

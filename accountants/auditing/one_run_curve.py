@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.families import Family, Gaussian, Rates, largest_rejected, stated
-from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, numbers
+from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, guess_numbers
 from privkit.accountants.auditing.score_cuts import scores
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -66,7 +66,7 @@ def epsilon_one_run_curve(
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     d = validate.delta(delta)
     canaries = fairly_split(members.size, others.size)
-    top, bottom = numbers(guesses, canaries)
+    top, bottom = guess_numbers(guesses, canaries)
     ranked = sorted([(float(s), True) for s in members] + [(float(s), False) for s in others])
     for cut in {bottom, canaries - top} - {0, canaries}:
         if ranked[cut - 1][0] == ranked[cut][0]:
@@ -76,7 +76,7 @@ def epsilon_one_run_curve(
             )
     right = sum(coin for _, coin in ranked[canaries - top :]) + sum(not coin for _, coin in ranked[:bottom])
     curves = stated(family, d)
-    found = _largest(curves, right, top + bottom, canaries, error)
+    found = _largest_strength(curves, right, top + bottom, canaries, error)
     return EmpiricalBound(
         epsilon=curves.lower(found, d),
         curve_epsilon=curves.epsilon(found, d),
@@ -128,10 +128,10 @@ def ceiling_one_run_curve(
     error, d = 1 - validate.real("confidence", confidence, above=0, below=1), validate.delta(delta)
     top, bottom = guesses
     curves = stated(family, d)
-    return curves.epsilon(_largest(curves, min(top, a) + min(bottom, b), top + bottom, a + b, error), d)
+    return curves.epsilon(_largest_strength(curves, min(top, a) + min(bottom, b), top + bottom, a + b, error), d)
 
 
-def _largest(
+def _largest_strength(
     family: Family, right: int, asked: int, canaries: int, error: float, precision: float | None = None
 ) -> float:
     """Largest rejected strength, 0 where not even 0 is rejected."""
@@ -190,7 +190,7 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
             continue
         share = min(hits / sides, 1.0)
         right = floor(2 * asked * share - sqrt(2 * asked * share * (1 - share)))
-        promised = _largest(family, right, 2 * asked, m, 1 - sure, precision=_PLANNED)
+        promised = _largest_strength(family, right, 2 * asked, m, 1 - sure, precision=_PLANNED)
         plans.append((promised, asked))
     asked = max(plans, key=lambda plan: plan[0])[1]
     return asked, asked

@@ -16,7 +16,8 @@ from scipy.special import gammaln, logsumexp, ndtr
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair
-from privkit.accountants.bounds.subsampling import numbers
+from privkit.accountants.bounds.subsampled_rdp import log_expm1
+from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
 _LARGEST_ORDER = 256
@@ -51,7 +52,7 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     >>> rdp([2, 8], 10, 1.0).round(6).tolist()
     [0.158565, 1.707541]
     """
-    a, t = numbers("order", orders), validate.whole("places", places)
+    a, t = finite_numbers("order", orders), validate.whole("places", places)
     m = validate.real("mu", mu, least=0)
     if not a.size or np.any(a <= 1):
         raise ValueError(f"orders must be numbers > 1, at least one, got {orders!r}")
@@ -135,7 +136,7 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
     j = np.arange(top + 1.0)
     factorial = gammaln(j + 1)
     with np.errstate(divide="ignore"):
-        rest = np.where(j < 2, -np.inf, _log_expm1(j * (j - 1) * mu * mu / 2)) - j * log(places) - factorial
+        rest = np.where(j < 2, -np.inf, log_expm1(j * (j - 1) * mu * mu / 2)) - j * log(places) - factorial
 
     def plain(count: int) -> Array:
         """e^{count·z} in z/t."""
@@ -192,7 +193,7 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
     if v.size * x.size > 20_000_000:
         return geometric
     weight = step * np.exp(-x * x / 2) / sqrt(2 * pi)
-    terms = np.concatenate([_laplace(v[i : i + 256], places, mu, x, weight) for i in range(0, v.size, 256)])
+    terms = np.concatenate([_log_transform(v[i : i + 256], places, mu, x, weight) for i in range(0, v.size, 256)])
     inverse = np.empty(beta.size)
     for i, b in enumerate(beta.ravel().tolist()):
         powers = terms + b * v
@@ -201,7 +202,7 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
     return np.asarray(np.minimum(np.logaddexp(0, inverse.reshape(beta.shape)) / beta, geometric))
 
 
-def _laplace(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
+def _log_transform(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
     """ln(M(s/t)^t − e^{−s}) at s = e^v, an upper bound where s is large; small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0."""
     u, ratio = np.exp(v)[:, None] / places, np.exp(np.minimum(mu * x - mu * mu / 2, 500.0))
     y = u * (ratio - 1)
@@ -226,7 +227,7 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
     values: list[Array] = [np.zeros(1)]
     for level in range(count - 1, -1, -1):
         interval = top * 2.0**-level / (nodes - 1)
-        masses = _power(_dots(interval, nodes, mu), places)
+        masses = _sum_of_losses(_dots(interval, nodes, mu), places)
         cumulated = np.asarray(np.concatenate([[0.0], np.cumsum(np.cumsum(masses))[:-1]]) * interval, float)
         first = 1 if level == count - 1 else nodes // 2
         strikes.append(interval * np.arange(first, nodes, dtype=float))
@@ -251,7 +252,7 @@ def _dots(interval: float, nodes: int, mu: float) -> Array:
     return np.asarray(masses * ((1 + float(above[-1])) / float(masses.sum())))
 
 
-def _power(masses: Array, count: int) -> Array:
+def _sum_of_losses(masses: Array, count: int) -> Array:
     """Law of a sum of `count` independent variables, inside the window of one."""
     from scipy.fft import irfft, next_fast_len, rfft
 
@@ -268,11 +269,6 @@ def _power(masses: Array, count: int) -> Array:
             square = np.maximum(irfft(transform * transform, size), 0)[: square.size]
     assert power is not None
     return power
-
-
-def _log_expm1(x: Array) -> Array:
-    """ln(e^x − 1) for x ≥ 0."""
-    return np.where(x > 1, x + np.log1p(-np.exp(-np.maximum(x, 1))), np.log(np.expm1(np.minimum(x, 1))))
 
 
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLarge, Parts, dot, moments
+from privkit.accountants.search import narrowed
 from privkit.shared.array import Array
 
 _UNSEEN = 4e-261
@@ -78,10 +79,7 @@ class ComposedLosses:
         low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
         if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
             return None if too_large(max(self.top, high) * self.interval) else self.top
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if too_large(middle * self.interval) else (low, middle)
-        return high
+        return narrowed(lambda node: too_large(node * self.interval), low, high)[1]
 
     def epsilon(self, target: float) -> float:
         """Smallest ε ≥ 0 whose upper bound on δ is at most the target; solved inside the last cell."""
@@ -146,7 +144,7 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
     for (_, count), masses in zip(parts, tilted, strict=True):
         folded = np.zeros(size * ceil(masses.size / size))
         folded[: masses.size] = masses
-        transform *= _power(rfft(folded.reshape(-1, size).sum(0)), count)
+        transform *= _spectrum_power(rfft(folded.reshape(-1, size).sum(0)), count)
     start = (low - sum(count * part.lowest for part, count in parts)) % size
     composed = np.roll(irfft(transform, size), -start)[: high - low + 1]
     losses = (low + np.arange(composed.size)) * d
@@ -225,7 +223,7 @@ def _smallest(function: Callable[[float], float], low: float, high: float, width
     return (exp(left), at_left) if at_left < at_right else (exp(right), at_right)
 
 
-def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+def _spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
     """values^count by squaring; numpy's general complex power is ten times slower.
 
     Powers below e^−650 are 0: beside the transform's largest value, 1, they change no digit, and subnormal numbers

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf, erfcx, log_ndtr, ndtr
 
+from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 
 
@@ -41,7 +42,7 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
     >>> round(delta(800.0, 40.0), 7)
     0.4900327
     """
-    e, m = _checked("epsilon", epsilon), _checked("mu", mu)
+    e, m = _checked_shifts("epsilon", epsilon), _checked_shifts("mu", mu)
     with np.errstate(under="ignore"):
         deltas = np.exp(log_delta(e, m))
     return deltas if deltas.ndim else float(deltas)
@@ -101,7 +102,7 @@ def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
     >>> epsilon(0.5, 1.0)
     0.0
     """
-    target, m = np.asarray(delta_, float), _checked("mu", mu)
+    target, m = np.asarray(delta_, float), _checked_shifts("mu", mu)
     if not np.all((target > 0) & (target < 1)):
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
     target, m = np.broadcast_arrays(np.log(target), m)
@@ -146,18 +147,14 @@ def mu_for(epsilon_: float, delta_: float) -> float:
     >>> round(3.7306316348159374 * mu_for(1.0, 1e-5), 9)
     1.0
     """
-    e, target = float(_checked("epsilon", epsilon_)), float(delta_)
+    e, target = float(_checked_shifts("epsilon", epsilon_)), float(delta_)
     if not 0 < target < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
-    low, high = 0.0, 1.0
-    while log_delta(e, high) < np.log(target):
-        low, high = high, 2 * high
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if log_delta(e, middle) < np.log(target) else (low, middle)
-    return low
+
+    def private(mu: float) -> bool:
+        return bool(log_delta(e, mu) < np.log(target))
+
+    return narrowed(private, *doubled(private, 0.0, 1.0))[0]
 
 
 def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
@@ -168,7 +165,7 @@ def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
     >>> rdp([2, 32], 0.5).tolist()
     [0.25, 4.0]
     """
-    return np.asarray(orders, float) * np.square(_checked("mu", mu)) / 2
+    return np.asarray(orders, float) * np.square(_checked_shifts("mu", mu)) / 2
 
 
 def total_variation(mu: float) -> float:
@@ -177,10 +174,10 @@ def total_variation(mu: float) -> float:
     >>> round(total_variation(1.0), 4)
     0.3829
     """
-    return float(erf(float(_checked("mu", mu)) / sqrt(8)))
+    return float(erf(float(_checked_shifts("mu", mu)) / sqrt(8)))
 
 
-def _checked(name: str, value: ArrayLike) -> Array:
+def _checked_shifts(name: str, value: ArrayLike) -> Array:
     """Refuse NaN, infinities and negatives."""
     array = np.asarray(value)
     if array.dtype == bool or array.dtype.kind not in "fiu":

@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri, ndtri_exp
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.fft_composition import compose
-from privkit.accountants.bounds.loss_distribution import Pair, Profile, directions, grid_interval
+from privkit.accountants.bounds.loss_distribution import Pair, Profile, both_directions, grid_interval
 from privkit.shared.array import Array
 
 NODES = 256
@@ -115,7 +115,7 @@ def _composed(
     checked = [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
     tail = max(floor * 1e-12 / sum(rounds for _, rounds in checked), 1e-290)
     d = grid_interval(checked, tail, interval)
-    parts = directions(checked, d, tail)
+    parts = both_directions(checked, d, tail)
     # A composition keeps its digits around the ε or δ that it is tilted to: each ε is served by the sharpest of five.
     sides = [[compose(one, epsilon=0.0)] for one in parts]
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from privkit.accountants import validate
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
-from privkit.accountants.bounds.round_profiles import laplace as profile
+from privkit.accountants.bounds.round_profiles import laplace_profile as profile
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampled_rdp import without_replacement_rdp
 from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta

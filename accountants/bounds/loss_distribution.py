@@ -106,13 +106,13 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
     variation = max(forward[0], backward[0])
     drops = max(forward[0] - forward[1], 0.0) + max(backward[0] - backward[1], 0.0)
     middle = max(1 - variation - drops * exp(-d) / -expm1(-d), 0.0)
-    grids = [_joined(backward, down, middle, up, forward[-1], d, tail)]
+    grids = [_joined_directions(backward, down, middle, up, forward[-1], d, tail)]
     if not symmetric:
-        grids.append(_joined(forward, up, middle, down, backward[-1], d, tail))
+        grids.append(_joined_directions(forward, up, middle, down, backward[-1], d, tail))
     return tuple(grids)
 
 
-def directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
+def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
     """The parts of either direction; one entry where no step tells them apart.
 
     Args:
@@ -169,13 +169,13 @@ def dot(left: Array, right: Array) -> float:
 def _reach(profile: Profile, tail: float) -> float:
     """An ε where δ is below the tail, or as small as it gets."""
     probes = 1e-9 * np.exp2(np.arange(64.0))
-    values = _checked(profile(probes))
+    values = _checked_profile(profile(probes))
     limit = max(tail, float(values[-1]) * (1 + 1e-9))
     index = int(np.argmax(values <= limit))
     low, high = (0.0 if index == 0 else float(probes[index - 1])), float(probes[index])
     for _ in range(2):
         inner = np.linspace(low, high, 17)[1:]
-        index = int(np.argmax(np.append(_checked(profile(inner[:-1])), 0.0) <= limit))
+        index = int(np.argmax(np.append(_checked_profile(profile(inner[:-1])), 0.0) <= limit))
         low, high = (low if index == 0 else float(inner[index - 1])), float(inner[index])
     return high
 
@@ -185,13 +185,13 @@ def _sampled(profile: Profile, interval: float, tail: float) -> Array:
     nodes = _reach(profile, tail) / interval
     if nodes > LARGEST_GRID:
         raise GridTooLarge(nodes, interval)
-    values = _checked(profile(np.arange(ceil(nodes) + 2.0) * interval))
+    values = _checked_profile(profile(np.arange(ceil(nodes) + 2.0) * interval))
     if np.any(np.diff(values) > 1e-9):
         raise ValueError("a privacy profile must not increase with epsilon")
     return np.minimum.accumulate(values)
 
 
-def _checked(values: ArrayLike) -> Array:
+def _checked_profile(values: ArrayLike) -> Array:
     """Refuse a profile that is no probability."""
     array = np.asarray(values, float)
     if not np.all((array >= 0) & (array <= 1 + 1e-12)):
@@ -205,7 +205,7 @@ def _masses(values: Array, interval: float) -> Array:
     return np.maximum(drop - exp(-interval) * np.append(drop[1:], 0.0), 0.0) / -expm1(-interval)
 
 
-def _joined(
+def _joined_directions(
     reverse: Array, down: Array, middle: float, up: Array, infinity: float, interval: float, tail: float
 ) -> LossDistribution:
     """One direction's distribution: a loss −ε weighs e^{−ε} times what it does under the other direction."""

@@ -82,7 +82,7 @@ class PublicMixture(Step):
     def fine_rdp(self, orders: Array, count: int) -> Array:
         if not self.few:
             return self.rdp(orders, count)
-        each = [sampled_renyi.without_replacement_gaussian(orders, self.rate, mu) for mu in self.law.mu.tolist()]
+        each = [sampled_renyi.without_replacement_gaussian_curve(orders, self.rate, mu) for mu in self.law.mu.tolist()]
         return np.minimum(self.rdp(orders, count), count * self._mean_curve(orders, np.array(each)))
 
     def shift(self, count: int) -> float:

@@ -20,7 +20,7 @@ from privkit.accountants.bounds.loss_distribution import (
     Parts,
     Profile,
     TooManyRounds,
-    directions,
+    both_directions,
     grid_interval,
 )
 from privkit.shared.array import Array
@@ -70,7 +70,7 @@ def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -
     >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
     0.1252
     """
-    e, checked = validate.real("epsilon", epsilon, least=0), _checked(steps)
+    e, checked = validate.real("epsilon", epsilon, least=0), _checked_history(steps)
     rounds = sum(count for _, count in checked)
     for tail in (1e-40, 1e-290):  # a grid that reaches further is coarser
         largest = max(composed.delta(e) for _, composed in _compositions(checked, tail, interval, epsilon=e))
@@ -95,7 +95,7 @@ def history_deltas(steps: Steps, epsilons: Array) -> Array:
     >>> history_deltas([(without_replacement_gaussian(0.2, 1.0), 100)], np.array([0.0, 16.0])).round(6).tolist()
     [0.823625, 1.1e-05]
     """
-    composed = [each for _, each in _compositions(_checked(steps), 1e-20, None, epsilon=0.0)]
+    composed = [each for _, each in _compositions(_checked_history(steps), 1e-20, None, epsilon=0.0)]
     return np.array([max(each.delta(epsilon) for each in composed) for epsilon in epsilons.tolist()])
 
 
@@ -126,7 +126,7 @@ def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -
     """
     target = validate.delta(delta)
     bounds = _for_delta(steps, target, interval)
-    lower = max(_lower(parts, composed, target) for parts, composed in bounds)
+    lower = max(_without_grid_error(parts, composed, target) for parts, composed in bounds)
     return lower, float(max(composed.epsilon(target) for _, composed in bounds))
 
 
@@ -148,10 +148,10 @@ def composed_lower(steps: Steps, delta: float, interval: float | None = None) ->
     14.5
     """
     target = validate.delta(delta)
-    return _lower(*next(iter(_for_delta(steps, target, interval, first=True))), target)
+    return _without_grid_error(*next(iter(_for_delta(steps, target, interval, first=True))), target)
 
 
-def _lower(parts: Parts, composed: ComposedLosses, target: float) -> float:
+def _without_grid_error(parts: Parts, composed: ComposedLosses, target: float) -> float:
     """What the grid can have added to ε taken back from it."""
     total, d = sum(rounds for _, rounds in parts), composed.interval
     ratio = d / -expm1(-d)
@@ -160,7 +160,7 @@ def _lower(parts: Parts, composed: ComposedLosses, target: float) -> float:
     return float(max(0.0, composed.lower_epsilon(target + lost) - shift))
 
 
-def _checked(steps: Steps) -> Steps:
+def _checked_history(steps: Steps) -> Steps:
     """Refuse a history without steps, or without rounds."""
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
@@ -171,7 +171,7 @@ def _for_delta(
     steps: Steps, target: float, interval: float | None, *, first: bool = False
 ) -> list[tuple[Parts, ComposedLosses]]:
     """Compositions around the ε that belongs to a δ."""
-    checked = _checked(steps)
+    checked = _checked_history(steps)
     tail = max(target * 1e-8 / sum(rounds for _, rounds in checked), 1e-290)
     return _compositions(checked, tail, interval, first=first, delta=target)
 
@@ -188,7 +188,7 @@ def _compositions(
     d = grid_interval(steps, tail, interval)
     for _ in range(5):
         try:
-            wanted = directions(steps, d, tail)[: 1 if first else None]
+            wanted = both_directions(steps, d, tail)[: 1 if first else None]
             return [(parts, compose(parts, **target)) for parts in wanted]
         except GridTooLarge as refused:
             if interval is not None or d > 1:

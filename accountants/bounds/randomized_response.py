@@ -13,7 +13,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.step import Pairs, Step
-from privkit.accountants.bounds.subsampling import numbers
+from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
 _MOST_ANSWERS = 1_000
@@ -70,7 +70,7 @@ def pure_epsilon(noise: float, classes: int) -> float:
     >>> round(pure_epsilon(0.5, 2), 6)
     1.098612
     """
-    p, k = _checked(noise, classes)
+    p, k = _checked_response(noise, classes)
     return log1p(k * (1 - p) / p)
 
 
@@ -100,7 +100,7 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
     >>> float(rdp(2, 0.5, 2).round(9))
     0.84729786
     """
-    a, (p, k) = numbers("order", orders), _checked(noise, classes)
+    a, (p, k) = finite_numbers("order", orders), _checked_response(noise, classes)
     if not a.size or np.any(a <= 1):
         raise ValueError(f"orders must be numbers > 1, at least one, got {orders!r}")
     lie, loss = p / k, log1p(k * (1 - p) / p)
@@ -127,10 +127,10 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
     >>> float(delta(0.5, 0.5, 2).round(6))
     0.33782
     """
-    e = numbers("epsilon", epsilon)
+    e = finite_numbers("epsilon", epsilon)
     if np.any(e < 0):
         raise ValueError(f"epsilon must be a finite number >= 0, got {epsilon!r}")
-    losses, log_mass = _losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
+    losses, log_mass = _sums_of_losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     gap = np.minimum(e.ravel()[:, None] - losses, 0.0)
     with np.errstate(under="ignore"):
         deltas = -np.expm1(gap) @ np.exp(log_mass)
@@ -144,7 +144,7 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
     1.098599
     """
     d = validate.delta(delta_)
-    losses, log_mass = _losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
+    losses, log_mass = _sums_of_losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     order = np.argsort(losses)[::-1]
     losses, mass = losses[order], np.exp(log_mass[order])
     above = np.cumsum(mass)
@@ -166,15 +166,15 @@ def profile(noise: float, classes: int) -> Profile:
     >>> float(profile(0.5, 2)(np.array(0.0)))
     0.5
     """
-    p, k = _checked(noise, classes)
+    p, k = _checked_response(noise, classes)
     lie, loss = p / k, pure_epsilon(p, k)
     truth = 1 - p + lie
     return lambda epsilon: np.where(epsilon < loss, np.maximum(truth - np.exp(np.minimum(epsilon, loss)) * lie, 0), 0.0)
 
 
-def _losses(noise: float, classes: int, answers: int) -> tuple[Array, Array]:
+def _sums_of_losses(noise: float, classes: int, answers: int) -> tuple[Array, Array]:
     """Every sum of losses, and the logarithm of its probability where all answers are true."""
-    p, k = _checked(noise, classes)
+    p, k = _checked_response(noise, classes)
     lie = p / k
     down = np.arange(answers + 1)[:, None]
     up = np.arange(answers + 1)[None]
@@ -193,6 +193,6 @@ def _losses(noise: float, classes: int, answers: int) -> tuple[Array, Array]:
     return loss * np.arange(-answers, answers + 1.0), log_mass
 
 
-def _checked(noise: float, classes: int) -> tuple[float, int]:
+def _checked_response(noise: float, classes: int) -> tuple[float, int]:
     """p and k."""
     return validate.real("noise_parameter", noise, above=0, most=1), validate.whole("classes", classes, least=2)

@@ -100,7 +100,7 @@ def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Converted:
     >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
     5.0
     """
-    a, r = _curve(orders, rdp)
+    a, r = _checked_curve(orders, rdp)
     validate.delta(delta)
     values = np.minimum(canonne(a, r, delta), mironov(a, r, delta))
     at = int(np.argmin(values))
@@ -113,13 +113,13 @@ def best_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: float) -> Converted:
     >>> best_delta(ORDERS, np.array(ORDERS) / 2, 5.0).value < -11
     True
     """
-    a, r = _curve(orders, rdp)
+    a, r = _checked_curve(orders, rdp)
     values = log_delta(a, r, validate.real("epsilon", epsilon, least=0))
     at = int(np.argmin(values))
     return Converted(value=float(values[at]), order=float(a[at]), at_edge=at in (0, len(a) - 1))
 
 
-def _curve(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
+def _checked_curve(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
     """Both as arrays, refused where they are no Rényi curve."""
     a, r = np.asarray(orders, float), np.asarray(rdp, float)
     if a.ndim != 1 or a.shape != r.shape or not a.size:

@@ -98,15 +98,15 @@ def renyi_bound(steps: Steps) -> RenyiBound:
     64.0
     """
     orders = steps[0][0].orders if len(steps) == 1 else min([step.orders for step, _ in steps], key=len)
-    method, source = named(tuple([(step.how, step.source) for step, _ in steps]))
+    method, source = method_and_source(tuple([(step.how, step.source) for step, _ in steps]))
     return RenyiBound(steps=steps, orders=orders, method=method, source=source)
 
 
 @cache
-def named(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
+def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
     """Method and source of a composition, from those of its steps.
 
-    >>> named((("", "Mironov 2017"), (", Poisson-sampled", "Mironov 2017")))[0]
+    >>> method_and_source((("", "Mironov 2017"), (", Poisson-sampled", "Mironov 2017")))[0]
     'Rényi composition, Poisson-sampled'
     """
     how, sources = (dict.fromkeys(column) for column in zip(*parts, strict=True))

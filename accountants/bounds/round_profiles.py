@@ -45,7 +45,7 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
     )
 
 
-def laplace(shift: float) -> Profile:
+def laplace_profile(shift: float) -> Profile:
     """One Laplace variable: 1 − e^{(ε−t)/2} up to ε = t.
 
     Args:
@@ -53,7 +53,7 @@ def laplace(shift: float) -> Profile:
 
     Source: derived from the hockey-stick integral.
 
-    >>> float(laplace(1.0)(np.array(0.0)).round(4))
+    >>> float(laplace_profile(1.0)(np.array(0.0)).round(4))
     0.3935
     """
     t = validate.real("shift", shift, least=0)

@@ -70,7 +70,7 @@ class GaussianRelease(Step):
         if self.rate == 1:
             return self.rdp(orders, count)
         poisson = self.sampling == "poisson"
-        curve = sampled_renyi.poisson_gaussian if poisson else sampled_renyi.without_replacement_gaussian
+        curve = sampled_renyi.poisson_gaussian_curve if poisson else sampled_renyi.without_replacement_gaussian_curve
         return np.minimum(self.rdp(orders, count), count * curve(orders, self.rate, self.mu))
 
     @staticmethod

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.accountants.bounds.subsampling import numbers
+from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
 _MOST_NODES = 200_000
@@ -19,7 +19,7 @@ _SLACK = 1e-12
 """Relative rise of every moment, above the error of rule and rounding, so that the result is an upper bound."""
 
 
-def poisson_gaussian(orders: ArrayLike, rate: float, mu: float) -> Array:
+def poisson_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
     """Rényi divergence of one Poisson-sampled Gaussian release, add or remove one, at any orders.
 
     With the likelihood ratio L = 1 − q + q·e^{μx − μ²/2} of x ~ N(0, 1) it is ln E L^α/(α − 1). The trapezoidal rule is
@@ -38,13 +38,13 @@ def poisson_gaussian(orders: ArrayLike, rate: float, mu: float) -> Array:
     Source: Mironov, Talwar and Zhang 2019, Theorem 5 (the larger direction); the error of the rule is derived from
     Trefethen and Weideman 2014, Theorem 5.1.
 
-    >>> float(poisson_gaussian(2.7, 0.01, 1.0).round(12))
+    >>> float(poisson_gaussian_curve(2.7, 0.01, 1.0).round(12))
     0.000236238136
     """
-    return _curve(orders, rate, mu, both=False)
+    return _by_order(orders, rate, mu, both=False)
 
 
-def without_replacement_gaussian(orders: ArrayLike, rate: float, mu: float) -> Array:
+def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
     """Rényi divergence of the pair with the tight profile of one release from k of n clients, replace-one.
 
     The profile is γ·δ(ln(1 + (e^ε − 1)/γ)) in both directions, and a Rényi divergence is an integral over a profile:
@@ -61,15 +61,15 @@ def without_replacement_gaussian(orders: ArrayLike, rate: float, mu: float) -> A
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
     Theorem 11. A profile that dominates gives a divergence that dominates.
 
-    >>> float(without_replacement_gaussian(8, 0.2, 1.0).round(6))
+    >>> float(without_replacement_gaussian_curve(8, 0.2, 1.0).round(6))
     2.1649
     """
-    return _curve(orders, rate, mu, both=True)
+    return _by_order(orders, rate, mu, both=True)
 
 
-def _curve(orders: ArrayLike, rate: float, mu: float, both: bool) -> Array:
+def _by_order(orders: ArrayLike, rate: float, mu: float, both: bool) -> Array:
     """Checked, and order by order."""
-    a = numbers("order", orders)
+    a = finite_numbers("order", orders)
     if not a.size or np.any((a <= 1) | (a > 1e5)):
         raise ValueError(f"orders must be numbers > 1 and <= 100000, at least one, got {orders!r}")
     q, m = validate.real("rate", rate, least=0, most=1), validate.real("mu", mu, least=0)

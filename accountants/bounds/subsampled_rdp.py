@@ -10,7 +10,7 @@ from scipy.special import gammaln, ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import sampled_renyi
-from privkit.accountants.bounds.subsampling import nonnegative, numbers, rates
+from privkit.accountants.bounds.subsampling import finite_numbers, nonnegative, rates
 from privkit.shared.array import Array
 
 _ROWS = 256
@@ -45,12 +45,12 @@ def without_replacement_rdp(
     top = int(np.ceil(flat.max()))
     j = np.arange(2.0, top + 1)
     with np.errstate(divide="ignore", over="ignore"):
-        curve, cap = _curve(rdp, j), _curve(rdp, flat)
+        curve, cap = _base_values(rdp, j), _base_values(rdp, flat)
         factor = np.full(j.size, np.log(2.0))
         if pure is not None:
-            factor = np.minimum(factor, j * _log_expm1(np.array(pure)))
+            factor = np.minimum(factor, j * log_expm1(np.array(pure)))
         terms = (j - 1) * curve + factor
-        terms[0] = min(terms[0], np.log(4) + _log_expm1(curve[0]))
+        terms[0] = min(terms[0], np.log(4) + log_expm1(curve[0]))
         terms += j * np.log(g)
 
         def cumulant(order: Array) -> Array:
@@ -114,7 +114,7 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, e
     rows = values.reshape(q.size, a.size)
     if fractional.size:
         for row, row_rate, row_mu in zip(rows, q.ravel().tolist(), m.ravel().tolist(), strict=True):
-            exact = sampled_renyi.poisson_gaussian(a.ravel()[fractional], row_rate, row_mu)
+            exact = sampled_renyi.poisson_gaussian_curve(a.ravel()[fractional], row_rate, row_mu)
             row[fractional] = np.minimum(row[fractional], exact)
     return values
 
@@ -153,7 +153,7 @@ def gaussian_rows(
 def _poisson_terms(top: int, rate: Array, mu: Array) -> Array:
     """ln[(q/(1−q))^j (e^{j(j−1)μ²/2} − 1)] for j = 2..top, [R, top − 1]."""
     j = np.arange(2.0, top + 1)
-    return np.asarray(j * (np.log(rate) - np.log1p(-rate)) + _log_expm1(j * (j - 1) * mu**2 / 2))
+    return np.asarray(j * (np.log(rate) - np.log1p(-rate)) + log_expm1(j * (j - 1) * mu**2 / 2))
 
 
 def _fixed_size_terms(top: int, rate: Array, mu: Array) -> Array:
@@ -169,7 +169,7 @@ def _log_half_gaps(j: ArrayLike, mu: Array) -> Array:
     below, above = ndtr(-mu / 2), ndtr(mu / 2)  # of 1 and of y
     moment = np.exp(np.minimum(exponent, 30.0)) * ndtr((power - 0.5) * mu)
     gap = moment - below - power * (above - below) + 4 * np.finfo(float).eps * (moment + power)
-    whole_line = _log_expm1(exponent)
+    whole_line = log_expm1(exponent)
     return np.minimum(np.where(exponent < 30, np.log(np.maximum(gap, 0)), whole_line + 1e-12), whole_line + 1e-12)
 
 
@@ -206,14 +206,14 @@ def _interpolated(orders: Array, cumulant: Callable[[Array], Array]) -> Array:
     return np.where(part == 0, values[:, low], mixed)
 
 
-def _log_expm1(x: Array) -> Array:
+def log_expm1(x: Array) -> Array:
     """ln(e^x − 1) for x ≥ 0."""
     return np.where(x > 1, x + np.log1p(-np.exp(-np.maximum(x, 1))), np.log(np.expm1(np.minimum(x, 1))))
 
 
 def checked_orders(value: ArrayLike) -> Array:
     """Rényi orders > 1, at least one."""
-    array = numbers("order", value)
+    array = finite_numbers("order", value)
     if not array.size or np.any(array <= 1):
         raise ValueError(f"orders must be finite numbers > 1, at least one, got {value!r}")
     if array.max() > 1e5:
@@ -221,7 +221,7 @@ def checked_orders(value: ArrayLike) -> Array:
     return array
 
 
-def _curve(rdp: Callable[[Array], Array], orders: Array) -> Array:
+def _base_values(rdp: Callable[[Array], Array], orders: Array) -> Array:
     """Values of a base curve; NaN and negatives are refused."""
     curve = np.asarray(rdp(orders), float)
     if curve.shape != orders.shape or not np.all(curve >= 0):

@@ -31,7 +31,7 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     >>> round(amplify(1.0, 0.1), 6), amplify(3000.0, 1.0)
     (0.158565, 3000.0)
     """
-    e, g = numbers("epsilon", epsilon), rates(rate)
+    e, g = finite_numbers("epsilon", epsilon), rates(rate)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         small = np.log1p(g * np.expm1(np.clip(e, -1, 30)))  # the sum below loses digits there
         amplified = np.where((e >= -1) & (e <= 30), small, np.logaddexp(np.log(g) + e, np.log1p(-g)))
@@ -54,7 +54,7 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     >>> round(deamplify(amplify(1.0, 0.1), 0.1), 12)
     1.0
     """
-    e, g = numbers("epsilon", epsilon), rates(rate, positive=True)
+    e, g = finite_numbers("epsilon", epsilon), rates(rate, positive=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         small = np.log1p(np.expm1(np.minimum(e, 30)) / g)
         deamplified = np.where(e <= 30, small, e - np.log(g) + np.log1p(-(1 - g) * np.exp(-e)))
@@ -83,7 +83,7 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
     >>> float(without_replacement_delta(0.0, 0.2, lambda e: gaussian.delta(e, 1.0)).round(6))
     0.076585
     """
-    e, g = numbers("epsilon", epsilon), float(rates(validate.real("rate", rate)))
+    e, g = finite_numbers("epsilon", epsilon), float(rates(validate.real("rate", rate)))
     size = np.abs(e)
     delta = np.zeros_like(e) if g == 0 else g * _probabilities(base_delta(np.asarray(deamplify(size, g), float)))
     return np.where(e >= 0, delta, -np.expm1(-size) + np.exp(-size) * delta)
@@ -152,13 +152,13 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
     return np.where(inside, share * _probabilities(base_delta(np.where(inside, np.maximum(inner, 0), 0))), 0.0)
 
 
-def numbers(name: str, value: ArrayLike) -> Array:
+def finite_numbers(name: str, value: ArrayLike) -> Array:
     """Finite numbers as floats; booleans, NaN and words are refused.
 
     Raises:
         ValueError: with the name and what was given.
 
-    >>> numbers("epsilon", [1, 2]).tolist()
+    >>> finite_numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]
     """
     array = np.asarray(value)
@@ -176,7 +176,7 @@ def nonnegative(name: str, value: ArrayLike) -> Array:
     >>> nonnegative("mu", 1).tolist()
     1.0
     """
-    array = numbers(name, value)
+    array = finite_numbers(name, value)
     if np.any(array < 0):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
     return array
@@ -191,7 +191,7 @@ def rates(value: ArrayLike, *, positive: bool = False) -> Array:
     >>> rates([0, 0.1]).tolist()
     [0.0, 0.1]
     """
-    array = numbers("rate", value)
+    array = finite_numbers("rate", value)
     if np.any((array < 0) | (array > 1) | (positive & (array == 0))):
         raise ValueError(f"rate must lie in {'(0' if positive else '[0'}, 1], got {value!r}")
     return array

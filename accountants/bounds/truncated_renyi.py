@@ -18,7 +18,7 @@ from scipy.special import ndtr, ndtri
 
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.mixture import PublicMixture
-from privkit.accountants.bounds.renyi_composition import CONVERSION, named
+from privkit.accountants.bounds.renyi_composition import CONVERSION, method_and_source
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
 from privkit.shared.array import Array
@@ -127,7 +127,7 @@ def truncated_renyi_bound(steps: Steps) -> TruncatedRenyiBound | None:
             sampled |= step.rate < 1
     if not sampled:
         return None
-    method, _ = named(tuple([(step.how, "") for step, _ in steps]), "Rényi composition of truncated losses")
+    method, _ = method_and_source(tuple([(step.how, "") for step, _ in steps]), "Rényi composition of truncated losses")
     return TruncatedRenyiBound(pieces=pieces, method=method)
 
 
@@ -185,7 +185,7 @@ class _Losses:
         return np.asarray(np.add.reduceat(values, self.starts))
 
 
-def _together(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[_Losses, Array]:
+def _pieces_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[_Losses, Array]:
     """Losses of the pieces of all runs, which cost about `spent` [S] of δ, and the count of each piece."""
     shifts, chances, rates, counts, sampled = zip(*chain.from_iterable(runs), strict=True)
     sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)
@@ -258,7 +258,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Ar
     """[R] ε of runs, each at its δ, and the Rényi orders."""
     sizes = np.array([len(run) for run in runs])
     owner = np.repeat(np.arange(sizes.size), sizes)
-    losses, rounds = _together(runs, _SPENT * (deltas / sizes)[owner])
+    losses, rounds = _pieces_of_runs(runs, _SPENT * (deltas / sizes)[owner])
 
     def total(values: Array) -> Array:
         return np.asarray(np.bincount(owner, values, minlength=sizes.size), float)

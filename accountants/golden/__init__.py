@@ -1,4 +1,7 @@
-"""Reference values that `privkit doctor` recomputes: a file of JSON lines an area, and small evaluators beside it."""
+"""Reference values that `privkit doctor` recomputes: a file of JSON lines an area, and small evaluators beside it.
+
+Values that no certificate rests on, such as those of other libraries' orders, are among the tests.
+"""
 
 from __future__ import annotations
 

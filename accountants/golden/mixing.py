@@ -1,14 +1,13 @@
-"""Random mixing ratios: Rényi divergences, exact profiles, rounding to whole patches and hidden ratios."""
+"""Random mixing ratios: Rényi divergences, exact profiles, and rounding to whole patches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
 
 from privkit.accountants.bounds import mixture
-from privkit.accountants.golden import gaussian, hidden_mixtures
+from privkit.accountants.golden import gaussian
 from privkit.accountants.golden.case import read
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.shift import ShiftLaw
@@ -27,7 +26,7 @@ def kept_patches(ratios: Sequence[float], patches: int) -> float:
     return float(patches * RealizedRatios(ratios=(tuple(ratios),)).per_round(patches).share.sum())
 
 
-def _assumed(concentration: float, clients: int, patches: int | None) -> ShiftLaw:
+def _assumed_shift(concentration: float, clients: int, patches: int | None) -> ShiftLaw:
     """CutMix in the setting of Table 1 if the published share of the coordinates were kept: λ, or ⌈λN⌉/N."""
     law = DirichletRatio(concentration=concentration, clients=clients).law(patches)
     smashed, labels = _CLIP**2 * _DIMENSIONS / _SIGMA**2, 2 / _SIGMA**2
@@ -36,12 +35,12 @@ def _assumed(concentration: float, clients: int, patches: int | None) -> ShiftLa
 
 def assumed_rdp(concentration: float, clients: int, patches: int | None) -> float:
     """Its Rényi divergence of order 2."""
-    return float(mixture.rdp(2, _assumed(concentration, clients, patches)))
+    return float(mixture.rdp(2, _assumed_shift(concentration, clients, patches)))
 
 
 def assumed_epsilon(concentration: float, clients: int, patches: int | None, delta: float) -> float:
     """Its exact ε."""
-    return mixture.invert(mixture.profile(_assumed(concentration, clients, patches)), delta)
+    return mixture.invert(mixture.profile(_assumed_shift(concentration, clients, patches)), delta)
 
 
 def share_rdp(concentration: float, clients: int, c: float, order: float) -> float:
@@ -50,34 +49,19 @@ def share_rdp(concentration: float, clients: int, c: float, order: float) -> flo
     return float(mixture.rdp(order, ShiftLaw(mu=np.sqrt(law.ratio * 2 * c), log_weight=law.log_weight)))
 
 
-def hidden_ratio_rdp(concentration: float, clients: int, mu: float, order: float) -> float:
-    """Hidden ratios and nothing else in the mixture, larger direction."""
-    law = DirichletRatio(concentration=concentration, clients=clients).law(None)
-    weights = np.exp(law.log_weight).tolist()
-    return float(hidden_mixtures.mixture_gaussian_rdp([order], (mu * law.ratio).tolist(), weights)[0])
-
-
-def hidden_mask_rdp(patches: int, kept: int, c: float) -> float:
-    """ln E e^{cJ} over the overlap J of two independent masks of `kept` patches."""
-    j = np.arange(kept + 1.0)
-    log_choose = gammaln(kept + 1) - gammaln(j + 1) - gammaln(kept + 1 - j)
-    apart = gammaln(patches - kept + 1) - gammaln(kept - j + 1) - gammaln(patches - 2 * kept + j + 1)
-    return float(logsumexp(log_choose + apart + c * j) - logsumexp(log_choose + apart))
-
-
-def _law(mu: Sequence[float]) -> ShiftLaw:
+def _equally_likely(mu: Sequence[float]) -> ShiftLaw:
     """Equally likely shifts, told."""
     return ShiftLaw(mu=np.array(mu, float), log_weight=np.full(len(mu), -np.log(len(mu))))
 
 
 def law_rdp(mu: Sequence[float], order: float) -> float:
     """Rényi divergence with the shift told."""
-    return float(mixture.rdp(order, _law(mu)))
+    return float(mixture.rdp(order, _equally_likely(mu)))
 
 
 def law_epsilon(mu: Sequence[float], delta: float) -> float:
     """Exact ε with the shift told."""
-    return mixture.invert(mixture.profile(_law(mu)), delta)
+    return mixture.invert(mixture.profile(_equally_likely(mu)), delta)
 
 
 # Evaluators that lie elsewhere, by the names that the cases have for them.

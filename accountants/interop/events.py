@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.noise_laws import LawName
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.secrets import has_secrets
 from privkit.accountants.spec.shift import laplace_shift, one_patch
@@ -81,7 +83,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     added = mechanism.relation == "add_or_remove_one"
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if added else NeighboringRelation.REPLACE_SPECIAL
     accountants: tuple[Accountant, ...] = ("rdp", "pld")
-    one = _laplace(mechanism) if mechanism.noise.law == "laplace" else _gaussian(mechanism)
+    one = _EVENTS[mechanism.noise.law](mechanism)
     event: DpEvent = SelfComposedDpEvent(one, mechanism.composed_rounds)
     sampled = isinstance(mechanism.sampling, WithoutReplacement)
     if isinstance(updates := mechanism.lower_model, PrivateUpdates):
@@ -97,7 +99,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     )
 
 
-def _gaussian(mechanism: SplitMechanism) -> DpEvent:
+def _gaussian_event(mechanism: SplitMechanism) -> DpEvent:
     """One round with Gaussian noise."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
@@ -119,7 +121,7 @@ def _gaussian(mechanism: SplitMechanism) -> DpEvent:
     return event
 
 
-def _laplace(mechanism: SplitMechanism) -> DpEvent:
+def _laplace_event(mechanism: SplitMechanism) -> DpEvent:
     """One round with Laplace noise."""
     from dp_accounting import LaplaceDpEvent
 
@@ -134,6 +136,13 @@ def _laplace(mechanism: SplitMechanism) -> DpEvent:
             "dp_accounting samples without replacement before Gaussian noise only, not before Laplace noise"
         )
     return LaplaceDpEvent(_multiplier(shift))
+
+
+_EVENTS: Mapping[LawName, Callable[[SplitMechanism], DpEvent]] = {
+    "gaussian": _gaussian_event,
+    "laplace": _laplace_event,
+}
+"""Law of the noise -> the event of one round; randomized response is refused before."""
 
 
 def _updates(updates: PrivateUpdates) -> DpEvent:

@@ -54,7 +54,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
             noise_multiplier: noise's standard deviation over the clipping norm, ≥ 0; 0 gives ε = ∞.
             sample_rate: probability with which a record is in the batch, in (0, 1].
         """
-        sigma, rate, _ = _checked((noise_multiplier, sample_rate, 1))
+        sigma, rate, _ = _checked_entry((noise_multiplier, sample_rate, 1))
         if self.history and tuple(self.history[-1][:2]) == (sigma, rate):
             self.history[-1] = (sigma, rate, self.history[-1][2] + 1)
         else:
@@ -78,13 +78,13 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         if unknown := sorted(set(options) - set(_ELSEWHERE)):
             raise ValueError(f"unknown option {unknown[0]!r} (allowed: poisson, {', '.join(_ELSEWHERE)})")
         counts: dict[tuple[float, float], int] = {}
-        for sigma, rate, steps in map(_checked, self.history):
+        for sigma, rate, steps in map(_checked_entry, self.history):
             counts[sigma, rate] = counts.get((sigma, rate), 0) + steps
         if not counts:
             return 0.0
         if any(sigma == 0 for sigma, _ in counts):
             return inf
-        return _epsilon(counts, target, poisson)
+        return _smallest_epsilon(counts, target, poisson)
 
     def __len__(self) -> int:
         """Number of optimizer steps."""
@@ -99,7 +99,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         before = self.history
         super().load_state_dict(state_dict)
         try:
-            self.history = [_checked(entry) for entry in self.history]
+            self.history = [_checked_entry(entry) for entry in self.history]
         except (TypeError, ValueError) as error:
             self.history = before
             raise ValueError(f"the accountant's state cannot be loaded: {error}") from None
@@ -121,7 +121,7 @@ def register() -> None:
     register_accountant(NAME, PrivkitAccountant, force=True)
 
 
-def _checked(entry: Iterable[Any]) -> Step:
+def _checked_entry(entry: Iterable[Any]) -> Step:
     """One entry of a history, as Python numbers."""
     sigma, rate, steps = entry
     if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # a sum of batches' shares that rounds above the whole
@@ -133,7 +133,7 @@ def _checked(entry: Iterable[Any]) -> Step:
     )
 
 
-def _epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: bool) -> float:
+def _smallest_epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: bool) -> float:
     """The smallest of the valid bounds."""
     if sum(steps / sigma / sigma for (sigma, _), steps in counts.items()) == inf:
         return inf

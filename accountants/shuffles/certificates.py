@@ -58,7 +58,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
         digits, count = log10_distinct_orderings(multiplicities), f"{tokens}!/∏m!"
     return Certificate(
         kind="permutation_count",
-        statement=f"σ-privacy over {count} = {_power(digits)} orderings an image; {NOT_DP}",
+        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings an image; {NOT_DP}",
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",
@@ -113,14 +113,14 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
     try:
         outcomes = log10_distinct_outcomes(tokens, batch, kept, variant=variant)
         quantities["log10_outcomes"] = outcomes
-        distinct = f"{_power(outcomes)} outcomes are distinct"
+        distinct = f"{_ten_to(outcomes)} outcomes are distinct"
     except ValueError:  # too many to count, and the certificate stands without
-        distinct = f"at least {_power(worth)} outcomes are distinct"
+        distinct = f"at least {_ten_to(worth)} outcomes are distinct"
     even = equally_likely(tokens, batch, kept, variant=variant)
     return Certificate(
         kind="permutation_count",
         statement=(
-            f"{_power(worth)} permutations of the batch{published[0]}, {_power(worth + share)} of them hold a given "
+            f"{_ten_to(worth)} permutations of the batch{published[0]}, {_ten_to(worth + share)} of them hold a given "
             f"image{published[1]}; {NOT_DP}"
         ),
         quantities=quantities,
@@ -128,7 +128,7 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
             "the permutations are uniform, fresh for every batch, and unknown to the server",
             "tokens carry no position embedding, and no two patches of the batch are equal",
             READ_AS[variant],
-            f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_power(worth)}",
+            f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_ten_to(worth)}",
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
             "two patches of one image share an output more often than strangers, and every round shows it anew",
             NO_POSTERIOR,
@@ -137,6 +137,6 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
     )
 
 
-def _power(log10: float) -> str:
+def _ten_to(log10: float) -> str:
     """A count as a power of ten, for variant: 10^28239.7."""
     return f"10^{log10:.1f}"

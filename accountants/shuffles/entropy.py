@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, entr, gammaln, logsumexp, rel_entr
 
 from privkit.accountants import validate
+from privkit.accountants.search import narrowed
 from privkit.accountants.shuffles.permutations import log10_distinct_orderings
 from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
@@ -182,12 +183,7 @@ def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95)
     mean = validate.real("accuracy", accuracy, least=0, most=1)
     images = validate.whole("images", images)
     room = -log1p(-validate.real("confidence", confidence, above=0, below=1)) / images
-    low, high = 0.0, mean
-    for _ in range(100):
-        middle = (low + high) / 2
-        too_far = rel_entr(mean, middle) + rel_entr(1 - mean, 1 - middle) > room
-        low, high = (middle, high) if too_far else (low, middle)
-    return low
+    return narrowed(lambda a: bool(rel_entr(mean, a) + rel_entr(1 - mean, 1 - a) > room), 0.0, mean)[0]
 
 
 def entropy_after_attack(

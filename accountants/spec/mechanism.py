@@ -30,7 +30,7 @@ from privkit.accountants.spec.parts import (
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
 from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
-from privkit.accountants.spec.shift import ShiftLaw, one_patch, ratio_law, scaled, shift_law
+from privkit.accountants.spec.shift import ShiftLaw, one_patch, over_noise, ratio_law, shift_law
 from privkit.constraints import Checked, Count
 from privkit.shared.certificate import Relation, Unit
 
@@ -87,10 +87,11 @@ class SplitMechanism(Checked):
             )
         self._check_composition()
         self._check_participation()
-        self._check_noise()
-        if check_secrets(self):
-            return
-        scaled(self, "l1" if self.noise.law == "laplace" else "l2")  # refuses what the clip set has no answer for
+        law = self.noise.distribution
+        law.check(self)
+        check_secrets(self)
+        if not law.answers:
+            over_noise(self, law.norm)  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
         """Later releases of other records must not carry this record through the lower model (§4e)."""
@@ -148,21 +149,6 @@ class SplitMechanism(Checked):
                 "no bound is derived for ratios drawn once with masks fresh in every round under a clip of the whole "
                 "release: clip every coordinate or patch, or draw the ratios in every round"
             )
-
-    def _check_noise(self) -> None:
-        """Laplace noise is accounted for where its shift is fixed."""
-        ratio = getattr(self.mixing, "ratio", None)
-        if self.noise.law == "laplace":
-            if not isinstance(ratio, Fixed | None):
-                raise ValueError(
-                    "Laplace noise is accounted for with fixed ratios; use Gaussian noise with random ones"
-                )
-            if self.participation.kind == "poisson":
-                raise ValueError(
-                    "Laplace noise is accounted for in every round or k of n; use Gaussian noise with Poisson"
-                )
-            if self.noise.site == "client" and self.mixing.group > 1:
-                raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
 
     @property
     def drawn_once(self) -> bool:
@@ -278,7 +264,7 @@ class SplitMechanism(Checked):
             return False
         if self.ragged or (self.participation_shows and not self.colluders_know):
             return False
-        if self.noise.law == "laplace" and (self.participation_shows or self.seated):
+        if not self.noise.distribution.attained(self):
             return False
         if isinstance(mixing, CutMix) and mixing.group > 1 and not self.smashed.additive:
             return False

@@ -110,12 +110,12 @@ class FixedRatio(Checked):
         """The client with the largest ratio loses most."""
         largest = max(self.ratios)
         share = largest if patches is None else float(rounded_up(np.array(largest), patches))
-        return _point(largest, share, sum(ratio**2 for ratio in self.ratios))
+        return _one_ratio(largest, share, sum(ratio**2 for ratio in self.ratios))
 
     def seats(self, patches: int | None) -> RatioLaw:
         """The ratio of a seat that is drawn uniformly."""
         ratios = np.array(self.ratios)
-        return _seats(ratios, ratios if patches is None else rounded_up(ratios, patches))
+        return _seat_law(ratios, ratios if patches is None else rounded_up(ratios, patches))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +152,12 @@ class FixedCounts(Checked):
         if patches is not None and sum(self.counts) != patches:
             raise ValueError(f"counts must sum to the {patches} patches, got {sum(self.counts)} from {self.counts}")
         ratios = [count / sum(self.counts) for count in self.counts]
-        return _point(max(ratios), max(ratios), sum(ratio**2 for ratio in ratios))
+        return _one_ratio(max(ratios), max(ratios), sum(ratio**2 for ratio in ratios))
 
     def seats(self, patches: int | None) -> RatioLaw:
         """The ratio of a seat that is drawn uniformly."""
         ratios = np.array(self.counts) / sum(self.counts)
-        return _seats(ratios, ratios)
+        return _seat_law(ratios, ratios)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +240,7 @@ class DirichletRatio(_Dirichlet):
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         """Quadrature of the Beta law, piece by piece between the shares that patches round it up to."""
         if self.clients == 1:
-            return _point(1.0, 1.0, 1.0)
+            return _one_ratio(1.0, 1.0, 1.0)
         a, b = self.concentration, (self.clients - 1) * self.concentration
         edges = np.array([1.0]) if patches is None else _edges(patches)
         ratio, log_weight = beta_nodes(a, b, edges[:-1], sharpness)
@@ -274,7 +274,7 @@ class DirichletCounts(_Dirichlet):
         if patches is None:
             raise ValueError("dirichlet_counts draws numbers of patches: use it with cutmix, or dirichlet with mixup")
         if self.clients == 1:
-            return _point(1.0, 1.0, 1.0)
+            return _one_ratio(1.0, 1.0, 1.0)
         a, b, n = self.concentration, (self.clients - 1) * self.concentration, patches
         j = np.arange(n + 1.0)
         log_weight = betaln(j + a, n - j + b) - betaln(j + 1, n - j + 1)
@@ -372,13 +372,13 @@ def _edges(patches: int) -> Array:
     return counts / patches
 
 
-def _seats(ratios: Array, shares: Array) -> RatioLaw:
+def _seat_law(ratios: Array, shares: Array) -> RatioLaw:
     """[k] ratios and shares of all seats -> the law of one of them, drawn uniformly; equal seats are one point."""
     ratio, first, number = np.unique(ratios, return_index=True, return_counts=True)
     norm = np.full(ratio.size, sum(one**2 for one in ratios.tolist()))
     return RatioLaw(ratio=ratio, share=shares[first], norm=norm, log_weight=np.log(number / ratios.size))
 
 
-def _point(ratio: float, share: float, norm: float) -> RatioLaw:
+def _one_ratio(ratio: float, share: float, norm: float) -> RatioLaw:
     """A law without randomness."""
     return RatioLaw(ratio=np.array([ratio]), share=np.array([share]), norm=np.array([norm]), log_weight=np.zeros(1))

@@ -18,6 +18,7 @@ from privkit.accountants.spec.mixing import (
     RealizedRatios,
     rounded_up,
 )
+from privkit.accountants.spec.noise_laws import NOISE_LAWS, GaussianLaw, LawName
 from privkit.constraints import Checked, Count, Fraction, Named, Positive, check
 
 
@@ -39,7 +40,7 @@ class Noise:
     """
 
     kind: ClassVar[str] = "noise"
-    law: Literal["gaussian", "laplace", "randomized_response"] = "gaussian"
+    law: LawName = "gaussian"
     smashed: Annotated[Positive, Named("sigma")]
     labels: Annotated[Positive | None, Named("sigma_labels")] = None
     site: Literal["mixer", "client"] = "mixer"
@@ -50,9 +51,14 @@ class Noise:
             raise ValueError(
                 f"noise is given as a standard deviation, not as variance={variance!r}: give its square root, smashed="
             )
-        if self.law == "randomized_response":
+        if str(self.law) in NOISE_LAWS and self.distribution.answers:
             validate.real("noise_parameter", self.smashed, above=0, most=1)
         check(self)
+
+    @property
+    def distribution(self) -> GaussianLaw:
+        """What the law answers about itself."""
+        return NOISE_LAWS[self.law]
 
 
 @dataclass(frozen=True, kw_only=True)

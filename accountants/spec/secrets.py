@@ -69,41 +69,45 @@ class HiddenMask(Checked):
         validate.whole("kept", self.kept, most=self.patches)
 
 
+NEED_RESPONSE = (
+    "randomized response is for categories, and categories are for randomized response: give both "
+    "Categories(classes=…) and Noise(law='randomized_response')"
+)
+ONE_SECRET = "hidden masks, random allocation and randomized response are derived one at a time: use one"
+
+
 def has_secrets(mechanism: SplitMechanism) -> bool:
     """Whether it is a random allocation, hidden masks or randomized response, each of which is derived alone."""
     secret = isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask)
-    return secret or mechanism.noise.law == "randomized_response"
+    return secret or mechanism.noise.distribution.answers
 
 
-def check_secrets(mechanism: SplitMechanism) -> bool:
-    """Refuse what is not derived together with hidden masks, random allocation or randomized response.
-
-    Returns:
-        Whether the release is randomized response, which has no sensitivity.
+def check_secrets(mechanism: SplitMechanism) -> None:
+    """Refuse what is not derived together with hidden masks or random allocation, and categories without response.
 
     Raises:
         ValueError: with a sentence on what is derived.
     """
-    response = mechanism.noise.law == "randomized_response"
-    if response != isinstance(mechanism.smashed, Categories):
-        raise ValueError(
-            "randomized response is for categories, and categories are for randomized response: give both "
-            "Categories(classes=…) and Noise(law='randomized_response')"
-        )
-    allocated = isinstance(mechanism.participation, RandomAllocation)
-    masked = isinstance(mechanism.mixing, HiddenMask)
-    if not (response or allocated or masked):
-        return False
-    name = "randomized response" if response else "random allocation" if allocated else "hidden masks"
-    if response + allocated + masked > 1:
-        raise ValueError("hidden masks, random allocation and randomized response are derived one at a time: use one")
+    noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
+    if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
+        raise ValueError(NEED_RESPONSE)
+    if isinstance(part, RandomAllocation) and isinstance(mask, HiddenMask):
+        raise ValueError(ONE_SECRET)
+    if isinstance(part, RandomAllocation):
+        _check_alone(mechanism, "random allocation")
+        _check_allocation(mechanism, part)
+    if isinstance(mask, HiddenMask):
+        _check_alone(mechanism, "hidden masks")
+        _check_mask(mechanism, mask)
+
+
+def _check_alone(mechanism: SplitMechanism, name: str) -> None:
+    """What neither random allocation nor hidden masks are derived with."""
+    law = mechanism.noise.law
     if mechanism.labels is not None:
         raise ValueError(f"no bound is derived for {name} together with labels: leave out the labels")
-    if response:
-        _check_response(mechanism)
-        return True
-    if mechanism.noise.law != "gaussian":
-        raise ValueError(f"no bound is derived for {name} with {mechanism.noise.law} noise: use Gaussian noise")
+    if law != "gaussian":
+        raise ValueError(f"no bound is derived for {name} with {law} noise: use Gaussian noise")
     if mechanism.releases != 1:
         raise ValueError(f"no bound is derived for {name} with releases={mechanism.releases} a round: use releases=1")
     if mechanism.lower_model != "frozen":
@@ -111,35 +115,29 @@ def check_secrets(mechanism: SplitMechanism) -> bool:
             f"no bound is derived for {name} with a lower model that learns, which shows later what was secret: use "
             "lower_model='frozen'"
         )
-    if isinstance(part := mechanism.participation, RandomAllocation):
-        if mechanism.relation != "add_or_remove_one":
-            raise ValueError("random allocation is derived for relation='add_or_remove_one'")
-        if mechanism.mixing.kind != "none":
-            raise ValueError("random allocation has no fixed group to mix: leave out the mixing")
-        if mechanism.rounds % part.epoch_rounds:
-            raise ValueError(
-                f"rounds must be a multiple of epoch_rounds={part.epoch_rounds}, the rounds in which each unit takes "
-                f"part {part.participations} times, got rounds={mechanism.rounds}"
-            )
-    if isinstance(mask := mechanism.mixing, HiddenMask):
-        if mechanism.participation.kind != "every_round":
-            raise ValueError("hidden masks are derived for clients that take part in every round: use every_round")
-        if not isinstance(mechanism.smashed, Clamp | PatchBall):
-            raise ValueError(
-                "hidden masks need a bound on every patch: use a clamp of coordinates, or clip every patch"
-            )
-        if isinstance(clip := mechanism.smashed, PatchBall) and clip.patches != mask.patches:
-            raise ValueError(
-                f"the clip bounds {clip.patches} patches and the mask has {mask.patches}: give both the same number"
-            )
-    return False
 
 
-def _check_response(mechanism: SplitMechanism) -> None:
-    """Answers are sent in every round, by everybody, as they are."""
-    if mechanism.relation != "replace_one":
-        raise ValueError("randomized response shows that somebody answered, so use relation='replace_one'")
-    if mechanism.mixing.kind != "none" or mechanism.participation.kind != "every_round":
-        raise ValueError("randomized response is derived without mixing and without sampling: leave out both")
-    if mechanism.lower_model not in ("frozen", "trained"):
-        raise ValueError("randomized response covers its answers only: use lower_model='frozen'")
+def _check_allocation(mechanism: SplitMechanism, part: RandomAllocation) -> None:
+    """Whole epochs of units that come or go, without mixing."""
+    if mechanism.relation != "add_or_remove_one":
+        raise ValueError("random allocation is derived for relation='add_or_remove_one'")
+    if mechanism.mixing.kind != "none":
+        raise ValueError("random allocation has no fixed group to mix: leave out the mixing")
+    if mechanism.rounds % part.epoch_rounds:
+        raise ValueError(
+            f"rounds must be a multiple of epoch_rounds={part.epoch_rounds}, the rounds in which each unit takes "
+            f"part {part.participations} times, got rounds={mechanism.rounds}"
+        )
+
+
+def _check_mask(mechanism: SplitMechanism, mask: HiddenMask) -> None:
+    """A bound on every patch, and everybody in every round."""
+    if mechanism.participation.kind != "every_round":
+        raise ValueError("hidden masks are derived for clients that take part in every round: use every_round")
+    clip = mechanism.smashed
+    if not isinstance(clip, Clamp | PatchBall):
+        raise ValueError("hidden masks need a bound on every patch: use a clamp of coordinates, or clip every patch")
+    if isinstance(clip, PatchBall) and clip.patches != mask.patches:
+        raise ValueError(
+            f"the clip bounds {clip.patches} patches and the mask has {mask.patches}: give both the same number"
+        )

@@ -111,13 +111,13 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
     """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""
-    whole, label = scaled(mechanism, "l1")
+    whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
     if law is None:
         total = whole + label
     else:
-        keeps = law.ratio if isinstance(mechanism.mixing, Mixup) else _kept(mechanism, law.share)
+        keeps = law.ratio if isinstance(mechanism.mixing, Mixup) else _kept_distance(mechanism, law.share)
         total = float(np.max(keeps * whole + law.ratio * label))
     alone = isinstance(mechanism.mixing, NoMixing) and mechanism.labels is None
     one = dimensions == 1 and alone and mechanism.releases == 1
@@ -129,13 +129,13 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 
     Source: derived; `sensitivity.l1_coordinates` says what is worst where only a sum is bounded.
     """
-    whole, label = scaled(mechanism, "l1")
+    whole, label = over_noise(mechanism, "l1")
     many = l1_coordinates(mechanism.smashed, mechanism.relation)
     shift, kept, ratio = whole / many, many, 1.0
     if (law := ratio_law(mechanism)) is not None:
         ratio = float(law.ratio.max())
         if isinstance(mechanism.mixing, CutMix):
-            kept = ceil(float(_kept(mechanism, law.share).max()) * many - 1e-6)
+            kept = ceil(float(_kept_distance(mechanism, law.share).max()) * many - 1e-6)
         else:
             shift *= ratio
     parts = [(shift, kept * mechanism.releases)]
@@ -162,7 +162,7 @@ def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | N
     return law
 
 
-def scaled(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
+def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
     """Sensitivities of smashed data and label over their noise, without mixing."""
     whole = mechanism.smashed.sensitivity(mechanism.relation, norm).value / mechanism.noise.smashed
     label = 0.0
@@ -183,19 +183,19 @@ def one_patch(mechanism: SplitMechanism) -> bool:
 
 def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
     """μ of a unit that takes part."""
-    whole, label = scaled(mechanism, "l2")
+    whole, label = over_noise(mechanism, "l2")
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # without credit to masks
         return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=_CERTAIN)
     ratio = mechanism.mixing.ratio
     if isinstance(ratio, RealizedRatios):
         every = ratio.per_round(mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None)
-        s, y = _shares(mechanism, every)
+        s, y = _squared_shares(mechanism, every)
         squared = mechanism.releases * (s * whole**2 + y * label**2).sum(0)
         return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=np.zeros(1))
     releases = mechanism.releases * (mechanism.rounds if mechanism.drawn_once else 1)
     law = ratio_law(mechanism, sqrt(releases * (whole**2 + label**2)))
     assert law is not None
-    s, y = _shares(mechanism, law)
+    s, y = _squared_shares(mechanism, law)
     if one_patch(mechanism):
         # All of the distance may lie in one patch, which a uniform mask keeps with probability q.
         with np.errstate(divide="ignore"):
@@ -211,7 +211,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
     return found.raised() if mechanism.seated and mechanism.secret_seat else found
 
 
-def _kept(mechanism: SplitMechanism, share: Array) -> Array:
+def _kept_distance(mechanism: SplitMechanism, share: Array) -> Array:
     """Largest share of the squared (or absolute) distance that a share of whole patches can hold."""
     assert isinstance(mechanism.mixing, CutMix)
     if not mechanism.smashed.additive:
@@ -220,7 +220,7 @@ def _kept(mechanism: SplitMechanism, share: Array) -> Array:
     return share if dimensions is None else kept_share(share, mechanism.mixing.patches, dimensions)
 
 
-def _shares(mechanism: SplitMechanism, law: RatioLaw) -> tuple[Array, Array]:
+def _squared_shares(mechanism: SplitMechanism, law: RatioLaw) -> tuple[Array, Array]:
     """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""
     assert isinstance(mechanism.mixing, Mixup | CutMix)
     squared = law.ratio**2
@@ -229,4 +229,4 @@ def _shares(mechanism: SplitMechanism, law: RatioLaw) -> tuple[Array, Array]:
         squared = np.divide(squared, own, out=np.zeros_like(squared), where=own > 0)
     if isinstance(mechanism.mixing, Mixup):
         return squared, squared
-    return _kept(mechanism, law.share), squared
+    return _kept_distance(mechanism, law.share), squared

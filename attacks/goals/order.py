@@ -29,7 +29,7 @@ def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | No
         truth: int64 [N, T], as in `Permutation.source`.
         guess: the attack's.
         batch_size: rows a message.
-        kinds: int64 [N, T] from `privkit.attacks.scores.order.kinds_of`: equal tokens are interchangeable.
+        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal tokens are interchangeable.
 
     Returns:
         Measure -> float64 [N] in [0, 1].

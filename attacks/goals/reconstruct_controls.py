@@ -70,8 +70,8 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
     if mounting.returns_auxiliary:
         own, own_labels = auxiliary, labels
     shape = cast(tuple[int, int, int], tuple(auxiliary.shape[1:]))  # of images; the attack reads these records
-    image = plain(release, shape, observation.columns)
-    attack = shortened(attack, len(own), batch_size)
+    image = identity_lower(release, shape, observation.columns)
+    attack = as_control(attack, len(own), batch_size)
     held = ImageObservation(
         image_shape=shape,
         columns=observation.columns,
@@ -119,12 +119,12 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
             if name == "identity":
                 raise
             guess = mean.expand_as(played)  # an attack that refuses noise learns nothing from it
-        errors.append(_error(guess, played, observation.columns))
+        errors.append(_dense_error(guess, played, observation.columns))
     what = "image" if len(shape) == 3 else "record"
-    return _judged(what, errors[0], errors[1], _error(mean.expand_as(played), played, observation.columns))
+    return _judged(what, errors[0], errors[1], _dense_error(mean.expand_as(played), played, observation.columns))
 
 
-def _error(guess: Tensor, truth: Tensor, columns: tuple[int, ...]) -> float:
+def _dense_error(guess: Tensor, truth: Tensor, columns: tuple[int, ...]) -> float:
     """Mean square error; of table rows that of their dense columns, since the numbers of categories mean nothing."""
     dense = [place for place, size in enumerate(columns) if not size] or slice(None)
     apart = guess.float() - truth.float()
@@ -140,7 +140,7 @@ def played_by(records: int, batch_size: int) -> int:
     return min(records // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
 
 
-def shortened(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:
+def as_control(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:
     """An attack as its controls mount it.
 
     Args:
@@ -183,7 +183,7 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def plain(release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = ()) -> nn.Module:
+def identity_lower(release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = ()) -> nn.Module:
     """A lower segment that gives the image itself, in the form that is nearest to a release's; other records as a row.
 
     The categories of a table have codes, since their numbers mean nothing.
@@ -193,9 +193,9 @@ def plain(release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...
         image_shape: (C, H, W), or (T,) of token sequences and table rows.
         columns: as in `ImageObservation`.
 
-    >>> plain(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
+    >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])
-    >>> plain(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
+    >>> identity_lower(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 1, 8, 8])
     """
     if columns:

@@ -12,7 +12,7 @@ from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.hijack.fsha_networks import End
-from privkit.attacks.hijack.fsha_server import Server, Settings
+from privkit.attacks.hijack.fsha_server import FshaRecipe, Server
 from privkit.attacks.hijack.gan import Norm
 from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Whole
 
@@ -154,9 +154,9 @@ class FSHA(Checked):
             f"take {theirs[0] * ROUNDS_AN_EPOCH:,} at {theirs[1]} with {theirs[2]}: not the published strength"
         )
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> FshaRecipe:
         """The fields with the recipe's values in place of None."""
-        return Settings(
+        return FshaRecipe(
             penalty=self.penalty,
             penalty_weight=self.penalty_weight or _PENALTY_WEIGHTS[self.recipe],
             learning_rate=self.learning_rate or _RATES[self.recipe],

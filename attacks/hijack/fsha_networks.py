@@ -28,7 +28,7 @@ class Networks:
 
     pilot: nn.Module
     decoder: nn.Module
-    discriminator: Discriminator
+    discriminator: ReleaseDiscriminator
 
 
 def build(
@@ -63,12 +63,12 @@ def build(
     (torch.Size([2, 256, 4, 4]), torch.Size([2, 3, 32, 32]), torch.Size([2]))
     """
     maps = _maps(released)
-    sides = _ladder(image[1:], maps[1:] if maps else None)
+    sides = _halved_sizes(image[1:], maps[1:] if maps else None)
     widths = [width * min(2**i, 4) for i in range(len(sides) - 1)] or [width]
     networks = Networks(
         pilot=_pilot(released, maps, image, sides, widths, end),
         decoder=_decoder(released, maps, image, sides, widths, 4 * width),
-        discriminator=Discriminator(released, width, classes, blocks),
+        discriminator=ReleaseDiscriminator(released, width, classes, blocks),
     )
     for network in (networks.pilot, networks.decoder, networks.discriminator):
         for layer in network.modules():
@@ -79,7 +79,7 @@ def build(
     return networks
 
 
-class Discriminator(nn.Module):
+class ReleaseDiscriminator(nn.Module):
     """Scores releases: how much one looks like a client's rather than the pilot's.
 
     With classes, it scores a release together with its label (a projection discriminator).
@@ -94,7 +94,7 @@ class Discriminator(nn.Module):
         if maps is None:
             body += [
                 nn.Linear(released[0], wide),
-                *[_Residual(wide, flat=True) for _ in range(ceil(blocks / 2))],
+                *[_ResidualRelease(wide, flat=True) for _ in range(ceil(blocks / 2))],
                 _Kink(),
             ]
             features = wide
@@ -109,7 +109,7 @@ class Discriminator(nn.Module):
                 body.append(nn.Conv2d(channels, wide, 3, 1, 1))
             else:
                 body.pop()  # a residual block begins with its own
-            body += [_Residual(wide) for _ in range(blocks)]
+            body += [_ResidualRelease(wide) for _ in range(blocks)]
             body += [nn.Conv2d(wide, wide, 3, 2, 1), nn.Flatten()]
             features = wide * ceil(side / 2) * ceil(narrow / 2)
         self.body = nn.Sequential(*body)
@@ -196,7 +196,7 @@ def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
     return (released[0], released[1], released[2]) if len(released) == 3 else None
 
 
-def _ladder(image: tuple[int, int], cut: tuple[int, int] | None) -> list[tuple[int, int]]:
+def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> list[tuple[int, int]]:
     """Sizes from the image down to the nearest to the cut's, each the half, rounded up, of the one before."""
     halvings = (
         ceil(log2(max(1, max(image) / _SMALL_SIDE)))
@@ -209,7 +209,7 @@ def _ladder(image: tuple[int, int], cut: tuple[int, int] | None) -> list[tuple[i
     return sides
 
 
-class _Residual(nn.Module):
+class _ResidualRelease(nn.Module):
     """x + second(ReLU(first(ReLU(x))))."""
 
     def __init__(self, channels: int, flat: bool = False) -> None:

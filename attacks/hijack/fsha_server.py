@@ -14,10 +14,10 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients,
 from privkit.attacks.by_label import ByLabel
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
-from privkit.attacks.hijack.gan import Norm, between, finite, gradient_penalty
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penalty
+from privkit.attacks.inversion.known_lower import mixed_release
+from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.linked_rows import check_public
-from privkit.attacks.inversion.unmixed import Unmixed
 from privkit.attacks.patches import class_tokens
 from privkit.torch_utils.seeded import seeded
 
@@ -25,7 +25,7 @@ _DECODED_AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class FshaRecipe:
     """The fields of `FSHA` with the recipe's values in place of None.
 
     Attributes:
@@ -67,7 +67,7 @@ class Server:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: FshaRecipe,
         view: View,
         clients: TrainingClients,
         observation: ImageObservation,
@@ -163,7 +163,7 @@ class Server:
 
     def _go_on(self, *values: Tensor) -> None:
         """Only while all is finite."""
-        if not finite(*(value.detach() for value in values)):
+        if not all_finite(*(value.detach() for value in values)):
             raise AttackDiverged(
                 f"fsha: a loss or the clients' gradient is not finite in round {self.now + 1}; "
                 f"the weights after {self.now // self.settings.epoch * self.settings.epoch} rounds are kept"
@@ -194,7 +194,7 @@ class Server:
         weights = view.weights
         if weights is not None and view.clients is not None:
             weights = weights * (view.clients >= 0).unsqueeze(2)
-        mixed = mix(self._whole(released), view.mixed, weights)
+        mixed = mixed_release(self._whole(released), view.mixed, weights)
         noise = torch.randn(mixed.shape, generator=draws, device=mixed.device)
         return self._patches(mixed + self.unmixed.noise * noise)
 
@@ -219,11 +219,11 @@ class Server:
             total += (image - part).square().sum().item()
         error = total / sum(part.numel() for part in parts)
         weights = [weight for network in self._networks().values() for weight in network.parameters()]
-        if not (isfinite(error) and finite(*weights)):
+        if not (isfinite(error) and all_finite(*weights)):
             raise AttackDiverged(
                 f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
             )
-        if not finite(*(view.smashed for view in self.clients.views())):
+        if not all_finite(*(view.smashed for view in self.clients.views())):
             raise AttackDiverged(f"fsha: what the clients release is not finite after round {self.now + 1}")
         return error
 

@@ -78,10 +78,10 @@ def kinked(x: Tensor) -> Tensor:
     return x * (x > 0)
 
 
-def finite(*tensors: Tensor) -> bool:
+def all_finite(*tensors: Tensor) -> bool:
     """Whether no number in any of them is NaN or infinite; one synchronization with the device.
 
-    >>> finite(torch.ones(2), torch.tensor(float("nan")))
+    >>> all_finite(torch.ones(2), torch.tensor(float("nan")))
     False
     """
     return bool(torch.stack([torch.isfinite(x).all() for x in tensors]).all())

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable, Session
 from privkit.attacks.fit import fit_doubling
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.inversion.budgeted import mounted, planned
+from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
 from privkit.attacks.inversion.decoders import DecoderName, build, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
@@ -111,7 +111,7 @@ class BlackBox(Checked):
     ) -> Reconstruction:
         """`run` with a decoder that knows something before its training; `begin` gives that to the new decoder."""
         views = observation.views
-        epochs = planned(self.epochs)
+        epochs = planned_epochs(self.epochs)
         check(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None
@@ -148,7 +148,7 @@ class BlackBox(Checked):
             objective="black_box: the held-out error",
         )
         with torch.no_grad():
-            images = torch.cat([_decoded(decoder.eval(), per_member(view)) for view in views])
+            images = torch.cat([_decoded_rows(decoder.eval(), per_member(view)) for view in views])
         return Reconstruction(images=images, curve=curve, converged=converged)
 
     def _decoder(self, own: Tensor, observation: ImageObservation, seed: int) -> Decoder:
@@ -159,11 +159,11 @@ class BlackBox(Checked):
             return build(self.decoder, per_member(view), observation.image_shape, **size, whole=view.whole)
         if given := [name for name in ("decoder", "augment") if getattr(self, name) != getattr(BlackBox, name)]:
             raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
-        released = _released(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))
+        released = _own_releases(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))
         return CellDecoder(released, own, observation.columns, width=self.width, depth=self.depth)
 
 
-def _decoded(decoder: Decoder, rows: Tensor) -> Tensor:
+def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
     """Images of one view's rows; fewer rows at a time if memory runs out and the decoder reads each by itself."""
     if decoder.whole_message:
         return decoder.guess(rows)
@@ -171,7 +171,7 @@ def _decoded(decoder: Decoder, rows: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _released(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
+def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
     """What the clients release of own records, a row for each record of every whole message."""
     assert observation.query is not None
     whole = len(own) // observation.batch_size * observation.batch_size

@@ -37,7 +37,7 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
     )
 
 
-def planned(epochs: int | None) -> int:
+def planned_epochs(epochs: int | None) -> int:
     """The number of epochs of an attack that is run.
 
     Raises:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.torch_utils.seeded import seeded
 
 STEPS_AN_EPOCH = 100
@@ -83,10 +83,10 @@ class Method:
     order: Literal["known", "shuffled", "batch", "guessed"]
 
 
-def total_variation(images: Tensor) -> Tensor:
+def neighbor_differences(images: Tensor) -> Tensor:
     """Mean absolute difference of neighbours, down plus across, of each image.
 
-    >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]))
+    >>> neighbor_differences(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]))
     tensor([1.])
     """
     down, across = images.diff(dim=2).abs(), images.diff(dim=3).abs()
@@ -165,10 +165,10 @@ class ImageFit:
         """Of each row, [N]."""
         problem, x = self._problem, self._images()
         seats = problem.seats
-        gap = mix(self._lower(x)[seats], problem.mixed, problem.weights) - self._target
+        gap = mixed_release(self._lower(x)[seats], problem.mixed, problem.weights) - self._target
         unexplained = gap.square().flatten(1).mean(1) / problem.unit
         away = (x - self._anchor).square().flatten(1).mean(1)
-        smooth, near = (term[seats].view(-1, problem.mixed).mean(1) for term in (total_variation(x), away))
+        smooth, near = (term[seats].view(-1, problem.mixed).mean(1) for term in (neighbor_differences(x), away))
         return unexplained + self._priors[0] * smooth + self._priors[1] * near
 
     @torch.no_grad()
@@ -179,11 +179,11 @@ class ImageFit:
         return self._objective()
 
     def _rearrange(self, progress: float) -> None:
-        self._target = _rearranged(self._lower, self._problem, self._images(), self._method, progress)
+        self._target = _assigned_tokens(self._lower, self._problem, self._images(), self._method, progress)
 
 
 @torch.no_grad()
-def _rearranged(lower: nn.Module, problem: Problem, images: Tensor, method: Method, progress: float) -> Tensor:
+def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method: Method, progress: float) -> Tensor:
     """Released tokens on the places where they fit now: blended by Sinkhorn's plan, or one each by the assignment."""
     n, tokens, channels = problem.smashed.shape
     group = problem.group

@@ -16,7 +16,7 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
     return deepcopy(lower).to(device).eval().requires_grad_(False)
 
 
-def mix(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
+def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
     """What k images that were weighted by public coins release together.
 
     Args:
@@ -29,7 +29,8 @@ def mix(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
 
-    >>> mix(torch.tensor([[[1.0], [1.0]], [[5.0], [5.0]]]), 2, torch.tensor([[[1.0, 0.5], [0.0, 0.5]]])).tolist()
+    >>> shares = torch.tensor([[[1.0, 0.5], [0.0, 0.5]]])
+    >>> mixed_release(torch.tensor([[[1.0], [1.0]], [[5.0], [5.0]]]), 2, shares).tolist()
     [[[1.0], [3.0]]]
     """
     if share is None:

@@ -1,16 +1,17 @@
-"""Releases that are sums of several clients' smashed data with known weights: one system of linear equations."""
+"""Releases that are sums of several clients' smashed data with known weights: a system of linear equations, solved."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.inversion.linked_rows import records
+from privkit.attacks.inversion.linked_rows import records_of_rows
 from privkit.attacks.inversion.mixed_releases import by_cell
+from privkit.attacks.inversion.rounds import by_round, labels_of
 from privkit.attacks.patches import as_tokens
 
 NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -41,10 +42,10 @@ class Mixtures:
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
         """
-        seats = torch.stack([_seats(view) for view in same]).flatten(0, 1)  # [E, k], the same for each place in a batch
+        seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
         rows = torch.cat([view.smashed for view in same])
-        weights = torch.cat([_weights(view) for view in same]).unflatten(0, (-1, batch))
+        weights = torch.cat([_seat_weights(view) for view in same]).unflatten(0, (-1, batch))
         released = (rows.flatten(1).unsqueeze(1) if weights.shape[3] == 1 else as_tokens(rows)).unflatten(
             0, (-1, batch)
         )
@@ -135,14 +136,14 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
     return typical, NOISES[best], wrong[best] / max(unusual.square().mean().item(), 1e-300)
 
 
-def _seats(view: View) -> Tensor:
+def _clients_of_seats(view: View) -> Tensor:
     """The client on each seat of each message, [M, k]; without groups, each message is a client's own."""
     batch = len(view.smashed) // view.messages
-    held = records(view)[::batch]
+    held = records_of_rows(view)[::batch]
     return torch.where(held >= 0, held // batch, -1)
 
 
-def _weights(view: View) -> Tensor:
+def _seat_weights(view: View) -> Tensor:
     """The weight of each seat of a row in each cell, [N, k, T or 1]."""
     if view.weights is not None:
         return by_cell(view.weights, view.smashed)
@@ -151,3 +152,99 @@ def _weights(view: View) -> Tensor:
             f"each row holds {view.mixed} images with hidden weights; use a defense with published=true"
         )
     return view.smashed.new_ones(len(view.smashed), 1, 1)
+
+
+_DETERMINED = 0.5
+"""Least share of a mixed label that must be known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmixed:
+    """What each record released, as well as public coins and several passes tell it.
+
+    Attributes:
+        rows: float32 [R·n·B, ...], R rounds of n clients' B records.
+        seats: int64 [G], the row of each image that is to be guessed.
+        rounds: the equations of each round.
+        noise: standard deviation of the release's noise, as far as the passes contradict each other.
+        ridge: variance of the noise over that of the smashed data, > 0.
+        labels: int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None.
+    """
+
+    rows: Tensor
+    seats: Tensor
+    rounds: Sequence[Mixtures]
+    noise: float
+    ridge: float
+    labels: Tensor | None = None
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, views: Sequence[View], passes: int) -> Unmixed:
+        """Solve every round; cells that never crossed are filled with the mean.
+
+        Args:
+            views: pass after pass.
+            passes: P ≥ 1; see `Unmix` for what is assumed of them.
+
+        Raises:
+            NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
+        """
+        together = by_round(views, passes, mixed=True)
+        rounds = [Mixtures.of(same) for same in together]
+        noise, spread = rounds[0].variances()
+        ridge = max(NOISES[0], noise / spread)
+        parts = [mixtures.solved(mixtures.typical(), ridge)[0] for mixtures in rounds]
+        rows, first = torch.cat(parts), len(parts[0])
+        seats = [records_of_rows(same[0]).flatten().clamp_min(0) + i * first for i, same in enumerate(together)]
+        return cls(
+            rows=rows,
+            seats=torch.cat(seats),
+            rounds=rounds,
+            noise=noise**0.5,
+            ridge=ridge,
+            labels=_labels_of_records(together),
+        )
+
+    def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
+        """Own smashed data [N, ...], mixed by the coins of recorded rounds, with as much noise, and solved.
+
+        Cells that the passes leave open are as open here, so that a simulator is compared, and a decoder trained, with
+        what the attacked records look like. A round that is not full repeats some of them. Differentiable.
+        """
+        whole = len(self.rows) // len(self.rounds)
+        missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)
+        filled = torch.cat([smashed, smashed[missing]])
+        return torch.cat([self._solved(part, draws) for part in filled.split(whole)])[: len(smashed)]
+
+    def _solved(self, smashed: Tensor, draws: Generator) -> Tensor:
+        """One round."""
+        number = int(torch.randint(len(self.rounds), (1,), generator=draws, device=draws.device))
+        mixed = self.rounds[number].predicted(smashed)
+        noise = torch.randn(mixed.shape, generator=draws, device=mixed.device, dtype=mixed.dtype)
+        own = replace(self.rounds[number], released=mixed + self.noise * noise)
+        return own.solved(own.typical(), self.ridge)[0]
+
+
+def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
+    """The label of each record; a label is mixed by the mean weight of its record's cells."""
+    if rounds[0][0].mixed == 1:
+        return labels_of([same[0] for same in rounds])
+    solved = []
+    for same in rounds:
+        sums = [_label_view(view) for view in same]
+        if None in sums:
+            return None
+        mixtures = Mixtures.of([view for view in sums if view is not None])
+        labels, explained = mixtures.solved(mixtures.typical(), NOISES[0])
+        if explained.min() < _DETERMINED:
+            return None
+        solved.append(labels.argmax(1))
+    return torch.cat(solved)
+
+
+def _label_view(view: View) -> View | None:
+    """The view with its mixed labels as what was released."""
+    if view.labels is None or view.weights is None or not view.labels.is_floating_point():
+        return None
+    return replace(view, smashed=view.labels, weights=view.weights.mean(2, keepdim=True))

@@ -11,14 +11,14 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, View
 
 
-def records(view: View) -> Tensor:
+def records_of_rows(view: View) -> Tensor:
     """The record on each seat of each row, int64 [N, k], as client · B + place in the batch; −1 on an empty seat.
 
     Raises:
         NotApplicable: if rows hold several records and the adversary does not know whose.
 
     >>> view = View(round=0, smashed=torch.zeros(2, 3), mixed=2, clients=torch.tensor([[1, 0], [1, 0]]))
-    >>> records(view).tolist()
+    >>> records_of_rows(view).tolist()
     [[2, 0], [3, 1]]
     """
     batch, rows = len(view.smashed) // view.messages, torch.arange(len(view.smashed), device=view.smashed.device)
@@ -82,7 +82,7 @@ class LinkedRows:
         """
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages
-        held = by_place([records(view) for view in same], batch)
+        held = by_place([records_of_rows(view) for view in same], batch)
         weights = by_place([view.weights for view in same if view.weights is not None], batch)
         taken, clients = held >= 0, int(held.max()) // batch + 1
         places = held % batch * clients + held // batch
@@ -122,4 +122,4 @@ class LinkedRows:
     def seated(self, images: Tensor, view: View) -> Tensor:
         """Images [P·n, ...] of all records, as guesses at the seats of one of the views, [N·k, ...]."""
         by_client: Tensor = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
-        return by_client[records(view).flatten().clamp_min(0)]
+        return by_client[records_of_rows(view).flatten().clamp_min(0)]

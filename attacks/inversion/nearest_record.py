@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.constraints import Checked, Count
 from privkit.torch_utils.chunks import in_chunks
 
@@ -64,21 +64,22 @@ class NearestRecord(Checked):
         if len(own) < batch:
             raise NotApplicable(f"{self.name} sends {batch} own records a round, got {len(own)}")
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
-        releases, kept = _released(observation.query, own, batch, self.repeats, draws)
-        seen, known = (torch.cat(parts) for parts in zip(*map(_shown, views), strict=True))
+        releases, kept = _mean_releases(observation.query, own, batch, self.repeats, draws)
+        seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, views), strict=True))
         if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
             seen, known, releases, kept = (part.flatten(0, 1) for part in (seen, known, releases, kept))
-            return Reconstruction(images=own.flatten()[_nearest(seen, known, releases, kept)].view(-1, own.shape[1]))
-        return Reconstruction(images=own[_nearest(seen, known, releases, kept)])
+            nearest = _nearest_releases(seen, known, releases, kept)
+            return Reconstruction(images=own.flatten()[nearest].view(-1, own.shape[1]))
+        return Reconstruction(images=own[_nearest_releases(seen, known, releases, kept)])
 
 
-def _released(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
+def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
     """The mean release of every own record over the answers that show it, and where it was ever shown."""
     rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
     totals: list[Tensor] = []
     for rows in rounds.repeat(repeats).split(batch):
         answer = query(own[rows], draws)
-        smashed, spread = _shown(answer.view)
+        smashed, spread = _unmasked(answer.view)
         if not totals:
             totals = [smashed.new_zeros(len(own), *smashed.shape[1:]) for _ in range(2)]
         for total, part in zip(totals, (smashed * spread, spread), strict=True):
@@ -87,15 +88,15 @@ def _released(query: Query, own: Tensor, batch: int, repeats: int, draws: Genera
     return total / weight.clamp_min(1e-12), (weight > 0).to(total.dtype)
 
 
-def _shown(view: View) -> tuple[Tensor, Tensor]:
+def _unmasked(view: View) -> tuple[Tensor, Tensor]:
     """A release without the weights of public masks, and 1 for each number that they left, else 0."""
     if view.weights is None:
         return view.smashed, torch.ones_like(view.smashed)
-    spread = mix(torch.ones_like(view.smashed), 1, view.weights)
+    spread = mixed_release(torch.ones_like(view.smashed), 1, view.weights)
     return torch.where(spread > 0, view.smashed / spread.clamp_min(1e-12), 0), (spread > 0).to(spread.dtype)
 
 
-def _nearest(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor) -> Tensor:
+def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor) -> Tensor:
     """For each row seen, the release with the smallest mean squared distance over what both show, int64 [N].
 
     Args:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from privkit.attacks.base import Session
 from privkit.attacks.by_label import ByLabel
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
-from privkit.attacks.inversion.budgeted import mounted, planned
+from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.mk_mmd import mk_mmd
 from privkit.attacks.inversion.simulator_data import AttackData
@@ -122,7 +122,7 @@ class PCATTraining(SimulatorTraining):
         return self.attack.learning_rate
 
     def _learn_all(self, number: int) -> float:
-        self._upper = self._history[((number + 1) * len(self._history) - 1) // planned(self.attack.epochs)]
+        self._upper = self._history[((number + 1) * len(self._history) - 1) // planned_epochs(self.attack.epochs)]
         return super()._learn_all(number)
 
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from privkit.attacks.assign import hungarian, pair_costs, take
 from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 
 
 def averaged(views: Sequence[View], align: bool = False) -> View:
@@ -76,7 +76,7 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
     """
     shares = torch.stack([view.weights for view in views if view.weights is not None])
     total, weight = torch.stack([view.smashed for view in views]).sum(0), shares.sum(0)
-    spread = mix(torch.ones_like(total), 1, weight)
+    spread = mixed_release(torch.ones_like(total), 1, weight)
     return torch.where(spread > 0, total / spread.clamp_min(1e-12), 0), (weight > 0).to(weight.dtype)
 
 

@@ -16,7 +16,7 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.inversion.budgeted import mounted, planned
+from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.decoders.mae import MaeDecoder, blocks, heads_for
 from privkit.attacks.order.piece_solver import put
 from privkit.attacks.order.piece_training import PieceTraining
@@ -109,7 +109,7 @@ class Sara(Checked):
         torch.Size([2, 1, 8, 8])
         """
         check(self, observation)
-        session, epochs = session or NoSession(), planned(self.epochs)
+        session, epochs = session or NoSession(), planned_epochs(self.epochs)
         learned, state = learn(observation, self.predictor_epochs, generator, session, name=self.name, later=epochs)
         geometry, own = learned.decoder.geometry, learned.own.tokens
         seeds = torch.randint(2**48, (2,), generator=generator).tolist()
@@ -118,7 +118,7 @@ class Sara(Checked):
         draws, steps = Generator().manual_seed(seeds[1]), -(-len(own) // _IMAGES_A_STEP)
         if epochs:
             predicted, before = put(own, learned.places(own), 1), self.predictor_epochs
-            losses = partial(_losses, network, learned, predicted, self.masked, draws)
+            losses = partial(_masked_token_losses, network, learned, predicted, self.masked, draws)
             training = PieceTraining(network, losses, steps, epochs, draws)
             stage = Stage(session, state, "completion", before, before + epochs)
             fit(training, epochs, stage, objective="sara: the training loss")
@@ -137,7 +137,7 @@ class Sara(Checked):
         )
 
 
-def _losses(
+def _masked_token_losses(
     network: Completion, learned: Predicted, predicted: Tensor, masked: float, draws: Generator
 ) -> Iterator[Tensor]:
     """An epoch's errors of images, and of the tokens that were masked, which know where they belong."""

@@ -85,7 +85,7 @@ class SimulatedPasses:
                 f"{len(own.tokens)} own images could be read within the rules of the threat model, and training takes "
                 f"{least}"
             )
-        if (shown := _shown(own)) < _SHOWN:
+        if (shown := _explained_variance(own)) < _SHOWN:
             raise NotApplicable(
                 f"a linear map of own tokens explains {100 * max(0.0, shown):.0f} % of the variance of their mean "
                 "patches, so that tokens may be beside wrong patches"
@@ -149,7 +149,7 @@ class SimulatedPasses:
         return found[..., :d], found[..., d:]
 
 
-def _shown(own: OwnTokens) -> float:
+def _explained_variance(own: OwnTokens) -> float:
     """Share of the variance of mean patches, at most 1, that a linear map from tokens to patches explains.
 
     It is fitted to half of the own images, each token beside the patch that it is taken for, and judged by the other

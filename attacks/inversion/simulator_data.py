@@ -11,8 +11,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check, check_one_form
 from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.rounds import labels_of
-from privkit.attacks.inversion.unmixed import Unmixed
 
 _SMALLEST = 10
 

@@ -52,7 +52,7 @@ class Simulator(nn.Module):
         self.register_buffer("deviation", maps.var((0, 2, 3), correction=0).sqrt().view(1, -1, 1, 1))
         self.register_buffer("lowest", torch.where(clamped, lowest, torch.full_like(lowest, -torch.inf)))
         self.form, self.grid = release.ndim, (geometry.rows, geometry.columns)
-        cells, steps = _ladder(geometry)
+        cells, steps = _halvings(geometry)
         self.reach = (cells[0] * prod(steps), cells[1] * prod(steps))
         widths = [width * 2 ** min(level, 2) for level in range(len(steps) + 1)]
         self.enter = _layer(image_shape[0], width)
@@ -99,7 +99,7 @@ class _ClassToken(nn.Module):
         return made
 
 
-class Decoder(nn.Module):
+class SimulatorDecoder(nn.Module):
     """Convolutions from releases back to images, the simulator's steps in reverse.
 
     No layer normalizes: simulated and recorded releases have other statistics, and must be read by the same function.
@@ -111,14 +111,14 @@ class Decoder(nn.Module):
 
     Source: privkit's own.
 
-    >>> Decoder(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 8, 12, 12)).shape
+    >>> SimulatorDecoder(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 8, 12, 12)).shape
     torch.Size([2, 1, 28, 28])
     """
 
     def __init__(self, rows: Tensor, image_shape: tuple[int, int, int], *, width: int) -> None:
         super().__init__()
         self.geometry = geometry = MapGeometry.of(rows, image_shape)
-        cells, steps = _ladder(geometry)
+        cells, steps = _halvings(geometry)
         widths = [width * 2 ** min(level, 2) for level in range(len(steps), -1, -1)]
         start = widths[0] * cells[0] * cells[1]
         layers: list[nn.Module] = [nn.Conv2d(geometry.channels, widths[0], 3, padding=1), nn.ReLU()]
@@ -190,7 +190,7 @@ class Discriminator(nn.Module):
         return score + own
 
 
-def _ladder(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
+def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
     """Cells of the smallest picture, and the steps from the image's pixels to their distance."""
     sides, cells = geometry.image_shape[1:], (geometry.rows, geometry.columns)
     if cells == (1, 1):

@@ -14,9 +14,9 @@ from torch.nn import functional
 from privkit.attacks.base import AttackDiverged, Session
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.reconstruct import Reconstruction
-from privkit.attacks.inversion.budgeted import planned
+from privkit.attacks.inversion.budgeted import planned_epochs
 from privkit.attacks.inversion.simulator_data import AttackData
-from privkit.attacks.inversion.simulator_networks import Decoder, Simulator
+from privkit.attacks.inversion.simulator_networks import Simulator, SimulatorDecoder
 from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.torch_utils.chunks import in_chunks
 from privkit.torch_utils.seeded import seeded
@@ -27,7 +27,7 @@ _CHUNK = 1_000
 _SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
 
 
-class Recipe(Protocol):
+class SimulatorRecipe(Protocol):
     """The attack's own fields that every such training reads; ranges are `SDAR`'s."""
 
     @property
@@ -74,7 +74,7 @@ class SimulatorTraining(ABC):
         root: seed of weights and draws.
     """
 
-    def __init__(self, recipe: Recipe, data: AttackData, root: int) -> None:
+    def __init__(self, recipe: SimulatorRecipe, data: AttackData, root: int) -> None:
         self.recipe, self.given, self.root = recipe, data, root
         rows, images = data.rows, data.images
         self.device = rows.device
@@ -86,7 +86,7 @@ class SimulatorTraining(ABC):
             simulator = Simulator(rows.cpu(), shape, width=recipe.width) if known is None else fresh(known, root)
             parts = {
                 "simulator": simulator.requires_grad_(),  # a client's copy may come frozen
-                "decoder": Decoder(self._told(rows[:1], data.labels).cpu(), shape, width=recipe.width),
+                "decoder": SimulatorDecoder(self._told(rows[:1], data.labels).cpu(), shape, width=recipe.width),
                 **self._discriminators(shape),
             }
         for name, part in parts.items():
@@ -102,7 +102,7 @@ class SimulatorTraining(ABC):
     def reconstruct(self, session: Session | None) -> Reconstruction:
         """Train for the attack's epochs, then decode what was recorded."""
         objective = f"{self.recipe.name}: the held-out error"
-        curve = fit(self, planned(self.recipe.epochs), session, objective=objective)
+        curve = fit(self, planned_epochs(self.recipe.epochs), session, objective=objective)
         return Reconstruction(images=self.guess(), curve=curve)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:

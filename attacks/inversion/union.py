@@ -16,7 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
-from privkit.attacks.inversion.linked_rows import records
+from privkit.attacks.inversion.linked_rows import records_of_rows
 from privkit.attacks.inversion.own_images import found_among
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.inversion.unmix import image_of_each
@@ -107,7 +107,9 @@ class Union(Checked):
         attack = BlackBox(decoder=decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(replace(observation, views=views, query=asked, auxiliary=own), generator, session)
         parts = guess.images.split([len(view.smashed) for view in views])
-        images = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)]
+        images = [
+            part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)
+        ]
         share = float(torch.cat([view.smashed[..., -1] for view in views]).mean())
         return replace(
             guess, images=torch.cat(images), note=f"{100 * share:.0f} % of the attacked records' tokens were collected"
@@ -164,7 +166,7 @@ def collect(same: Sequence[View]) -> TokenSets:
     >>> sets.rows(4)[0, :, 0].sort().values.tolist(), sets.met[0].tolist()
     ([0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 1.0, 0.0])
     """
-    seats = torch.stack([records(view) for view in same])  # [P, N, k]
+    seats = torch.stack([records_of_rows(view) for view in same])  # [P, N, k]
     passes, _, _ = seats.shape
     tokens = torch.stack([patch_tokens(view.smashed).float() for view in same])
     count, length = int(seats.max()) + 1, tokens.shape[2]

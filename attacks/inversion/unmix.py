@@ -15,7 +15,7 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
-from privkit.attacks.inversion.linked_rows import records
+from privkit.attacks.inversion.linked_rows import records_of_rows
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.inversion.secret_ratios import with_ratios
 from privkit.constraints import Checked, Count, Whole
@@ -137,7 +137,9 @@ def alone(
 
     def seated(images: Tensor) -> Tensor:
         parts = images.split([len(view.smashed) for view in views])
-        found = [part[records(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)]
+        found = [
+            part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)
+        ]
         return torch.cat(found)
 
     with torch.no_grad():
@@ -150,7 +152,7 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
 
     Clients whose ratios were secret are numbered in any order. An image is the record that shares most rows with it.
     """
-    seated = torch.stack([records(view).flatten() for view in same])
+    seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
     count = int(members.max()) + 1
     alone = torch.arange(count, device=members.device)

@@ -14,7 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release
 from privkit.attacks.inversion.rounds import chunks_of
-from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
+from privkit.attacks.inversion.unsplit_training import Alternation, UnsplitRecipe, fresh
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
@@ -102,7 +102,7 @@ class UnSplit(Checked):
         clone = fresh(observation.lower, root).to(device)
         with seeded(device, root):
             check_release(clone, first, observation.image_shape)
-        recipe = Recipe(
+        recipe = UnsplitRecipe(
             steps=_PHASE_STEPS[self.recipe],
             learning_rate=self.learning_rate or _INPUT_RATES[self.recipe],
             total_variation=self.total_variation,

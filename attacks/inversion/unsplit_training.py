@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.attacks.base import View
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.torch_utils.seeded import seeded
 
 _MODEL_RATE = 1e-3
@@ -19,7 +19,7 @@ _FRESH_STD = 0.02  # of parameters that no module knows how to draw: class token
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class UnsplitRecipe:
     """How images and clone learn; the meaning and the ranges of all fields are `UnSplit`'s.
 
     Attributes:
@@ -44,7 +44,7 @@ class Alternation:
     """
 
     def __init__(
-        self, clone: nn.Module, parts: list[View], image_shape: tuple[int, int, int], recipe: Recipe, seed: int
+        self, clone: nn.Module, parts: list[View], image_shape: tuple[int, int, int], recipe: UnsplitRecipe, seed: int
     ) -> None:
         self.clone, self._parts, self._recipe, self._seed = clone, parts, recipe, seed
         self._device = parts[0].smashed.device
@@ -91,7 +91,7 @@ class Alternation:
 
     def _error(self, part: View, images: Tensor) -> Tensor:
         """Mean squared error of each released row."""
-        return (mix(self.clone(images), part.mixed, part.weights) - part.smashed).square().flatten(1).mean(1)
+        return (mixed_release(self.clone(images), part.mixed, part.weights) - part.smashed).square().flatten(1).mean(1)
 
     def state_dict(self) -> dict[str, Any]:
         """Images, clone and optimizers."""

@@ -136,10 +136,10 @@ class WhiteBox(Checked):
         order, *priors = state["chosen"]
         method = self._method(order)
         rounds = by_round(views, self.passes, mixed=True) if self.passes > 1 else [[view] for view in views]
-        attacked = [_together(same, order) for same in rounds]
+        attacked = [_victims_of_round(same, order) for same in rounds]
         chunks = _chunks(attacked, order, self.parallel)
         total = len(chunks) * method.epochs
-        unit = _variance(attacked)
+        unit = _release_variance(attacked)
         for index in range(len(state["images"]), len(chunks)):
             problem = self._problem(chunks[index], observation, learned, order, unit)
             stage = Stage(session, state, "fit", index * method.epochs, total)
@@ -150,7 +150,7 @@ class WhiteBox(Checked):
         sizes = [len(chunk.smashed) for chunk in chunks]
         epochs = zip(*state["curves"], strict=True)
         curve = tuple(sum(n * x for n, x in zip(sizes, each, strict=True)) / sum(sizes) for each in epochs)
-        return Reconstruction(images=_seated(torch.cat(state["images"]), attacked, rounds), curve=curve)
+        return Reconstruction(images=_guesses_of_seats(torch.cat(state["images"]), attacked, rounds), curve=curve)
 
     def _check(self, views: Sequence[View]) -> None:
         """Refuse what no choice of fields could attack."""
@@ -266,7 +266,7 @@ class WhiteBox(Checked):
         errors: list[float] = []
 
         def tried_on(order: str, weights: list[tuple[float, float]]) -> list[float]:
-            whole = _together([answer.view for answer in answers], order)
+            whole = _victims_of_round([answer.view for answer in answers], order)
             rows = _chunks([whole], order, _CALIBRATION_ROWS * whole.mixed)[0]
             if isinstance(rows, LinkedRows):
                 batch = len(tried) // rows.clients
@@ -276,7 +276,7 @@ class WhiteBox(Checked):
                 self._check([rows])
                 seat = answers[0].members[: len(rows.smashed)].flatten()
                 counted = (seat >= 0) & (torch.arange(len(seat), device=seat.device) < _CALIBRATION_ROWS * rows.mixed)
-            problem = self._problem(rows, observation, learned, order, _variance([rows]))
+            problem = self._problem(rows, observation, learned, order, _release_variance([rows]))
             pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(rows.smashed), 0)
             short = replace(self._method(order), epochs=min(method.epochs, _CALIBRATION_EPOCHS))
             training = ImageFit(lower, problem.repeated(len(weights)), short, (pairs[:, 0], pairs[:, 1]), root)
@@ -314,7 +314,7 @@ class _Own:
         return regressed(self.lower, self.images, smashed)
 
 
-def _together(same: Sequence[View], order: str) -> _Rows:
+def _victims_of_round(same: Sequence[View], order: str) -> _Rows:
     """The passes of one round of victims."""
     if len(same) == 1:
         return same[0]
@@ -329,7 +329,7 @@ def _chunks(attacked: Sequence[_Rows], order: str, images: int) -> Sequence[_Row
     return views if order == "batch" else chunks_of(views, max(1, images // views[0].mixed))
 
 
-def _seated(images: Tensor, attacked: Sequence[_Rows], rounds: Sequence[Sequence[View]]) -> Tensor:
+def _guesses_of_seats(images: Tensor, attacked: Sequence[_Rows], rounds: Sequence[Sequence[View]]) -> Tensor:
     """Guesses at all records, one after another, as guesses at the seats of the first passes."""
     if not isinstance(attacked[0], LinkedRows):
         return images
@@ -338,6 +338,6 @@ def _seated(images: Tensor, attacked: Sequence[_Rows], rounds: Sequence[Sequence
     return torch.cat([one.seated(part, same[0]) for one, part, same in zip(linked, parts, rounds, strict=True)])
 
 
-def _variance(attacked: Sequence[_Rows]) -> Tensor:
+def _release_variance(attacked: Sequence[_Rows]) -> Tensor:
     """Over all that was released; not 0 where all is the same."""
     return torch.cat([rows.smashed for rows in attacked]).var(correction=0).clamp_min(1e-12)

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
-from privkit.attacks.returned import gradients
+from privkit.attacks.returned import returned_gradients
 from privkit.constraints import Checked, Count, Whole
 
 
@@ -70,7 +70,7 @@ class GradientMatching(Checked):
         views, upper = observation.views, observation.upper
         if upper is None:
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")
-        received, numbers, examples = gradients(self.name, views)
+        received, numbers, examples = returned_gradients(self.name, views)
         if any(view.mixed > 1 for view in views):
             raise NotApplicable("gradient_matching tries one label a row, and mixed rows have several")
         upper = deepcopy(upper).eval().requires_grad_(False)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import Epoch, LabelObservation
-from privkit.attacks.returned import gradients, weight_gradients
+from privkit.attacks.returned import returned_gradients, weight_gradients
 from privkit.constraints import Checked, Whole
 
 
@@ -77,7 +77,7 @@ class LabelLeak(Checked):
         [5.0, 1.0]
         """
         views = observation.views
-        rows, rounds, examples = gradients(self.name, views)
+        rows, rounds, examples = returned_gradients(self.name, views)
         if self.at == "lower":
             lower, images = observation.lower, observation.auxiliary
             if lower is None or images is None:
@@ -97,7 +97,7 @@ class LabelLeak(Checked):
             return Scores(values=rows.norm(dim=1), examples=examples)
         unit = nn.functional.normalize(rows, dim=1)
         if direction is None:
-            direction = nn.functional.normalize(_means(rows, rounds), dim=1)
+            direction = nn.functional.normalize(_group_means(rows, rounds), dim=1)
         return Scores(values=(unit * direction).sum(1), examples=examples)
 
     def _labeled(self, unit: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
@@ -119,7 +119,7 @@ class LabelLeak(Checked):
         return nn.functional.normalize(direction, dim=0)
 
 
-def _means(rows: Tensor, groups: Tensor) -> Tensor:
+def _group_means(rows: Tensor, groups: Tensor) -> Tensor:
     """For each row, the mean of its group's rows."""
     count = int(groups.max()) + 1
     sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
@@ -131,7 +131,7 @@ def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: Label
     if observation.own_labels is None:
         raise NotApplicable("label_leak less_own needs the own label of every row (LabelObservation)")
     own = observation.own_labels.to(rows.device)[examples]
-    return _means(rows, rounds * (int(own.max()) + 1) + own)
+    return _group_means(rows, rounds * (int(own.max()) + 1) + own)
 
 
 def _at_lower(lower: nn.Module, images: Tensor, rows: Tensor, rounds: Tensor, observation: LabelObservation) -> Tensor:

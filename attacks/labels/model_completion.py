@@ -163,7 +163,7 @@ class _Completion:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        for average, now in zip(_numbers(self.averaged), _numbers(self.model), strict=True):
+        for average, now in zip(_weights_of_state(self.averaged), _weights_of_state(self.model), strict=True):
             average.lerp_(now, 1 - _KEPT if step else 1.0)
         return loss.detach()
 
@@ -215,6 +215,6 @@ class _Completion:
         self.seed = int(state["seed"])
 
 
-def _numbers(module: nn.Module) -> list[Tensor]:
+def _weights_of_state(module: nn.Module) -> list[Tensor]:
     """Weights and statistics, without counters."""
     return [value for value in module.state_dict().values() if value.is_floating_point()]

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
-from privkit.attacks.returned import gradients
+from privkit.attacks.returned import returned_gradients
 from privkit.constraints import Checked, Count, Whole
 
 _MOST_STEPS = 100
@@ -66,13 +66,13 @@ class ReleaseClustering(Checked):
         seeds, labels = seeds_among(examples, observation, self.name)
         shares = observation.label_shares
         count = int(labels.max()) + 1 if shares is None else len(shares)
-        found = distances(rows, seeds, labels, max(2, count), cosine=self.on == "gradient")
+        found = cluster_distances(rows, seeds, labels, max(2, count), cosine=self.on == "gradient")
         return one_against_rest(-found, self.positive, examples)
 
     def _rows(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
         """What is clustered, float [N, F], and the rows' numbers."""
         if self.on == "gradient":
-            rows, _, examples = gradients(self.name, observation.views)
+            rows, _, examples = returned_gradients(self.name, observation.views)
             return rows, examples
         rows = torch.cat([view.smashed.flatten(1).float() for view in observation.views])
         return rows, torch.arange(len(rows), device=rows.device)
@@ -94,7 +94,7 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
     return row.to(examples.device), labels
 
 
-def distances(rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool) -> Tensor:
+def cluster_distances(rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool) -> Tensor:
     """Distance of each row to each label's cluster, by k-means in which the seeds keep their labels.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session, View
 from privkit.attacks.goals.distinguish import CanaryObservation
-from privkit.attacks.returned import gradients
+from privkit.attacks.returned import returned_gradients
 from privkit.constraints import Checked, Positive, real
 
 
@@ -84,7 +84,7 @@ class Canaries(Checked):
         """
         views = observation.views
         rows, present, absent = observation.rows, observation.present, observation.absent
-        values, at = _observed(views, self.on)
+        values, at = _canary_rows(views, self.on)
         place = torch.full((sum(len(view.smashed) for view in views),), -1, device=at.device)
         place[at] = torch.arange(len(at), device=at.device)
         if int(rows.min()) < 0 or int(rows.max()) >= len(place):
@@ -100,10 +100,10 @@ class Canaries(Checked):
         return Scores(values=ratios, examples=torch.arange(count, device=ratios.device))
 
 
-def _observed(views: Sequence[View], on: str) -> tuple[Tensor, Tensor]:
+def _canary_rows(views: Sequence[View], on: str) -> tuple[Tensor, Tensor]:
     """Rows [N, F], and their numbers among the rows of all views."""
     if on == "gradient":
-        values, _, at = gradients("canaries", views)
+        values, _, at = returned_gradients("canaries", views)
         return values, at
     values = torch.cat([view.smashed.flatten(1) for view in views])
     return values, torch.arange(len(values), device=values.device)

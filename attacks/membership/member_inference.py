@@ -100,7 +100,7 @@ def loss_threshold(losses: Tensor) -> Scores:
     >>> loss_threshold(torch.tensor([0.1, 2.0])).values.tolist()
     [-0.10000000149011612, -2.0]
     """
-    values = -_finite("losses", losses, 1)
+    values = -_check_likelihoods("losses", losses, 1)
     return Scores(values=values, examples=torch.arange(len(values), device=values.device))
 
 
@@ -148,7 +148,7 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     >>> lira(torch.tensor([5.0, 2.0]), shadow, members).values.tolist()
     [2.25, -2.25]
     """
-    target, shadow = _finite("target", target, 1).double(), _finite("shadow", shadow, 2).double()
+    target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
     if members.dtype != torch.bool or members.shape != shadow.shape or shadow.shape[1] != len(target):
         raise ValueError(
             f"lira needs target [N], shadow [S, N] and members bool [S, N], got {list(target.shape)}, "
@@ -181,7 +181,7 @@ def _normal(shadow: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (squares / (count - 1).sum()).clamp_min(1e-12)
 
 
-def _finite(name: str, values: Tensor, axes: int) -> Tensor:
+def _check_likelihoods(name: str, values: Tensor, axes: int) -> Tensor:
     """Refuse what no likelihood can be computed of."""
     if values.ndim != axes or not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
         raise ValueError(

@@ -43,18 +43,18 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
     tensor([[0., 1., 2.]])
     """
     records, columns = own.shape
-    tokens = _answers(own, query, batch, draws)
+    tokens = _tokens_of_rows(own, query, batch, draws)
     moves = tokens.new_zeros(records, columns, columns)  # of a token, if a column's cell changes
     for column in range(columns):
         for shift in range(1, _CHANGES + 1):
             changed = own.clone()
             changed[:, column] = own[:, column].roll(shift)
-            gone = torch.cdist(tokens, _answers(changed, query, batch, draws)).amin(2)
+            gone = torch.cdist(tokens, _tokens_of_rows(changed, query, batch, draws)).amin(2)
             moves[:, :, column] += gone / gone.sum(1, keepdim=True).clamp_min(1e-12)
     return take(tokens, hungarian(-moves))
 
 
-def _answers(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
+def _tokens_of_rows(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
     """Tokens [N, C, D] that come back for rows [N, C], row by row; the last query is filled up with the first rows."""
     whole = rows[torch.arange(len(rows) + -len(rows) % batch, device=rows.device) % len(rows)]
     released = None

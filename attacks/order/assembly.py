@@ -93,7 +93,7 @@ class Puzzles:
         return np.asarray((self.fit(at) + unary).sum(1) / 2)
 
 
-def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
+def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
     """Search for the arrangement of the highest score: the best polished start, then ruin and recreate.
 
     A kick shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills them best
@@ -115,7 +115,7 @@ def assemble(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.
     >>> right = np.full((1, 2, 4, 4), -2.0)
     >>> right[0, 0, [2, 1], [0, 3]] = right[0, 1, [2, 0], [1, 3]] = 1.0  # the picture is 2 0 / 1 3
     >>> puzzle = Puzzles(unary=np.zeros((1, 4, 4)), pairs=right, frame=Frame(rows=2, columns=2))
-    >>> assemble(puzzle, [np.arange(4)[None]], 5, np.random.default_rng(0)).tolist()
+    >>> best_arrangement(puzzle, [np.arange(4)[None]], 5, np.random.default_rng(0)).tolist()
     [[2, 0, 1, 3]]
     """
     polished = [_polish(puzzles, start, rng, 10) for start in starts]

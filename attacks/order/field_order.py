@@ -87,14 +87,14 @@ class FieldOrder(Checked):
             tokens = torch.cat([lower(part) for part in own.split(observation.batch_size)]).float()
         rows, sources = [], []
         for view in views:
-            order, cells = _placed(view.smashed.float(), tokens, own, self.by)
+            order, cells = _columns_of_tokens(view.smashed.float(), tokens, own, self.by)
             message = torch.arange(len(order), device=device) % rows_a_message(view)
             rows.append(cells)
             sources.append(message.unsqueeze(1) * own.shape[1] + order)
         return Reconstruction(images=torch.cat(rows), permutation=Permutation(source=torch.cat(sources)))
 
 
-def _placed(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
+def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
     """The column of every released token, int64 [N, C], and the cells of the rows, [N, C].
 
     Args:

@@ -28,10 +28,10 @@ from privkit.attacks.order.piece_training import (
     PieceTraining,
     member_losses,
     member_steps,
-    message_losses,
     message_steps,
     piece_losses,
     piece_steps,
+    shuffled_losses,
 )
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
@@ -204,7 +204,7 @@ class Jigsaw(Checked):
             trainings[slot] = PieceTraining(network, losses, piece_steps(some, joint), self.epochs, draws)
         if mixes:
             if isinstance(members, MessageNetwork):
-                losses = partial(message_losses, members, pieces, count, (size, geometry.tokens), keep, draws)
+                losses = partial(shuffled_losses, members, pieces, count, (size, geometry.tokens), keep, draws)
                 steps = message_steps(count, size)
             else:
                 losses = partial(member_losses, members, pieces, count, size, keep, draws)
@@ -229,10 +229,10 @@ class Jigsaw(Checked):
         if len(solvers) == 1 or in_order:
             return solvers[0], state
         solvers.append(replace(solvers[0], network=Together(networks)))
-        return min(solvers, key=partial(_error, own.tokens[-held_out:], own.patches[-held_out:])), state
+        return min(solvers, key=partial(_solver_error, own.tokens[-held_out:], own.patches[-held_out:])), state
 
 
-def _error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:
+def _solver_error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:
     """Mean square error of own images [N, T, ·] that a solver puts together from shuffled tokens."""
     order = torch.rand(tokens.shape[:2], generator=Generator().manual_seed(solver.seed)).argsort(1).to(tokens.device)
     view = View(round=0, smashed=take(tokens, order))

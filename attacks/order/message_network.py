@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.assign import sinkhorn
+from privkit.attacks.assign import by_capacity, sinkhorn
+from privkit.attacks.order.piece_network import MemberNetwork, own_prior
 
 _ROUNDS = 3
 _SINKHORN_STEPS = 1  # more were measured to gain nothing in the same time
@@ -51,3 +52,36 @@ class MessageNetwork(nn.Module):
             rounds.append(sinkhorn(scores.mT, _SINKHORN_STEPS, t).mT)
             chances = rounds[-1].exp()
         return torch.stack(rounds)
+
+
+ROUNDS = 4
+_MEMBER_STEPS = 20
+
+
+@torch.no_grad()
+def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
+    """Assign a message's tokens to its images: as a whole, or with the cleaner rows again, and so on.
+
+    Args:
+        network: trained on own images.
+        pieces: [B, T, F] as released; row b keeps at least a share `keep` of image b.
+        keep: in [0, 1].
+
+    Returns:
+        int64 [B, T], for each image the T released tokens (counted through the message) taken to be its own, and
+        log-probabilities [B·T, B] of images for tokens, their columns summing to T.
+    """
+    b, t, _ = pieces.shape
+    prior = own_prior(b, keep).to(pieces.device)
+    if isinstance(network, MessageNetwork):
+        logits = sinkhorn(network(pieces, prior)[-1].T, _MEMBER_STEPS, t).T
+        return by_capacity(logits, t), logits
+    tokens, rows = pieces.flatten(0, 1), pieces
+    prior = prior.repeat_interleave(t, 0)
+    taken = torch.arange(b * t, device=pieces.device).view(b, t)
+    logits = prior
+    for _ in range(ROUNDS):
+        logits = sinkhorn((network(tokens, rows) + prior).T, _MEMBER_STEPS, t).T
+        taken = by_capacity(logits, t)
+        rows = tokens[taken]
+    return taken, logits

@@ -111,7 +111,7 @@ def own_tokens(
     if observation.lower is None:
         assert query is not None
         asker = Asker(query, whole, draws, geometry, observation.rules, asked)
-        return _read(asker, images, geometry, draws, read, passes)
+        return _queried_tokens(asker, images, geometry, draws, read, passes)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
     if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
@@ -132,7 +132,9 @@ def own_tokens(
     return OwnTokens(tokens=ordered, patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
 
 
-def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int) -> OwnTokens:
+def _queried_tokens(
+    asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int
+) -> OwnTokens:
     """Own tokens by queries alone.
 
     Raises:
@@ -147,7 +149,7 @@ def _read(asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, re
         released = torch.cat([once, asker.images(images[whole:], asker.left)])
         compared = (x.unflatten(0, (-1, size)) for x in (released, patches[: len(released)]))
         own, share, placed = match_own_tokens(*compared)
-        keep, patches = kept_share(share, size), patches[: len(released)]
+        keep, patches = own_row_share(share, size), patches[: len(released)]
         return OwnTokens(tokens=own.flatten(0, 1), patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
     if not same:
         raise NotApplicable(
@@ -194,10 +196,10 @@ def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, fl
         size: rows a message.
     """
     matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
-    return kept_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
+    return own_row_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
 
 
-def kept_share(own: float, batch: int) -> float:
+def own_row_share(own: float, batch: int) -> float:
     """k′ from the share of tokens that are in their own image's row: k′ + (1 − k′)/B, the rest having been dealt out.
 
     Args:
@@ -206,7 +208,7 @@ def kept_share(own: float, batch: int) -> float:
 
     Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N); inverted.
 
-    >>> round(kept_share(0.46, 10), 3), kept_share(0.05, 10), kept_share(1.0, 1)
+    >>> round(own_row_share(0.46, 10), 3), own_row_share(0.05, 10), own_row_share(1.0, 1)
     (0.4, 0.0, 1.0)
     """
     return min(1.0, max(0.0, (own - 1 / batch) / (1 - 1 / batch))) if batch > 1 else 1.0

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from privkit.attacks.assign import distances
 from privkit.attacks.base import View
-from privkit.attacks.order.assembly import Frame, Places, Puzzles, assemble
+from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
-from privkit.attacks.order.message_network import MessageNetwork
+from privkit.attacks.order.message_network import MessageNetwork, assign_members
 from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
 from privkit.attacks.order.piece_training import Rows
 from privkit.attacks.order.token_contents import Ridge
-from privkit.attacks.order.token_owners import assign_members
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
 
@@ -166,7 +165,7 @@ class Solver:
         side = isqrt(self.decoder.geometry.tokens)
         frame = Frame(rows=side, columns=side, pictures=pictures)
         puzzles = Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
-        return assemble(puzzles, begin or starts(puzzles), kicks, rng)
+        return best_arrangement(puzzles, begin or starts(puzzles), kicks, rng)
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:

@@ -92,7 +92,7 @@ def piece_losses(
         draws: the only source of randomness.
         twins: gives `piece_loss` its targets from tokens [n, T, F]; None if each token has its own place alone.
     """
-    for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_step(twins is not None)):
+    for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
         shown = pieces(rows)
         places, pairs = network(shown, edges(rows))
         yield piece_loss(places, pairs, None if twins is None else twins(shown))
@@ -100,10 +100,10 @@ def piece_losses(
 
 def piece_steps(count: int, joint: bool) -> int:
     """Of an epoch of `piece_losses`, with twins or without."""
-    return -(-min(count, _IMAGES_AN_EPOCH) // _step(joint))
+    return -(-min(count, _IMAGES_AN_EPOCH) // _images_of_step(joint))
 
 
-def _step(joint: bool) -> int:
+def _images_of_step(joint: bool) -> int:
     """Images a step."""
     return _IMAGES_A_JOINT_STEP if joint else _IMAGES_A_STEP
 
@@ -164,7 +164,7 @@ def member_steps(count: int, batch: int) -> int:
     return max(1, min(count, _IMAGES_AN_EPOCH) // batch)
 
 
-def message_losses(
+def shuffled_losses(
     network: MessageNetwork, pieces: Rows, count: int, shape: tuple[int, int], keep: float, draws: Generator
 ) -> Iterator[Tensor]:
     """An epoch of `message_loss` on messages that are shuffled as a client shuffles them.
@@ -188,7 +188,7 @@ def message_losses(
 
 
 def message_steps(count: int, batch: int) -> int:
-    """Of an epoch of `message_losses`."""
+    """Of an epoch of `shuffled_losses`."""
     return min(_MESSAGE_STEPS, _MESSAGES_AN_IMAGE * member_steps(count, batch))
 
 

@@ -120,7 +120,7 @@ def learn(
         draws = Generator().manual_seed(seeds[2])
         training = PieceTraining(
             predictor,
-            partial(_losses, learned, draws),
+            partial(_place_losses, learned, draws),
             -(-len(own.tokens) // _IMAGES_A_STEP),
             epochs,
             draws,
@@ -132,7 +132,7 @@ def learn(
     return learned, state
 
 
-def _losses(learned: Predicted, draws: Generator) -> Iterator[Tensor]:
+def _place_losses(learned: Predicted, draws: Generator) -> Iterator[Tensor]:
     """An epoch's cross-entropies of places."""
     for rows in torch.randperm(len(learned.own.tokens), generator=draws).split(_IMAGES_A_STEP):
         yield place_loss(learned, learned.own.tokens[rows])

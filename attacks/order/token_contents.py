@@ -137,11 +137,12 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()
     [[True, False, False, True]]
     """
-    matches = [_nearest(*pair) for pair in zip(predicted, tokens, strict=True)]  # a message at a time: K² numbers each
+    # A message at a time: K² numbers each.
+    matches = [_sinkhorn_by_table(*pair) for pair in zip(predicted, tokens, strict=True)]
     return torch.stack([taken for taken, _ in matches]), torch.stack([sure for _, sure in matches])
 
 
-def _nearest(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
+def _sinkhorn_by_table(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
     """Sinkhorn's iteration by products with one table of exponentials, whose rows and columns all hold a 1."""
     odds = torch.cdist(guess, offer).square_()
     closest, some = odds.amin(1), odds[:: max(1, len(odds) // 200)]

@@ -127,7 +127,7 @@ class Asker:
         """Images whose copies from row `first` on have their patches in other places, if copies are forbidden."""
         if self._rules.copies:
             return images
-        return torch.cat([images[:first], _rearranged(images[first:], self._geometry, self._draws)])
+        return torch.cat([images[:first], _moved_patches(images[first:], self._geometry, self._draws)])
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
@@ -250,7 +250,7 @@ def _filled(images: Tensor, count: int) -> Tensor:
     return torch.cat([images, images[-1:].expand(count - len(images), *images.shape[1:])])
 
 
-def _rearranged(images: Tensor, geometry: Geometry, draws: Generator) -> Tensor:
+def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tensor:
     """Images with their patches in other places: tokens without positions are the same."""
     patches = patchify(images, geometry.patch)
     order = torch.rand(patches.shape[:2], generator=draws, device=images.device).argsort(1)

@@ -69,7 +69,7 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     """
     from sklearn.metrics import roc_auc_score
 
-    values, truth = _checked(scores, positive, confidence)
+    values, truth = _scores_and_truth(scores, positive, confidence)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("pooled_auc needs examples of both kinds, positive and negative")
     auc = float(roc_auc_score(truth, values))
@@ -98,7 +98,7 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     >>> found.auc.value, found.batches, found.skipped
     (0.5, 2, 1)
     """
-    values, truth = _checked(scores, positive, confidence)
+    values, truth = _scores_and_truth(scores, positive, confidence)
     groups = np.asarray(batches)
     if groups.shape != values.shape or groups.dtype.kind not in "iu":
         given = f"{groups.dtype} of shape {list(groups.shape)}"
@@ -143,7 +143,7 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
     """
     from sklearn.metrics import roc_curve
 
-    values, truth = _checked(scores, positive, 0.5)
+    values, truth = _scores_and_truth(scores, positive, 0.5)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("roc_points needs examples of both kinds, positive and negative")
     false, true, thresholds = roc_curve(truth, values)
@@ -168,7 +168,7 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     >>> tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01).value
     1.0
     """
-    values, truth = _checked(scores, positive, confidence)
+    values, truth = _scores_and_truth(scores, positive, confidence)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("tpr_at needs examples of both kinds, positive and negative")
     hits = values[truth] >= threshold_at(values[~truth], false_positive_rate)
@@ -194,7 +194,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
     >>> advantage([1, 2, 3, 4], [0, 0, 1, 1]).value
     1.0
     """
-    values, truth = _checked(scores, positive, confidence)
+    values, truth = _scores_and_truth(scores, positive, confidence)
     false, true, _ = roc_points(values, truth)
     found = float(np.max(true - false))
     members = int(truth.sum())
@@ -227,7 +227,7 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
     return float(np.nextafter(np.sort(negatives)[len(negatives) - 1 - allowed], np.inf))
 
 
-def _checked(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:
+def _scores_and_truth(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:
     """Scores as numbers, labels as truth values."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:

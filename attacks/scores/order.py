@@ -15,7 +15,7 @@ from torch import Tensor
 from privkit.constraints import real, whole
 
 
-def kinds_of(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
+def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
     """Which released tokens of a message are equal.
 
     Args:
@@ -26,7 +26,7 @@ def kinds_of(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
     Returns:
         int64 [N, T]; two tokens of one message have the same number if and only if they are equal.
 
-    >>> kinds_of(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
+    >>> equal_tokens(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
     [[0, 1, 0], [0, 1, 1]]
     """
     real("tolerance", tolerance, least=0)
@@ -45,7 +45,7 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
         guess: int64 [N, T]; in each message every place once.
         truth: int64 [N, T], likewise.
         batch: rows a message.
-        kinds: int64 [N, T] from `kinds_of`; without it all pieces differ.
+        kinds: int64 [N, T] from `equal_tokens`; without it all pieces differ.
 
     Returns:
         float64 [N] in [0, 1], of the n-th picture; the hits are `accuracy * T`.
@@ -67,7 +67,7 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
         guess: int64 [N, T], T a square number ≥ 4; in each message every place once.
         truth: int64 [N, T], likewise.
         batch: rows a message; a pair may lie in any picture of its message.
-        kinds: int64 [N, T] from `kinds_of`; pairs of equal contents then count as often as they occur on both sides.
+        kinds: int64 [N, T] from `equal_tokens`; pairs of equal contents count as often as on both sides.
 
     Returns:
         float64 [N] in [0, 1]; a picture has 2·√T·(√T − 1) pairs.
@@ -85,8 +85,8 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
     message = torch.arange(len(truth), device=truth.device).unsqueeze(1) // batch
     hits = torch.zeros(len(truth), dtype=torch.float64, device=truth.device)
     for down in (False, True):
-        codes = [_pairs(contents, side, down, most) + message * most**2 for contents in (placed, right)]
-        hits += _found(codes[1], codes[0]).sum(1)
+        codes = [_adjacent_codes(contents, side, down, most) + message * most**2 for contents in (placed, right)]
+        hits += _also_offered(codes[1], codes[0]).sum(1)
     return hits / (2 * side * (side - 1))
 
 
@@ -97,7 +97,7 @@ def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tens
         guess: int64 [N, T]; in each message every place once.
         truth: int64 [N, T], likewise.
         batch: rows a message. Chance is 1/batch, or the share that the shuffle leaves in its row where that is more.
-        kinds: int64 [N, T] from `kinds_of`.
+        kinds: int64 [N, T] from `equal_tokens`.
 
     Returns:
         float64 [N] in [0, 1].
@@ -109,7 +109,7 @@ def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tens
     placed, right = _contents(guess, truth, batch, kinds)
     most = int(max(placed.max(), right.max())) + 1
     picture = most * torch.arange(len(truth), device=truth.device).unsqueeze(1)
-    return _found(right + picture, placed + picture).double().mean(1)
+    return _also_offered(right + picture, placed + picture).double().mean(1)
 
 
 def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -130,7 +130,7 @@ def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) ->
     return contents[0], contents[1]
 
 
-def _pairs(contents: Tensor, side: int, down: bool, most: int) -> Tensor:
+def _adjacent_codes(contents: Tensor, side: int, down: bool, most: int) -> Tensor:
     """A number for the contents of each adjacent pair, int64 [N, side·(side − 1)]."""
     grid = contents.view(-1, side, side)
     if down:
@@ -138,12 +138,12 @@ def _pairs(contents: Tensor, side: int, down: bool, most: int) -> Tensor:
     return (grid[:, :, :-1] * most + grid[:, :, 1:]).flatten(1)
 
 
-def _found(wanted: Tensor, offered: Tensor) -> Tensor:
+def _also_offered(wanted: Tensor, offered: Tensor) -> Tensor:
     """bool, shaped like `wanted`: whether it is also offered, each occurrence used once."""
-    return torch.isin(_numbered(wanted), _numbered(offered))
+    return torch.isin(_occurrences(wanted), _occurrences(offered))
 
 
-def _numbered(codes: Tensor) -> Tensor:
+def _occurrences(codes: Tensor) -> Tensor:
     """Codes that tell the first, second, … occurrence of a code apart."""
     flat = codes.flatten()
     order = flat.argsort(stable=True)

@@ -181,7 +181,7 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
     if claims_a_curve(certificate):
         return GAUSSIAN
     proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
-    if not proven or mechanism is None or mechanism.noise.law == "randomized_response":
+    if not proven or mechanism is None or mechanism.noise.distribution.answers:
         return None
     return ScaledNoise(mechanism=mechanism)
 

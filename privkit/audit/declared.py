@@ -192,7 +192,7 @@ def _variance(receipt: Receipt) -> float:
     """Of the noise on every number, as the stages say that they added it."""
     parts = [step.receipt for step in receipt.steps] if isinstance(receipt, ChainReceipt) else [receipt]
     noises = [part.noise for part in parts if isinstance(part, Noised) and part.covers == "release"]
-    return sum((2 if noise.law == "laplace" else 1) * noise.smashed**2 for noise in noises)
+    return sum(noise.distribution.variance_factor * noise.smashed**2 for noise in noises)
 
 
 def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
@@ -200,7 +200,7 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
     real = receipt.mechanism()
     if real is None:
         return ""
-    said, norm = "the recording declares ", "l1" if real.noise.law == "laplace" else "l2"
+    said, norm = "the recording declares ", real.noise.distribution.norm
     for what in ("smashed", "labels"):
         mine, its = getattr(declared.noise, what), getattr(real.noise, what)
         if mine is not None and (declared.noise.law != real.noise.law or its is None or mine > its * (1 + 1e-9)):
@@ -210,5 +210,5 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
         return f"{said}that {declared.mixing.group} clients are mixed, but its defense {name} mixes {real.mixing.group}"
     if plain:  # else the data tell
         return ""
-    mine, its = (one.smashed.sensitivity("replace_one", norm).value for one in (declared, real))  # type: ignore[arg-type]
+    mine, its = (one.smashed.sensitivity("replace_one", norm).value for one in (declared, real))
     return f"{said}a sensitivity of {mine:.4g}, but its defense {name} has {its:.4g}" if mine < its * (1 - 1e-9) else ""

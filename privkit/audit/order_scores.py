@@ -84,8 +84,8 @@ def arrangement_scores(
             message every place once.
         truth: int64 [N, T], likewise; see `true_arrangement`.
         batch: B, images a message; it divides N.
-        kinds: int64 [N, T] from `privkit.attacks.scores.order.kinds_of`: equal pieces count as one, in the accuracies
-            and in the bits. Without it all pieces differ.
+        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal pieces count as one, in accuracies
+            and in bits. Without it all pieces differ.
         confidence: of all limits, in (0, 1).
         most_bits: an upper bound on the entropy of one secret order before the release, if the shuffle has less entropy
             than a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).

@@ -11,7 +11,7 @@ import torch
 from privkit.attacks.base import AnyAttack, known_to
 from privkit.attacks.goals.labels import LabelAttack
 from privkit.attacks.goals.reconstruct import ImageAttack
-from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, played_by, shortened
+from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, as_control, played_by
 from privkit.attacks.search_space import why_untuned
 from privkit.audit.probe import (
     ROUNDS,
@@ -177,7 +177,7 @@ def _controls(attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -
     records = min(auxiliary, CONTROL_IMAGES)
     played = played_by(records, a_round)
     own = records - played
-    epochs = getattr(shortened(attack, own, a_round), "epochs", None)
+    epochs = getattr(as_control(attack, own, a_round), "epochs", None)
     share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
     return 2 * share * _scaled(timed, own, played)
 

@@ -198,7 +198,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     if certificate.kind == "nothing":
         reason = f"no ε follows from {released} gradients with this noise; {_NOT_COVERED}"
         return replace(nothing(reason, ends=""), source=certificate.source)
-    norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    norm = receipt.noise.distribution.norm
     return replace(
         certificate,
         statement=(
@@ -328,7 +328,7 @@ def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> l
 def _quantities(receipt: Noised) -> dict[str, float]:
     """Numbers behind the claim, as they were in this call."""
     assert receipt.clip is not None
-    norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    norm = receipt.noise.distribution.norm
     quantities = {
         "noise_smashed": receipt.noise.smashed,
         "sensitivity_smashed": receipt.clip.sensitivity("replace_one", norm).value,

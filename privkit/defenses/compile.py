@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from torch import Tensor
 
@@ -212,7 +211,7 @@ def _bound(steps: Sequence[Step], level: str) -> ClipSet | None:
 
 def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
     """The smaller of two clip sets, both of which hold; None without any."""
-    norm: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    norm = receipt.noise.distribution.norm
     sizes: list[tuple[float, ClipSet]] = []
     for clip in (receipt.clip, bound):
         if clip is not None:

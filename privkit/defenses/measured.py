@@ -148,7 +148,7 @@ def _charge_of(trial: Trial) -> _Charge | None:
         return None
     if receipt.added_by == "server":
         return None
-    norm: Norm = "l1" if receipt.noise.law == "laplace" else "l2"
+    norm = receipt.noise.distribution.norm
     try:
         smashed = receipt.clip.sensitivity("replace_one", norm).value
         labels = 0.0 if receipt.labels is None else receipt.labels.sensitivity("replace_one", norm).value

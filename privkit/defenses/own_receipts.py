@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod, sqrt
-from typing import Literal
 
 import numpy as np
 import torch
@@ -196,7 +195,7 @@ def _unlike_its_noise(stage: Defense, trial: Trial, receipt: Noised) -> Iterator
                 "one of privkit's stages"
             )
         return
-    if receipt.noise.law == "randomized_response":
+    if receipt.noise.distribution.answers:
         yield f"{stage.name} answers by randomized response, for which no measurement is derived: nothing is claimed"
         return
     if receipt.covers == "labels":
@@ -254,7 +253,7 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
     """Whether gradients that go back move further than charged, or have another noise."""
-    order: Literal["l1", "l2"] = "l1" if receipt.noise.law == "laplace" else "l2"
+    order = receipt.noise.distribution.norm
     assert receipt.clip is not None
     charged, shape = receipt.clip.sensitivity("replace_one", order).value, (2, 4, 16, 4)
     for number in range(48):

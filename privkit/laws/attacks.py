@@ -131,7 +131,9 @@ def observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation
     both, as they are copies."""
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
-    tokens = reconstruct_controls.plain(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))
+    tokens = reconstruct_controls.identity_lower(
+        torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:])
+    )
     observation = reconstruct.observe(tokens, private, batch_size=BATCH, auxiliary=x[:AUXILIARY], known=True)
     views = [replace(view, smashed=view.smashed.clone()) for view in observation.views]
     return replace(observation, views=views, auxiliary_labels=y[:AUXILIARY]), private
@@ -183,7 +185,7 @@ def sees_no_truth(mounted: Mounted) -> str:
     attack = mounted.attack
     if attack.goal != "reconstruct" or not attack.needs <= _TRUTH_HELD:
         return ""
-    short = reconstruct_controls.shortened(attack, AUXILIARY, BATCH)
+    short = reconstruct_controls.as_control(attack, AUXILIARY, BATCH)
     outputs = []
     for place in range(2):
         observation, private = observed(images())

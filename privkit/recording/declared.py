@@ -16,7 +16,7 @@ from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import WithoutReplacement
 from privkit.accountants.spec.secrets import RandomAllocation
 from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.defenses.noise import simplex
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
 from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
@@ -277,7 +277,7 @@ def _outside(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechani
     if float(over.abs().max()) <= 1e-4 * float(inside.abs().max()):
         return ""
     along = float((over * (one.released - inside).double()).sum())
-    chance = sqrt(float((over * scale).square().sum()) * (2 if mechanism.noise.law == "laplace" else 1))
+    chance = sqrt(float((over * scale).square().sum()) * mechanism.noise.distribution.variance_factor)
     if along < max(0.5 * reach, float(-ndtri(LEVEL / 4)) * chance):
         return ""
     return f"a {mechanism.smashed.kind}, but releases follow lower(truth) out of it, by up to {over.abs().max():.3g}"
@@ -374,7 +374,7 @@ def _scale(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) 
     if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:
         return scale.expand(released.shape)
     ones = torch.ones(len(released) * weights.shape[1], *released.shape[1:])
-    return scale * mix(ones, weights.shape[1], weights.square()).sqrt()
+    return scale * mixed_release(ones, weights.shape[1], weights.square()).sqrt()
 
 
 def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -413,6 +413,6 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
     >>> variance_of(None)
     0.0
     """
-    if mechanism is None or mechanism.noise.law == "randomized_response":
+    if mechanism is None:
         return 0.0
-    return (2 if mechanism.noise.law == "laplace" else 1) * mechanism.noise.smashed * mechanism.noise.smashed
+    return mechanism.noise.distribution.variance_factor * mechanism.noise.smashed * mechanism.noise.smashed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 
@@ -112,7 +112,7 @@ def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
 
     def answer() -> Tensor:
         rows = torch.stack([ask(recording.truth.x[seats[:, seat]]) for seat in range(view.mixed)], 1)
-        return mix(rows.flatten(0, 1), view.mixed, view.weights)
+        return mixed_release(rows.flatten(0, 1), view.mixed, view.weights)
 
     return _replay(answer, view.smashed)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
-from privkit.attacks.hijack.gan import finite
+from privkit.attacks.hijack.gan import all_finite
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.defenses.base import Release
 from privkit.defenses.chain import stages_of
@@ -125,7 +125,7 @@ class LiveClients:
             shares = self._shares.weights.to(device, torch.float32)
             weights = message_weights(sent.groups, shares if protocol.active > 1 else shares.new_ones(1))
             send_back(sent, gradient, weights, protocol.gradient)
-        if not finite(*(weight.grad for weight in edge.parameters() if weight.grad is not None)):
+        if not all_finite(*(weight.grad for weight in edge.parameters() if weight.grad is not None)):
             raise AttackDiverged(f"what the server sent back is not finite in the lower segments in round {number + 1}")
         if self.guard is not None:
             first = next(weight for weight in edge.parameters() if weight.requires_grad)

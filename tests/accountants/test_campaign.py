@@ -39,7 +39,7 @@ def halved_sensitivity(patch: pytest.MonkeyPatch) -> None:
 
 
 def mean_ratio(patch: pytest.MonkeyPatch) -> None:
-    equal = lambda self, *_: mixing._point(1 / self.group, 1 / self.group, 1 / self.group)  # noqa: E731
+    equal = lambda self, *_: mixing._one_ratio(1 / self.group, 1 / self.group, 1 / self.group)  # noqa: E731
     patch.setattr(mixing.FixedRatio, "law", equal)
 
 

@@ -1,4 +1,4 @@
-"""The reference values that ship with the package are those of the reference tables, and all of them."""
+"""The reference values that ship with the package, with those of the tests: the reference tables, and all of them."""
 
 import json
 from collections import Counter
@@ -9,8 +9,10 @@ import pytest
 
 from privkit.accountants.golden.case import Case, read
 from privkit.papers import reference_values
+from tests.accountants.golden import others
 
-CASES = {case.id: case for case in reference_values()}
+ALL = (*reference_values(), *others.CASES)
+CASES = {case.id: case for case in ALL}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -20,7 +22,7 @@ def test_reference_value(case: Case) -> None:
 
 
 def test_ids_are_unique() -> None:
-    assert max(Counter(case.id for case in reference_values()).values()) == 1
+    assert max(Counter(case.id for case in ALL).values()) == 1
 
 
 def test_a_case_that_is_off_fails() -> None:

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, pld, renyi, round_profiles, subsampled_rdp, subsampling
-from privkit.accountants.golden import hidden_mixtures, theorem_27
-from privkit.accountants.golden import subsampling as golden
+from tests.accountants.golden import hidden_mixtures, theorem_27
+from tests.accountants.golden import others as golden
 from tests.forked import forked
 
 dp_event: Any = pytest.importorskip("dp_accounting.dp_event")

@@ -12,8 +12,7 @@ from torch import Generator, nn
 from privkit.attacks.base import AttackDiverged, View
 from privkit.attacks.fit import Stage, fit, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.inversion.sdar import SDAR
-from privkit.attacks.inversion.sdar_training import SDARTraining
+from privkit.attacks.inversion.sdar import SDAR, SDARTraining
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.inversion.unsplit_training import Alternation
 from privkit.training import Checkpoint

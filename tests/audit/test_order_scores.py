@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from privkit.accountants.shuffles.certificates import batch_shuffle
 from privkit.accountants.shuffles.entropy import patch_entropy_bits
 from privkit.attacks.goals.order import Permutation
-from privkit.attacks.scores.order import direct_accuracy, kinds_of
+from privkit.attacks.scores.order import direct_accuracy, equal_tokens
 from privkit.audit.goals.reconstruct import order
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
@@ -151,7 +151,7 @@ def test_units_are_messages_where_images_are_mixed() -> None:
 def test_equal_pieces_count_as_one() -> None:
     truth = torch.tensor([[0, 1, 2, 3]])
     guess = torch.tensor([[1, 0, 2, 3]])
-    kinds = kinds_of(torch.tensor([[[5.0], [5.0], [1.0], [2.0]]]), 1)
+    kinds = equal_tokens(torch.tensor([[[5.0], [5.0], [1.0], [2.0]]]), 1)
     assert arrangement_scores(guess, truth, batch=1).direct.share.value == 0.5
     assert arrangement_scores(guess, truth, batch=1, kinds=kinds).direct.share.value == 1
 

@@ -16,8 +16,8 @@ from privkit.attacks.inversion.mixed_releases import exercise, per_member
 from privkit.attacks.inversion.pcat import PCAT, PCATTraining
 from privkit.attacks.inversion.sara import Completion, completion_loss
 from privkit.attacks.inversion.simulator_data import AttackData
-from privkit.attacks.inversion.simulator_networks import Decoder, Discriminator, Simulator
-from privkit.attacks.inversion.unsplit_training import Alternation, Recipe, fresh
+from privkit.attacks.inversion.simulator_networks import Discriminator, Simulator, SimulatorDecoder
+from privkit.attacks.inversion.unsplit_training import Alternation, UnsplitRecipe, fresh
 from privkit.attacks.labels.exploit import ExPLoit, _Matching
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
@@ -80,7 +80,7 @@ def simulated() -> Step:
     released = torch.rand(ROWS, TOKENS, WIDTH, generator=generator())
     images = torch.rand(ROWS, *SHAPE, generator=generator(1))
     torch.manual_seed(0)
-    simulator, decoder = Simulator(released, SHAPE, width=4), Decoder(released, SHAPE, width=4)
+    simulator, decoder = Simulator(released, SHAPE, width=4), SimulatorDecoder(released, SHAPE, width=4)
     judge = Discriminator(released, SHAPE, width=4, classes=0)
     return lambda: decoder(simulator(images)).sum() + judge(simulator(images), None).sum()
 
@@ -109,7 +109,7 @@ def unsplit() -> Step:
     lower = VIT_MICRO.build(IMAGES, 10, positions=True, seed=0).lower.eval()
     with torch.no_grad():
         part = View(round=0, smashed=lower(torch.rand(ROWS, *SHAPE, generator=generator())))
-    recipe = Recipe(steps=1, learning_rate=0.03, total_variation=0.1, l2=0.1)
+    recipe = UnsplitRecipe(steps=1, learning_rate=0.03, total_variation=0.1, l2=0.1)
     training = Alternation(fresh(lower, 1), [part], SHAPE, recipe, 0)
     images, unit = training.images[0], torch.ones(())
     return lambda: training._objective(part, images, unit).sum() + training._error(part, images.detach()).mean()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privkit.attacks.inversion.black_box import _decoded
+from privkit.attacks.inversion.black_box import _decoded_rows
 from privkit.attacks.inversion.decoders import build
 from privkit.audit.run import run_audit
 from privkit.audit.stale import _changes, _flags
@@ -93,7 +93,7 @@ def test_a_decoder_draws_the_same_images_with_less_memory(monkeypatch: pytest.Mo
     rows = torch.rand(6, 16, 12, generator=generator())
     decoder = build("mae", rows, (1, 8, 8), width=16, depth=1).eval()
     with torch.no_grad():
-        whole, guess = _decoded(decoder, rows), decoder.guess
+        whole, guess = _decoded_rows(decoder, rows), decoder.guess
 
         def small(part: Tensor) -> Tensor:
             if len(part) > 2:
@@ -101,4 +101,4 @@ def test_a_decoder_draws_the_same_images_with_less_memory(monkeypatch: pytest.Mo
             return guess(part)
 
         monkeypatch.setattr(decoder, "guess", small)
-        assert torch.allclose(_decoded(decoder, rows), whole, atol=1e-6)
+        assert torch.allclose(_decoded_rows(decoder, rows), whole, atol=1e-6)

@@ -104,7 +104,7 @@ def halvings(image_shape: tuple[int, int, int]) -> int:
     return depth
 
 
-class _Residual(nn.Module):
+class _ResidualPicture(nn.Module):
     """Two 3×3 convolutions beside the picture itself, to which they add nothing at the start."""
 
     def __init__(self, width: int) -> None:
@@ -128,7 +128,7 @@ class _Pyramid(nn.Module):
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.before, self.after = _Residual(width), _Residual(width)
+        self.before, self.after = _ResidualPicture(width), _ResidualPicture(width)
         self.below: nn.Module | None = None
         if depth:
             self.below = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), _Pyramid(width, depth - 1))

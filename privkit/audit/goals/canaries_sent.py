@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.accountants.base import no_protection
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import Query, View
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.audit.goals.trained import TrainedContext
 from privkit.defenses.base import Receipt, ReleaseCount
 from privkit.defenses.split_parts import held_parts
@@ -206,10 +206,10 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
         assert view.weights is not None
         time, taken = number * len(members) // len(views), seats >= 0
         weights = view.weights * taken.unsqueeze(2)
-        whole = mix(middle[seats.clamp(min=0).flatten()], k, weights)
+        whole = mixed_release(middle[seats.clamp(min=0).flatten()], k, weights)
         for seat in range(k):
             on = taken[:, seat]
-            own = mix(half[seats[on, seat]], 1, weights[on, seat : seat + 1])
+            own = mixed_release(half[seats[on, seat]], 1, weights[on, seat : seat + 1])
             expected[0, time, seats[on, seat]], expected[1, time, seats[on, seat]] = whole[on] + own, whole[on] - own
     return expected[0], expected[1]
 

@@ -16,7 +16,7 @@ from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import controls
-from privkit.attacks.scores.order import kinds_of
+from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
@@ -143,7 +143,7 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
         guess.source.to(truth.device),
         truth,
         batch=batch,
-        kinds=kinds_of(torch.cat([view.smashed for view in context.recording.views[: len(receipts)]]), batch),
+        kinds=equal_tokens(torch.cat([view.smashed for view in context.recording.views[: len(receipts)]]), batch),
         most_bits=None if outcomes is None else outcomes * log2(10),
     )
     measured = {"direct": found.direct, "neighbor": found.neighbor, "membership": found.membership}

@@ -15,10 +15,13 @@ from scipy.stats import binom, binomtest
 
 from privkit.accountants.auditing import many_runs, one_run, rates
 from privkit.accountants.auditing.base import Correction
-from privkit.accountants.golden.auditing import CASES
+from privkit.accountants.golden import auditing
 from privkit.accountants.golden.case import Case
 from privkit.shared.empirical_bound import EmpiricalBound
 from tests.accountants.auditing.mechanisms import BOUNDS
+from tests.accountants.golden import others
+
+CASES = (*auditing.CASES, *(case for case in others.CASES if case.id.startswith("gdp_")))
 
 INTEGERS = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
 FLOATS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, pld, round_profiles
 from privkit.accountants.bounds.loss_distribution import GridTooLarge, LossDistribution, from_profile
-from privkit.accountants.golden import hidden_mixtures
+from tests.accountants.golden import hidden_mixtures
 
 DELTAS = st.floats(-14, -1).map(lambda exponent: 10.0**exponent)
 
@@ -119,7 +119,7 @@ def test_randomized_response_by_enumeration(truth: float, rounds: int, delta: fl
 @settings(max_examples=20, deadline=None)
 @given(shift=st.floats(0.05, 3.0), rounds=st.integers(1, 3), epsilon=st.floats(0.0, 3.0))
 def test_small_compositions_by_brute_force(shift: float, rounds: int, epsilon: float) -> None:
-    (once,) = from_profile(round_profiles.laplace(shift), 0.01)
+    (once,) = from_profile(round_profiles.laplace_profile(shift), 0.01)
     masses, lowest = once.masses, once.lowest
     for _ in range(rounds - 1):
         masses, lowest = np.convolve(masses, once.masses), lowest + once.lowest
@@ -127,14 +127,14 @@ def test_small_compositions_by_brute_force(shift: float, rounds: int, epsilon: f
     exact = float(np.sum(masses * np.maximum(0, -np.expm1(epsilon - losses)))) - np.expm1(
         rounds * log1p(-once.infinity)
     )
-    assert pld.history_delta([(round_profiles.laplace(shift), rounds)], epsilon, 0.01) == pytest.approx(
+    assert pld.history_delta([(round_profiles.laplace_profile(shift), rounds)], epsilon, 0.01) == pytest.approx(
         exact, rel=1e-8, abs=3e-14
     )
 
 
 def test_one_laplace_release_is_its_profile() -> None:
     for delta in (1e-5, 0.01, 0.3):
-        low, high = pld.composed_bounds([(round_profiles.laplace(1.0), 1)], delta, 1e-4)
+        low, high = pld.composed_bounds([(round_profiles.laplace_profile(1.0), 1)], delta, 1e-4)
         assert high == pytest.approx(1 + 2 * log1p(-delta), rel=1e-4)
         assert low <= 1 + 2 * log1p(-delta) <= high
 
@@ -251,7 +251,7 @@ def test_nothing_leaks_where_nothing_depends_on_the_record() -> None:
     for profile in (
         round_profiles.gaussian_profile(0.0),
         round_profiles.poisson_gaussian(0.0, 1.0),
-        round_profiles.laplace(0.0),
+        round_profiles.laplace_profile(0.0),
     ):
         assert pld.composed_bounds([(profile, 10)], 1e-5, 1e-3) == (0.0, 0.0)
     assert pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 1, 0.5, 1e-3) == 0.0  # above the total variation
@@ -291,7 +291,7 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
         lambda: round_profiles.poisson_gaussian(bad, 1.0),
         lambda: hidden_mixtures.poisson_gaussian_replace_one(0.1, bad),
         lambda: round_profiles.without_replacement_gaussian(0.1, bad),
-        lambda: round_profiles.laplace(bad),
+        lambda: round_profiles.laplace_profile(bad),
         lambda: hidden_mixtures.released_mixture([bad], [1.0]),
         lambda: hidden_mixtures.hidden_mixture([1.0], [bad]),
     ]

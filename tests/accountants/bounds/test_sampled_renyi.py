@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from privkit.accountants import answer
 from privkit.accountants.bounds import sampled_renyi, subsampled_rdp
-from privkit.accountants.golden import subsampling as golden
-from privkit.accountants.golden import theorem_27
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Known
+from tests.accountants.golden import others as golden
+from tests.accountants.golden import theorem_27
 
 
 def quadrature(order: float, rate: float, mu: float, *, symmetric: bool) -> float:
@@ -43,7 +43,7 @@ def quadrature(order: float, rate: float, mu: float, *, symmetric: bool) -> floa
 )
 def test_equals_the_definition_from_above(order: float, rate: float, mu: float, symmetric: bool) -> None:
     true = quadrature(order, rate, mu, symmetric=symmetric)
-    curve = sampled_renyi.without_replacement_gaussian if symmetric else sampled_renyi.poisson_gaussian
+    curve = sampled_renyi.without_replacement_gaussian_curve if symmetric else sampled_renyi.poisson_gaussian_curve
     found = float(curve(order, rate, mu))
     assert true <= found <= true * (1 + 1e-10)
 
@@ -51,7 +51,7 @@ def test_equals_the_definition_from_above(order: float, rate: float, mu: float, 
 @settings(max_examples=50, deadline=None)
 @given(order=st.integers(2, 60), rate=st.floats(1e-6, 0.99), mu=st.floats(0.01, 3))
 def test_whole_orders_equal_the_finite_sum(order: int, rate: float, mu: float) -> None:
-    found = float(sampled_renyi.poisson_gaussian(order, rate, mu))
+    found = float(sampled_renyi.poisson_gaussian_curve(order, rate, mu))
     assert found == pytest.approx(float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu)), rel=1e-9)
 
 
@@ -60,8 +60,8 @@ def test_whole_orders_equal_the_finite_sum(order: int, rate: float, mu: float) -
 @given(order=st.floats(1.05, 60), rate=st.floats(1e-6, 1), mu=st.floats(0, 5))
 def test_k_of_n_lies_between_the_poisson_curve_and_the_theorem(order: float, rate: float, mu: float) -> None:
     """Its profile is the Poisson pair's larger one, in both directions."""
-    found = float(sampled_renyi.without_replacement_gaussian(order, rate, mu))
-    poisson = float(sampled_renyi.poisson_gaussian(order, rate, mu))
+    found = float(sampled_renyi.without_replacement_gaussian_curve(order, rate, mu))
+    poisson = float(sampled_renyi.poisson_gaussian_curve(order, rate, mu))
     theorem = float(theorem_27.without_replacement_gaussian_rdp(order, rate, mu))
     assert poisson * (1 - 1e-11) <= found <= theorem * (1 + 1e-11)
 
@@ -72,11 +72,11 @@ def test_whole_orders_of_many_rows_lie_between_the_integral_and_theorem_27(rate:
     orders = np.array([2.0, 3, 5, 9, 20, 40, 64])
     found = subsampled_rdp.fixed_size_gaussian_rdp(orders, rate, mu)
     assert np.all(found <= theorem_27.without_replacement_gaussian_rdp(orders, rate, mu) * (1 + 1e-9))
-    assert np.all(found >= sampled_renyi.without_replacement_gaussian(orders, rate, mu) * (1 - 1e-9))
+    assert np.all(found >= sampled_renyi.without_replacement_gaussian_curve(orders, rate, mu) * (1 - 1e-9))
 
 
 def test_ends_and_large_shifts() -> None:
-    for curve in (sampled_renyi.poisson_gaussian, sampled_renyi.without_replacement_gaussian):
+    for curve in (sampled_renyi.poisson_gaussian_curve, sampled_renyi.without_replacement_gaussian_curve):
         assert curve([1.5, 8], 1.0, 2.0).tolist() == [3.0, 16.0]
         assert curve([1.5, 8], 0.0, 2.0).tolist() == [0.0, 0.0]
         assert curve(1024.5, 0.5, 1e6) == pytest.approx(1024.5e12 / 2, rel=1e-3)
@@ -109,4 +109,4 @@ def test_the_series_without_signs_is_the_library_and_above_the_divergence() -> N
     accountant.compose(dp_event.PoissonSampledDpEvent(0.04, dp_event.GaussianDpEvent(1.5)))
     series = [golden.unsigned(order, 0.04, 1.5) for order in orders]
     assert series == pytest.approx(list(accountant.rdp), rel=1e-7)  # which stops at 1e-13 of its moment
-    assert np.all(sampled_renyi.poisson_gaussian(orders, 0.04, 1 / 1.5) < series)
+    assert np.all(sampled_renyi.poisson_gaussian_curve(orders, 0.04, 1 / 1.5) < series)

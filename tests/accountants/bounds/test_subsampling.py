@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
-from privkit.accountants.golden import hidden_mixtures, theorem_27
+from tests.accountants.golden import hidden_mixtures, theorem_27
 
 RATE = st.floats(1e-4, 1.0)
 MU = st.floats(0.01, 6.0)

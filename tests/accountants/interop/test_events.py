@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from privkit.accountants import answer
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.compile import curve
-from privkit.accountants.golden import theorem_27
 from privkit.accountants.interop.events import Event, to_dp_event
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio, RealizedRatios
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
+from tests.accountants.golden import theorem_27
 from tests.accountants.one_release import exact, noised
 
 REPLACE, ADD = dp_accounting.NeighboringRelation.REPLACE_ONE, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
-from privkit.attacks.goals.reconstruct_controls import _probe, controls, plain
+from privkit.attacks.goals.reconstruct_controls import _probe, controls, identity_lower
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.domains.images.embedded import TinyDigits
@@ -99,10 +99,10 @@ def test_forms_that_are_no_grid_of_patches_are_controlled_as_well(form: tuple[in
 
 def test_the_image_in_the_form_of_a_release() -> None:
     x = torch.rand(2, 3, 8, 8)
-    assert plain(torch.zeros(1, 12), (3, 8, 8))(x).shape == (2, 192)
-    assert plain(torch.zeros(1, 16, 5, 5), (3, 8, 8))(x).shape == (2, 3, 8, 8)
-    assert plain(torch.zeros(1, 17, 6), (3, 8, 8))(x).shape == (2, 16, 12)
-    assert plain(torch.zeros(1, 4, 6), (3, 8, 8))(x).shape == (2, 4, 48)
+    assert identity_lower(torch.zeros(1, 12), (3, 8, 8))(x).shape == (2, 192)
+    assert identity_lower(torch.zeros(1, 16, 5, 5), (3, 8, 8))(x).shape == (2, 3, 8, 8)
+    assert identity_lower(torch.zeros(1, 17, 6), (3, 8, 8))(x).shape == (2, 16, 12)
+    assert identity_lower(torch.zeros(1, 4, 6), (3, 8, 8))(x).shape == (2, 4, 48)
 
 
 def test_the_probe_needs_no_more_memory_than_images_squared() -> None:

@@ -11,9 +11,9 @@ from torch import Generator
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.fora import FORA
+from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.pcat import PCAT
 from privkit.attacks.inversion.sdar import SDAR
-from privkit.attacks.inversion.unmixed import Unmixed
 from privkit.defenses.base import Defense
 from privkit.defenses.mixup import Mixup
 from privkit.defenses.random_cutmix import RandomCutMix

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Generator
 
-from privkit.attacks.inversion.simulator_networks import Decoder, Discriminator, Simulator
+from privkit.attacks.inversion.simulator_networks import Discriminator, Simulator, SimulatorDecoder
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_networks_for_every_form(form: tuple[int, ...], shape: tuple[int, int, i
     rows = torch.rand(form, generator=Generator().manual_seed(0))
     images = torch.rand(2, *shape)
     assert Simulator(rows, shape, width=4)(images).shape == (2, *form[1:])
-    assert Decoder(rows, shape, width=4)(rows).shape == (6, *shape)
+    assert SimulatorDecoder(rows, shape, width=4)(rows).shape == (6, *shape)
     assert Discriminator(rows, shape, width=4, classes=3)(rows, torch.arange(6) % 3).shape == (6,)
 
 

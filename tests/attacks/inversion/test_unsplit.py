@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.unsplit import UnSplit
 from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.domains.images.embedded import Digits
@@ -164,10 +164,10 @@ def test_on_the_split_it_beats_its_start_and_the_released_recipe_stays_above_the
 def test_mixed_releases_are_matched_through_public_weights() -> None:
     share = torch.rand(10, 1, 1, generator=Generator().manual_seed(1))
     share = torch.cat([share, 1 - share], 1)
-    view = View(round=0, smashed=mix(VICTIMS.flatten(1), 2, share), mixed=2, weights=share)
+    view = View(round=0, smashed=mixed_release(VICTIMS.flatten(1), 2, share), mixed=2, weights=share)
     guess = run(UnSplit(epochs=8, total_variation=0.0), nn.Flatten(), [view])
     assert guess.images.shape == VICTIMS.shape
-    torch.testing.assert_close(mix(guess.images.flatten(1), 2, share), view.smashed, atol=0.1, rtol=0)
+    torch.testing.assert_close(mixed_release(guess.images.flatten(1), 2, share), view.smashed, atol=0.1, rtol=0)
     with pytest.raises(NotApplicable, match="hidden weights"):
         run(UnSplit(epochs=1), nn.Flatten(), [replace(view, weights=None)])
 

@@ -9,7 +9,7 @@ from torch import Generator, nn
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import Reconstruction
-from privkit.attacks.inversion.known_lower import mix
+from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.rounds import averaged
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.defenses.base import Defense
@@ -30,7 +30,7 @@ def test_members_of_a_mixed_release_are_told_apart(cells: int) -> None:
     share = (share > 0.5).float() if cells > 1 else share
     share = torch.cat([share, 1 - share], 1)
     with torch.no_grad():
-        smashed = mix(lower(VICTIMS), 2, share)
+        smashed = mixed_release(lower(VICTIMS), 2, share)
         apart = lower(VICTIMS).unflatten(0, (10, 2))
     weights = share.view(10, 2, 1, 6, 6) if cells > 1 else share.view(10, 2, 1, 1, 1)
     torch.testing.assert_close(smashed, (apart * weights).sum(1))  # by hand

@@ -13,7 +13,7 @@ from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of
 from privkit.attacks.labels.exploit import ExPLoit, _Matching
 from privkit.attacks.labels.gradient_matching import GradientMatching
 from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
-from privkit.attacks.labels.release_clustering import ReleaseClustering, distances
+from privkit.attacks.labels.release_clustering import ReleaseClustering, cluster_distances
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from tests.attacks.sessions import Killed, Session
 
@@ -166,7 +166,7 @@ def test_a_tuned_segment_is_a_copy() -> None:
 
 def test_clusters_keep_their_seeds_and_a_label_without_one_is_farthest() -> None:
     rows = torch.tensor([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [9.0, 8.0], [9.0, 7.0]])
-    found = distances(rows, torch.tensor([0, 2]), torch.tensor([0, 2]), 4, cosine=False)
+    found = cluster_distances(rows, torch.tensor([0, 2]), torch.tensor([0, 2]), 4, cosine=False)
     assert found.argmin(1).tolist() == [0, 0, 2, 2, 2]
     assert torch.equal(found[:, 1], found[:, [0, 2]].max().expand(5))
     assert torch.equal(found[:, 1], found[:, 3])

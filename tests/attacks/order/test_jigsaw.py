@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.order.assembly import Frame, Puzzles, assemble
+from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.coordinates import starts
 from privkit.attacks.order.jigsaw import Jigsaw
@@ -52,7 +52,7 @@ def test_natural_pictures_in_pieces_of_28_pixels() -> None:
     released = pieces.gather(1, order.unsqueeze(2).expand_as(pieces)).unflatten(2, (28, 28, 3))
     pairs = log_odds(SHARPNESS * edge_ratios(released)).double().numpy()
     puzzles = Puzzles(unary=np.zeros((len(names), 64, 64)), pairs=pairs, frame=Frame(rows=8, columns=8))
-    at = assemble(puzzles, starts(puzzles), 30, np.random.default_rng(0))
+    at = best_arrangement(puzzles, starts(puzzles), 30, np.random.default_rng(0))
     accuracy = neighbor_accuracy(torch.from_numpy(at.argsort(1)), order, batch=1)
     assert accuracy.mean() >= 0.95, dict(zip(names, accuracy.tolist(), strict=True))
 

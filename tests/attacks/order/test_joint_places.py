@@ -58,7 +58,7 @@ def test_strangers_in_a_row_are_scored_token_by_token() -> None:
 def test_the_reading_that_draws_held_out_images_best_is_taken(best: int, monkeypatch: pytest.MonkeyPatch) -> None:
     views, _, knowledge = scene()
     errors = iter(0.0 if number == best else 1.0 for number in range(3))
-    monkeypatch.setattr(jigsaw, "_error", lambda *_: next(errors))
+    monkeypatch.setattr(jigsaw, "_solver_error", lambda *_: next(errors))
     attack = Jigsaw(pairs="auto", epochs=1, kicks=2)
     solver, state = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
     assert {"places", "joint"} <= set(state)
@@ -77,7 +77,7 @@ def test_own_images_are_drawn_better_by_a_network_that_learned() -> None:
     for epochs in (0, 4):
         attack = Jigsaw(epochs=epochs, kicks=0)
         solver, _ = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
-        errors.append(jigsaw._error(pixels(own), pixels(own), solver))
+        errors.append(jigsaw._solver_error(pixels(own), pixels(own), solver))
     assert errors[1] < 0.8 * errors[0]
 
 

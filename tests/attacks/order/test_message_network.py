@@ -9,17 +9,16 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.fit import fit
-from privkit.attacks.order.message_network import MessageNetwork
+from privkit.attacks.order.message_network import MessageNetwork, assign_members
 from privkit.attacks.order.piece_network import MemberNetwork, own_prior
 from privkit.attacks.order.piece_training import (
     PieceTraining,
     dealt_out,
     member_losses,
     member_steps,
-    message_losses,
     message_steps,
+    shuffled_losses,
 )
-from privkit.attacks.order.token_owners import assign_members
 from privkit.torch_utils.seeded import seeded
 
 IMAGES, B, T, KEEP, EPOCHS = 80, 8, 16, 0.25, 10
@@ -48,7 +47,7 @@ def trained(message: bool) -> MessageNetwork | MemberNetwork:
     with seeded(torch.device("cpu"), 0):
         network = MessageNetwork(24, 32) if message else MemberNetwork(24, 32)
     if isinstance(network, MessageNetwork):
-        losses = partial(message_losses, network, own.__getitem__, IMAGES, (B, T), KEEP, draws)
+        losses = partial(shuffled_losses, network, own.__getitem__, IMAGES, (B, T), KEEP, draws)
         steps = message_steps(IMAGES, B)
     else:
         losses = partial(member_losses, network, own.__getitem__, IMAGES, B, KEEP, draws)

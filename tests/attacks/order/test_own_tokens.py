@@ -11,7 +11,7 @@ from privkit.attacks.base import NoSession, NotApplicable, QueryResult
 from privkit.attacks.inversion.sara import Sara
 from privkit.attacks.order.drag_reorder import DragReorder
 from privkit.attacks.order.jigsaw import Jigsaw
-from privkit.attacks.order.own_tokens import kept_share, own_tokens
+from privkit.attacks.order.own_tokens import own_row_share, own_tokens
 from privkit.attacks.order.token_contents import match_own_tokens
 from privkit.attacks.order.token_reading import Asker, label_images, same_tokens, token_scale
 from privkit.attacks.patches import Geometry
@@ -91,7 +91,7 @@ def test_tokens_that_are_all_alike_do_not_look_mixed(keep: float) -> None:
         draws = Generator().manual_seed(seed)
         released = torch.stack([shuffled(part, draws, pixels, keep)[0] for part in images.split(BATCH)])
         _, share, _ = match_own_tokens(released, pixels(images).unflatten(0, (-1, BATCH)))
-        found.append(kept_share(share, BATCH))
+        found.append(own_row_share(share, BATCH))
     assert sum(found) / 4 == pytest.approx(int(keep * T) / T, abs=0.05)
 
 
@@ -103,7 +103,7 @@ def test_own_tokens_are_found_again(keep: float, lower: Any) -> None:
     own, share, _ = match_own_tokens(released, pixels(AUXILIARY).unflatten(0, (-1, BATCH)))
     same = (own - lower(AUXILIARY).unflatten(0, (-1, BATCH))).abs().amax(3) < 1e-4
     assert same.double().mean() > 0.97
-    assert kept_share(share, BATCH) == pytest.approx(int(keep * T) / T, abs=0.05)
+    assert own_row_share(share, BATCH) == pytest.approx(int(keep * T) / T, abs=0.05)
 
 
 @pytest.mark.parametrize(("keep", "lower"), [(1.0, projected), (0.4, pixels), (0.4, crowded)])

@@ -6,7 +6,7 @@ import torch
 from torch import Generator
 
 from privkit.attacks.assign import by_capacity, sinkhorn
-from privkit.attacks.order.assembly import Frame, Puzzles, assemble, assign
+from privkit.attacks.order.assembly import Frame, Puzzles, assign, best_arrangement
 from privkit.attacks.order.coordinates import coordinates, starts
 
 
@@ -24,7 +24,7 @@ def ideal(side: int, pictures: int = 1) -> tuple[Puzzles, np.ndarray]:
 @pytest.mark.parametrize("side", [2, 5, 14])
 def test_a_puzzle_without_doubt_is_solved_from_its_coordinates(side: int) -> None:
     puzzles, truth = ideal(side)
-    assert (assemble(puzzles, starts(puzzles), 0, np.random.default_rng(0))[0] == truth).all()
+    assert (best_arrangement(puzzles, starts(puzzles), 0, np.random.default_rng(0))[0] == truth).all()
     found = coordinates(puzzles.pairs, power=1, mutual=True)[0][truth]
     assert np.allclose(found[1] - found[0], [1, 0], atol=0.05)
 
@@ -33,7 +33,7 @@ def test_kicks_never_lower_the_score_and_lead_out_of_a_bad_start() -> None:
     puzzles, _ = ideal(5)
     scores = []
     for kicks in (0, 20, 200):
-        at = assemble(puzzles, [np.arange(25)[None]], kicks, np.random.default_rng(0))
+        at = best_arrangement(puzzles, [np.arange(25)[None]], kicks, np.random.default_rng(0))
         scores.append(puzzles.score(at)[0])
     assert scores[0] < scores[1] <= scores[2] == 40
 

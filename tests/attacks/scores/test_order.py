@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from privkit.attacks.order.compatibility import gradient_distance
-from privkit.attacks.scores.order import direct_accuracy, kinds_of, membership_accuracy, neighbor_accuracy
+from privkit.attacks.scores.order import direct_accuracy, equal_tokens, membership_accuracy, neighbor_accuracy
 
 
 def brute_neighbors(guessed: list[int], truth: list[int], side: int) -> float:
@@ -38,7 +38,7 @@ def test_equal_pieces_are_interchangeable_and_others_are_not() -> None:
     swapped[0, 0], swapped[1, 4] = 13, 0  # the first picture's corner against the second one's middle
     tokens = torch.arange(18.0).view(2, 9, 1)
     tokens[1, 4] = tokens[0, 0]
-    kinds = kinds_of(tokens, 2)
+    kinds = equal_tokens(tokens, 2)
     for measure in (direct_accuracy, neighbor_accuracy, membership_accuracy):
         assert measure(swapped, truth, batch=2).max() < 1
         assert measure(swapped, truth, batch=2, kinds=kinds).tolist() == [1, 1]
@@ -54,13 +54,13 @@ def test_accuracies_refuse_what_is_no_arrangement() -> None:
     with pytest.raises(ValueError, match="square grid"):
         neighbor_accuracy(truth.view(3, 6), truth.view(3, 6), batch=3)
     with pytest.raises(ValueError, match="tolerance"):
-        kinds_of(torch.zeros(1, 1, 1), 1, tolerance=-1.0)
+        equal_tokens(torch.zeros(1, 1, 1), 1, tolerance=-1.0)
 
 
 def test_kinds_within_a_tolerance() -> None:
     tokens = torch.tensor([[[1.0], [1.001], [2.0]]])
-    assert kinds_of(tokens, 1).unique().numel() == 3
-    assert kinds_of(tokens, 1, tolerance=0.1).unique().numel() == 2
+    assert equal_tokens(tokens, 1).unique().numel() == 3
+    assert equal_tokens(tokens, 1, tolerance=0.1).unique().numel() == 2
 
 
 def test_gradient_distance_against_the_definition() -> None:

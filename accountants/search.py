@@ -1,0 +1,63 @@
+"""Where a condition that holds up to some value stops holding: the only bisection, and both ends are known for sure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
+_STEPS = 200
+"""Halvings at most: enough for two neighboring floats, unless zero is one of them."""
+
+
+def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
+    """An interval at whose lower end the condition holds and at whose upper end it does not, by doubling.
+
+    Args:
+        holds: true up to some value and false above it.
+        low: where it holds.
+        high: > 0, the first value to try.
+        most: no larger value is tried; an upper end above it was not.
+
+    >>> doubled(lambda value: value <= 5, 0, 1)
+    (4, 8)
+    """
+    while high <= most and holds(high):
+        low, high = high, 2 * high
+    return low, high
+
+
+def narrowed(
+    holds: Callable[[Number], bool],
+    low: Number,
+    high: Number,
+    *,
+    near: Callable[[Number, Number], bool] = lambda low, high: False,
+    middle: Callable[[Number, Number], Number] | None = None,
+) -> tuple[Number, Number]:
+    """The two ends between which a condition stops holding, by bisection; it was never asked outside of them.
+
+    Args:
+        holds: true up to some value and false above it.
+        low: where it holds.
+        high: where it does not.
+        near: whether the ends are close enough; neighboring numbers always are.
+        middle: between two ends; their mean, rounded down for whole numbers.
+
+    >>> narrowed(lambda value: value * value <= 2, 1, 100)
+    (1, 2)
+    >>> [round(end, 9) for end in narrowed(lambda value: value * value <= 2, 1.0, 2.0)]
+    [1.414213562, 1.414213562]
+    """
+    for _ in range(_STEPS):
+        between = middle(low, high) if middle else _mean(low, high)
+        if between in (low, high) or near(low, high):
+            break
+        low, high = (between, high) if holds(between) else (low, between)
+    return low, high
+
+
+def _mean(low: Number, high: Number) -> Number:
+    """Of two ends; whole numbers have a whole one."""
+    return (low + high) // 2 if isinstance(low, int) else (low + high) / 2

@@ -1,0 +1,95 @@
+"""Laws of noise: what a specification has to know of each of them. `NOISE_LAWS` is the only list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from privkit.accountants.spec.mixing import Fixed
+from privkit.accountants.spec.secrets import NEED_RESPONSE, ONE_SECRET, HiddenMask, RandomAllocation
+from privkit.accountants.spec.sensitivity import Categories, Norm
+
+if TYPE_CHECKING:
+    from privkit.accountants.spec.mechanism import SplitMechanism
+
+LawName = Literal["gaussian", "laplace", "randomized_response"]
+
+
+class GaussianLaw:
+    """Normal noise. It is the base of the other laws, which say where they differ."""
+
+    norm: ClassVar[Norm] = "l2"
+    """The distance of two releases that the noise is measured against."""
+    unit: ClassVar[str] = "standard deviation"
+    """What `Noise.smashed` is, in words."""
+    pure: ClassVar[bool] = False
+    """Whether some ε holds at δ = 0."""
+    answers: ClassVar[bool] = False
+    """Whether categories are drawn anew instead of numbers moved; such a law has no distance and no scale."""
+    variance_factor: ClassVar[float] = 1.0
+    """Variance of the noise over the square of its parameter."""
+
+    def check(self, mechanism: SplitMechanism) -> None:
+        """Refuse a mechanism for which no bound with this noise is derived.
+
+        Raises:
+            ValueError: with a sentence on what is derived.
+        """
+
+    def attained(self, mechanism: SplitMechanism) -> bool:
+        """Whether the worst neighbors attain what is charged, as far as this law decides it."""
+        return True
+
+
+class LaplaceLaw(GaussianLaw):
+    """Laplace noise of a scale."""
+
+    norm = "l1"
+    unit = "scale"
+    pure = True
+    variance_factor = 2.0
+
+    def check(self, mechanism: SplitMechanism) -> None:
+        """Laplace noise is accounted for where its shift is fixed."""
+        if not isinstance(getattr(mechanism.mixing, "ratio", None), Fixed | None):
+            raise ValueError("Laplace noise is accounted for with fixed ratios; use Gaussian noise with random ones")
+        if mechanism.participation.kind == "poisson":
+            raise ValueError("Laplace noise is accounted for in every round or k of n; use Gaussian noise with Poisson")
+        if mechanism.noise.site == "client" and mechanism.mixing.group > 1:
+            raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
+
+    def attained(self, mechanism: SplitMechanism) -> bool:
+        """Not if everyone is charged as taking part, or each neighbor as having the largest ratio."""
+        return not (mechanism.participation_shows or mechanism.seated)
+
+
+class ResponseLaw(GaussianLaw):
+    """Randomized response: an answer is replaced by a uniform draw with some probability."""
+
+    unit = "probability"
+    pure = True
+    answers = True
+    variance_factor = 0.0
+
+    def check(self, mechanism: SplitMechanism) -> None:
+        """Answers are sent in every round, by everybody, as they are."""
+        if not isinstance(mechanism.smashed, Categories):
+            raise ValueError(NEED_RESPONSE)
+        if isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask):
+            raise ValueError(ONE_SECRET)
+        if mechanism.labels is not None:
+            raise ValueError("no bound is derived for randomized response together with labels: leave out the labels")
+        if mechanism.relation != "replace_one":
+            raise ValueError("randomized response shows that somebody answered, so use relation='replace_one'")
+        if mechanism.mixing.kind != "none" or mechanism.participation.kind != "every_round":
+            raise ValueError("randomized response is derived without mixing and without sampling: leave out both")
+        if mechanism.lower_model not in ("frozen", "trained"):
+            raise ValueError("randomized response covers its answers only: use lower_model='frozen'")
+
+
+NOISE_LAWS: Mapping[str, GaussianLaw] = {
+    "gaussian": GaussianLaw(),
+    "laplace": LaplaceLaw(),
+    "randomized_response": ResponseLaw(),
+}
+"""Name -> law. `compile.RELEASES` has the step of each."""
