@@ -11,7 +11,7 @@ from privkit.cli.accounting import Json
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.parts.own_parts import one_of
-from privkit.settings.resolve import DATA_ROOT_VARIABLE
+from privkit.settings.table import DATA_ROOT_VARIABLE
 
 
 def check(

@@ -11,19 +11,15 @@ from privkit.errors import UsageError
 from privkit.files.import_path import only
 from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording, read_recording
-from privkit.settings.config import Budget
+from privkit.settings.budgets import Budget
 from privkit.settings.quick_attacks import GENERAL, Chosen, choose
+from privkit.settings.table import SETTINGS
 from privkit.settings.values import as_trust
 from privkit.training.protocol import SplitProtocol
 
 NAME = "recorded"
 """In ids and configurations, of each part that a recording stands for."""
-_FREE = frozenset(
-    {
-        *("recorded", "trust", "attack", "seed", "budget", "delta", "queries", "features", "metric"),
-        *("device", "threads", "gate"),
-    }
-)
+_FREE = frozenset(name for name, setting in SETTINGS.items() if setting.recorded)
 """Settings that an audit of a recording may have; all others describe a training."""
 
 

@@ -10,92 +10,32 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privkit.attacks.query_rules import QueryRules
 from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
-from privkit.metrics.feature_names import check_names
-from privkit.parts.registry import Component, load, parse, read_options, specify, table
-from privkit.run.cell_limits import read_memory
+from privkit.parts.registry import Component, load, parse, specify, table
 from privkit.settings import early
-from privkit.settings.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
+from privkit.settings.budgets import Budget, Tuning
+from privkit.settings.config import AuditConfig, distinct
 from privkit.settings.pairing import paired
 from privkit.settings.quick_attacks import AUTO, Chosen, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
-from privkit.settings.values import (
-    TRUST,
-    as_device,
-    as_gate,
-    as_kept,
-    as_many,
-    as_options,
-    as_seconds,
-    as_seeds,
-    as_threads,
+from privkit.settings.table import (
+    DATA_ROOT_VARIABLE,
+    KEYS,
+    AuditSettings,
+    ExecutionSettings,
+    checked,
+    kept,
+    with_defaults,
 )
+from privkit.settings.values import as_options
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
+    from privkit.recording.parts import RecordedParts
     from privkit.reports.gate import Gate
-
-
-DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
-
-KEYS = (
-    "recorded",
-    "defense",
-    "attack",
-    "dataset",
-    "model",
-    "protocol",
-    "partition",
-    "seed",
-    "budget",
-    "training",
-    "delta",
-    "auxiliary",
-    "victims",
-    "queries",
-    "tune",
-    "features",
-    "metric",
-    "parts",
-    "device",
-    "data_root",
-    "download",
-    "skip_bad_rows",
-    "threads",
-    "cell_seconds",
-    "cell_memory",
-    "gate",
-)
-"""What a configuration file may hold; a flag of the same name overrides it."""
-
-_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "recorded": ((str, Path), "the path of a folder"),
-    "data_root": ((str, Path), "the path of a folder"),
-    "download": (bool, "true or false"),
-    "skip_bad_rows": (bool, "true or false"),
-    "device": (str, "auto, cpu, cuda, or cuda:0, cuda:1, …"),
-    "victims": (str, "private or test"),
-    "delta": (float, "a number in (0, 1), such as 1e-5"),
-}
-"""What the settings are that no other reader checks."""
-
-DEFAULTS: dict[str, Any] = {
-    "defense": ["batch_shuffle"],
-    "attack": ["auto"],
-    "dataset": "digits",
-    "model": "vit_micro",
-    "partition": "iid",
-    "delta": 1e-5,
-    "seed": [0],
-    "budget": "quick",
-    "training": {},
-    "queries": {},
-    "auxiliary": "disjoint",
-    "device": "auto",
-}
+    from privkit.training.spec import TrainingSpec
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -107,7 +47,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except TomlError as error:
         raise UsageError(f"{path} is no valid TOML: {error}") from None
     for key in settings:
-        if key == TRUST:
+        if key == "trust":
             raise UsageError(
                 f"{path.name} holds trust, and no file decides on what runs here; name the modules on the command "
                 "line, --trust MODULE, or in Python, trust=[…]"
@@ -118,7 +58,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def resolve(settings: Mapping[str, Any]) -> AuditConfig:
-    """Turn settings (keys of `KEYS`, and `trust`; absent ones take the default) into a configuration.
+    """Turn settings (names of `table.SETTINGS`; absent ones take the default) into a configuration.
 
     Raises:
         UsageError: for anything unknown or not allowed, in one sentence.
@@ -126,94 +66,121 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
     3
     """
-    for key in settings:
-        if key not in (*KEYS, TRUST):
-            raise unknown("setting", str(key), KEYS)
-    if settings.get(TRUST) and settings.get("recorded") is None:
+    if settings.get("trust") and settings.get("recorded") is None:
         raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
-    s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
-    for key, (kinds, what) in _TYPES.items():
-        if key in s and not isinstance(s[key], kinds):
-            raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
-    victims, seeds, threads = s.get("victims"), as_seeds(s["seed"]), as_threads(s.get("threads"))
-    device = as_device(s["device"])
-    seconds = as_seconds(s.get("cell_seconds"))
-    memory = None if s.get("cell_memory") is None else read_memory(s["cell_memory"])
-    if victims not in (None, "private", "test"):
-        raise unknown("victims", str(victims), ["private", "test"])
-    if not 0 < s["delta"] < 1:
-        raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
-    gates = tuple(as_gate(text) for text in as_many(s.get("gate", [])))
-    budget_name, budget = _budget(s["budget"])
-    queries = specify("queries", QueryRules, as_options("queries", s["queries"]))
-    plan = None if s.get("tune") is None else specify("tune", Tuning, as_options("tune", s["tune"]))
-    features = _features(s.get("features", []))
-    early.check(s)  # what follows imports torch
-    from privkit.training.spec import TrainingSpec
-
-    recorded = None
-    if "recorded" in s:
-        from privkit.recording.parts import recorded_parts
-
-        recorded = recorded_parts(settings, budget)
-    pairs = paired(as_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
-    named = _attacks(as_many(s["attack"]))
-    attacks = distinct(budgeted(parse("attacks", given), budget) for given in named)
-    dataset = parse("datasets", s["dataset"]) if recorded is None else recorded.dataset
-    if s.get("skip_bad_rows"):
-        dataset = _skipping(dataset)
-    if gates and all(defense.name == "none" for _, defenses in pairs for defense in defenses):
-        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
-    root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
-    wished = as_options("training", s["training"]) if recorded is None else recorded.training
-    protocols: list[dict[str, Any]] = []
-    for protocol, defenses in pairs:
-        training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
-        training.check_epochs(budget.epochs)
-        if training.keep == "best" and not (budget.validation and budget.epochs):
-            raise UsageError(
-                "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
-            )
-        protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
-        if AUTO in as_many(s["attack"]):
-            chosen = None if recorded is None else recorded.chosen()
-            shared = training.freeze_lower or protocol.spec.average != "never"
-            protocols[-1] |= _automatic(defenses, dataset, budget, chosen, shared)
-        elif not attacks:
-            raise UsageError("name at least one defense and one attack")
+    given = with_defaults(settings)
+    asked, execution = checked(AuditSettings, given), _rooted(checked(ExecutionSettings, given))
+    early.check(given)  # what follows imports torch
+    recorded = _recorded(settings, asked)
+    dataset = _dataset(asked, recorded)
+    pairs = paired(asked.defense, asked.protocol) if recorded is None else recorded.pairs
+    defenses = [defense for _, several in pairs for defense in several]
+    _check_gates(asked.gate, defenses)
+    attacks = _attacks(asked)
+    protocols = [_under(protocol, several, asked, dataset, recorded) for protocol, several in pairs]
+    model = model_for(dataset, asked.model) if recorded is None else recorded.model
     config = AuditConfig(
+        **vars(execution),
         **protocols[0],
         attacks=attacks,
         dataset=dataset,
-        model=model_for(dataset, settings.get("model")) if recorded is None else recorded.model,
-        partition=parse("partitions", s["partition"]),
-        delta=s["delta"],
-        seeds=seeds,
-        budget=budget,
-        budget_name=budget_name,
-        auxiliary=_auxiliary(s["auxiliary"], dataset),
-        victims=victims,
-        queries=queries,
-        held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
-        features=features,
-        metrics=_metrics(s.get("metric", []), gates),
-        device=device,
-        data_root=Path(root).expanduser() if root else None,
-        download=s.get("download", False),
-        threads=threads,
-        cell_seconds=seconds,
-        cell_memory=memory,
-        gates=gates,
+        model=model,
+        partition=parse("partitions", asked.partition),
+        delta=asked.delta,
+        seeds=asked.seed,
+        budget=asked.budget[1],
+        budget_name=asked.budget[0],
+        auxiliary=_auxiliary(asked.auxiliary, dataset),
+        victims=asked.victims,
+        queries=asked.queries,
+        held=_held(asked.parts or (), defenses),
+        features=asked.features or (),
+        metrics=_metrics(asked.metric or (), asked.gate or ()),
+        gates=asked.gate or (),
         recording=None if recorded is None else recorded.recording,
-        settings=as_kept(s if recorded is None else settings, root),
+        settings=_kept(settings if recorded else {**given, "model": asked.model or model.label}, execution),
     )
-    config = replace(config, tune=_tuning(plan, config.every_attack))
+    config = replace(config, tune=_tuning(asked.tune, config.every_attack))
+    _check_domain(config)
+    return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
+
+
+def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
+    """With the data root of the environment, if the settings name none."""
+    root = os.environ.get(DATA_ROOT_VARIABLE)
+    return replace(execution, data_root=Path(root).expanduser()) if root and not execution.data_root else execution
+
+
+def _kept(settings: Mapping[str, Any], execution: ExecutionSettings) -> dict[str, Any]:
+    """Settings as the manifest keeps them for other workers, whose environment may name another data root."""
+    root = execution.data_root
+    return kept({**settings, "data_root": None if root is None else root.absolute()})
+
+
+def _recorded(settings: Mapping[str, Any], asked: AuditSettings) -> RecordedParts | None:
+    """What a recording stands for; None for a training here."""
+    if asked.recorded is None:
+        return None
+    from privkit.recording.parts import recorded_parts
+
+    return recorded_parts(settings, asked.budget[1])
+
+
+def _dataset(asked: AuditSettings, recorded: RecordedParts | None) -> Component:
+    """The private dataset."""
+    dataset = parse("datasets", asked.dataset) if recorded is None else recorded.dataset
+    return _skipping(dataset) if asked.skip_bad_rows else dataset
+
+
+def _check_gates(gates: Sequence[Gate] | None, defenses: Sequence[Component]) -> None:
+    """Refuse gates that judge nothing."""
+    if gates and all(defense.name == "none" for defense in defenses):
+        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
+
+
+def _under(
+    protocol: Component,
+    defenses: Sequence[Component],
+    asked: AuditSettings,
+    dataset: Component,
+    recorded: RecordedParts | None,
+) -> dict[str, Any]:
+    """The fields of a configuration that depend on the protocol."""
+    training = _training(protocol, asked, recorded)
+    fields = {"protocol": protocol, "defenses": defenses, "training": training}
+    if AUTO in asked.attack:
+        chosen = None if recorded is None else recorded.chosen()
+        shared = training.freeze_lower or protocol.spec.average != "never"
+        return {**fields, **_automatic(defenses, dataset, asked.budget[1], chosen, shared)}
+    if not asked.attack:
+        raise UsageError("name at least one defense and one attack")
+    return fields
+
+
+def _training(protocol: Component, asked: AuditSettings, recorded: RecordedParts | None) -> TrainingSpec:
+    """How the task is trained under a protocol."""
+    from privkit.training.spec import TrainingSpec
+
+    wished = as_options("training", asked.training) if recorded is None else recorded.training
+    options = {"batch_size": _natural_batch(protocol.spec.clients), **wished}
+    training: TrainingSpec = specify("training", TrainingSpec, options)
+    budget = asked.budget[1]
+    training.check_epochs(budget.epochs)
+    if training.keep == "best" and not (budget.validation and budget.epochs):
+        raise UsageError(
+            "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
+        )
+    return training
+
+
+def _check_domain(config: AuditConfig) -> None:
+    """Refuse what reads or brings records of another domain."""
+    dataset = config.dataset
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
     if config.metrics and domain_of(dataset) != "images":
         raise UsageError(
             f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
         )
-    return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
 
 def _skipping(dataset: Component) -> Component:
@@ -233,9 +200,9 @@ def _skipping(dataset: Component) -> Component:
     )
 
 
-def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
+def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...]:
     """Names of the parts that the adversary holds; each is a part of every release that is split."""
-    names = tuple(dict.fromkeys(as_many(given)))
+    names = tuple(dict.fromkeys(given))
     split = [defense for defense in defenses if defense.spec.storages]
     if names and not split:
         raise UsageError(
@@ -249,16 +216,7 @@ def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
     return names
 
 
-def _features(given: Any) -> tuple[str, ...]:
-    """Names of feature networks; they are loaded when the run begins."""
-    names = as_many(given)
-    if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"features must be names of networks, got {shortened(given)}")
-    check_names(names)
-    return tuple(names)
-
-
-def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
+def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
     """Own metrics, each with a column of its own, which gates may name.
 
     Raises:
@@ -267,7 +225,7 @@ def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
     from privkit.metrics.own import PREFIX, check_declared, column
 
     metrics: dict[str, Component] = {}
-    for text in as_many(given):
+    for text in given:
         if isinstance(text, str) and text in METRICS:
             raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
         metric = parse("metrics", text)
@@ -303,10 +261,14 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
     return plan
 
 
-def _attacks(given: Sequence[Any]) -> Sequence[Any]:
-    """`all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense."""
+def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
+    """The named attacks.
+
+    `all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense.
+    """
     every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
-    return [name for entry in given if entry != AUTO for name in (every if entry == "all" else [entry])]
+    named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
+    return distinct(budgeted(parse("attacks", given), asked.budget[1]) for given in named)
 
 
 def _automatic(
@@ -365,16 +327,3 @@ def budgeted(attack: Component, budget: Budget) -> Component:
     own = {field.name for field in fields(spec)} if is_dataclass(spec) else set[str]()
     doublings = {"doublings": budget.attack_doublings} if "doublings" in own else {}
     return attack.replace(epochs=ceil(share * budget.attack_epochs), **doublings)
-
-
-def _budget(given: Any) -> tuple[str, Budget]:
-    """A preset, with overrides: "small:epochs=3" or {name="small", epochs=3}."""
-    if isinstance(given, str):
-        name, _, text = given.partition(":")
-        options = read_options(given, text)
-    else:
-        options = as_options("budget", given)
-        name = options.pop("name", DEFAULTS["budget"])
-    if not isinstance(name, str) or name not in BUDGETS:
-        raise unknown("budget", str(name), BUDGETS)
-    return name, specify(f"budget {name}", BUDGETS[name], options)
