@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
@@ -17,7 +18,7 @@ from privkit.parts.registry import Component, load, parse, specify, table
 from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning
 from privkit.settings.config import AuditConfig, distinct
-from privkit.settings.pairing import paired
+from privkit.settings.pairing import Part, paired
 from privkit.settings.quick_attacks import AUTO, Chosen, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
 from privkit.settings.table import (
@@ -66,25 +67,22 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
     3
     """
-    if settings.get("trust") and settings.get("recorded") is None:
-        raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
+    _check_trust(settings)
     given = with_defaults(settings)
     asked, execution = checked(AuditSettings, given), _rooted(checked(ExecutionSettings, given))
     early.check(given)  # what follows imports torch
-    recorded = _recorded(settings, asked)
-    dataset = _dataset(asked, recorded)
-    pairs = paired(asked.defense, asked.protocol) if recorded is None else recorded.pairs
+    source = _source(settings, asked)
+    dataset, pairs = source.dataset, source.pairs
     defenses = [defense for _, several in pairs for defense in several]
     _check_gates(asked.gate, defenses)
     attacks = _attacks(asked)
-    protocols = [_under(protocol, several, asked, dataset, recorded) for protocol, several in pairs]
-    model = model_for(dataset, asked.model) if recorded is None else recorded.model
+    protocols = [_under(protocol, several, asked, source) for protocol, several in pairs]
     config = AuditConfig(
         **vars(execution),
         **protocols[0],
         attacks=attacks,
         dataset=dataset,
-        model=model,
+        model=source.model,
         partition=parse("partitions", asked.partition),
         delta=asked.delta,
         seeds=asked.seed,
@@ -93,16 +91,57 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         auxiliary=_auxiliary(asked.auxiliary, dataset),
         victims=asked.victims,
         queries=asked.queries,
-        held=_held(asked.parts or (), defenses),
-        features=asked.features or (),
-        metrics=_metrics(asked.metric or (), asked.gate or ()),
-        gates=asked.gate or (),
-        recording=None if recorded is None else recorded.recording,
-        settings=_kept(settings if recorded else {**given, "model": asked.model or model.label}, execution),
+        held=_held(asked.parts, defenses),
+        features=asked.features,
+        metrics=_metrics(asked.metric, asked.gate),
+        gates=asked.gate,
+        recording=source.recording,
     )
-    config = replace(config, tune=_tuning(asked.tune, config.every_attack))
+    config = replace(config, tune=_tuning(asked.tune, config.every_attack), settings=_kept(settings, given, config))
     _check_domain(config)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedParts:
+    """The parts of a run as the settings name them; `RecordedParts` has those of a recording.
+
+    Attributes:
+        asked: the settings.
+    """
+
+    recording: ClassVar[None] = None
+    asked: AuditSettings
+
+    @cached_property
+    def dataset(self) -> Component:
+        """The private dataset."""
+        dataset = parse("datasets", self.asked.dataset)
+        return _skipping(dataset) if self.asked.skip_bad_rows else dataset
+
+    @property
+    def model(self) -> Component:
+        """What is split."""
+        return model_for(self.dataset, self.asked.model)
+
+    @property
+    def pairs(self) -> list[Part]:
+        """Each protocol with its defenses."""
+        return paired(self.asked.defense, self.asked.protocol)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Options of the training."""
+        return as_options("training", self.asked.training)
+
+    def chosen(self) -> None:
+        """What `auto` mounts depends on the defense."""
+
+
+def _check_trust(settings: Mapping[str, Any]) -> None:
+    """Refuse trust in nothing."""
+    if settings.get("trust") and settings.get("recorded") is None:
+        raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
 
 
 def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
@@ -111,60 +150,54 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
     return replace(execution, data_root=Path(root).expanduser()) if root and not execution.data_root else execution
 
 
-def _kept(settings: Mapping[str, Any], execution: ExecutionSettings) -> dict[str, Any]:
-    """Settings as the manifest keeps them for other workers, whose environment may name another data root."""
-    root = execution.data_root
-    return kept({**settings, "data_root": None if root is None else root.absolute()})
+def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
+    """Settings as the manifest keeps them for other workers, whose environment may name another data root.
+
+    Args:
+        settings: as the user gave them, all that is kept of an audit of a recording.
+        given: with their defaults.
+        config: with the model and the data root that were chosen.
+    """
+    root = config.data_root
+    chosen = {"data_root": None if root is None else root.absolute()}
+    return kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
 
 
-def _recorded(settings: Mapping[str, Any], asked: AuditSettings) -> RecordedParts | None:
-    """What a recording stands for; None for a training here."""
+def _source(settings: Mapping[str, Any], asked: AuditSettings) -> NamedParts | RecordedParts:
+    """Where the parts of a run come from: their names, or a recording in place of a training here."""
     if asked.recorded is None:
-        return None
+        return NamedParts(asked=asked)
     from privkit.recording.parts import recorded_parts
 
     return recorded_parts(settings, asked.budget[1])
 
 
-def _dataset(asked: AuditSettings, recorded: RecordedParts | None) -> Component:
-    """The private dataset."""
-    dataset = parse("datasets", asked.dataset) if recorded is None else recorded.dataset
-    return _skipping(dataset) if asked.skip_bad_rows else dataset
-
-
-def _check_gates(gates: Sequence[Gate] | None, defenses: Sequence[Component]) -> None:
+def _check_gates(gates: Sequence[Gate], defenses: Sequence[Component]) -> None:
     """Refuse gates that judge nothing."""
     if gates and all(defense.name == "none" for defense in defenses):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
 
 
 def _under(
-    protocol: Component,
-    defenses: Sequence[Component],
-    asked: AuditSettings,
-    dataset: Component,
-    recorded: RecordedParts | None,
+    protocol: Component, defenses: Sequence[Component], asked: AuditSettings, source: NamedParts | RecordedParts
 ) -> dict[str, Any]:
     """The fields of a configuration that depend on the protocol."""
-    training = _training(protocol, asked, recorded)
+    training = _training(protocol, asked.budget[1], source.training)
     fields = {"protocol": protocol, "defenses": defenses, "training": training}
     if AUTO in asked.attack:
-        chosen = None if recorded is None else recorded.chosen()
         shared = training.freeze_lower or protocol.spec.average != "never"
-        return {**fields, **_automatic(defenses, dataset, asked.budget[1], chosen, shared)}
+        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], source.chosen(), shared)}
     if not asked.attack:
         raise UsageError("name at least one defense and one attack")
     return fields
 
 
-def _training(protocol: Component, asked: AuditSettings, recorded: RecordedParts | None) -> TrainingSpec:
+def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
     """How the task is trained under a protocol."""
     from privkit.training.spec import TrainingSpec
 
-    wished = as_options("training", asked.training) if recorded is None else recorded.training
     options = {"batch_size": _natural_batch(protocol.spec.clients), **wished}
     training: TrainingSpec = specify("training", TrainingSpec, options)
-    budget = asked.budget[1]
     training.check_epochs(budget.epochs)
     if training.keep == "best" and not (budget.validation and budget.epochs):
         raise UsageError(

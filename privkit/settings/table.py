@@ -178,29 +178,33 @@ class AuditSettings:
         absent="attacks as given",
         check=as_tuning,
     )
-    parts: Sequence[Any] | None = _setting(
+    parts: Sequence[Any] = _setting(
         "Part of a split release that the adversary holds (part_1, …); repeatable.",
         many=True,
+        default=(),
         absent="all",
         check=as_many,
     )
-    features: tuple[str, ...] | None = _setting(
+    features: tuple[str, ...] = _setting(
         "Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), lpips:alex, "
         "or classifier (trained on auxiliary images, or classifier:PATH), which recognizes guesses; repeatable. "
         "A PATH is a TorchScript program, and it is run.",
         many=True,
+        default=(),
         check=as_features,
         recorded=True,
     )
-    metric: Sequence[Any] | None = _setting(
+    metric: Sequence[Any] = _setting(
         "Your own metric of images, module:object; its column is own_NAME; repeatable.",
         many=True,
+        default=(),
         check=as_many,
         recorded=True,
     )
-    gate: tuple[Gate, ...] | None = _how(
+    gate: tuple[Gate, ...] = _how(
         "Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable.",
         many=True,
+        default=(),
         check=as_gates,
         recorded=True,
     )
@@ -285,7 +289,7 @@ FLAGS = (*SETTINGS.values(), *settings_of(CommandFlags))
 """The flags of `privkit audit`, but for those of how a run is shown."""
 KEYS = tuple(name for name, each in SETTINGS.items() if each.file)
 """What a configuration file may hold; a flag of the same name overrides it."""
-DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if each.default not in (None, False)}
+DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if each.default not in (None, False, ())}
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
