@@ -2,7 +2,7 @@
 
 import inspect
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,12 +14,14 @@ from privkit.errors import UsageError
 from privkit.reports.schema import Row
 from privkit.run.commands import cell_command
 from privkit.settings.resolve import read_toml, resolve
-from privkit.settings.table import FLAGS, KEYS, SETTINGS, AuditSettings, Setting, _setting, checked, settings_of
+from privkit.settings.table import FLAGS, KEYS, SETTINGS, AuditSettings, Setting, checked, settings_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
-ROW = Row(
-    **{"cell": "c", "defense": "mixup", "attack": "sdar", "seed": 1, "attacked": "private", "batch_size": 5},
-    **{"status": "done", "dataset": "d", "model": "m", "protocol": "sl", "partition": "iid", "auxiliary": "disjoint"},
+ROW = Row.model_validate(
+    {
+        **{"cell": "c", "defense": "mixup", "attack": "sdar", "seed": 1, "attacked": "private", "batch_size": 5},
+        **{"status": "done", "dataset": "d", "model": "m", "protocol": "sl", "partition": "iid", "auxiliary": "own"},
+    }
 )
 OTHER: dict[str, Any] = {
     **{"defense": "patch_shuffle", "attack": "white_box", "dataset": "text_file:file=b.tsv", "model": "lstm"},
@@ -101,7 +103,7 @@ def test_one_field_is_a_whole_setting() -> None:
 
     @dataclass(frozen=True, kw_only=True)
     class More(AuditSettings):
-        pairs: int = _setting("How many pairs.", kind=int, default=4, check=even)
+        pairs: int = field(metadata={"help": "How many pairs.", "kind": int, "default": 4, "check": even})
 
     (setting,) = [each for each in settings_of(More) if each.name == "pairs"]
     assert (setting.flag, setting.text, setting.answer) == ("--pairs", "How many pairs. [4]", True)
