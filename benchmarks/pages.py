@@ -3,6 +3,7 @@
 A page `docs/results/NAME.md` is the text `benchmarks/results/NAME/page.md.j2` around the tables beside it (`*.csv` and
 `*.jsonl`).
 A measurement changes a table, and this command changes the page. The papers' page holds what `privkit papers` prints.
+The page of settings ends with the table of `privkit/settings/table.py`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from privkit.reports.frontier import RECOVERY
 from privkit.reports.strongest import NAMES
 from privkit.reports.tables import FLOOR_NAMES, interval
 from privkit.settings.quick_attacks import TABLE
+from privkit.settings.table import FLAGS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
+SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
+SETTING_KINDS = {bool: "switch", Path: "path", str: "text", int: "whole number", float: "number"}
 
 
 def markdown(path: Path) -> str:
@@ -218,6 +222,22 @@ GPU_ORIGIN = {"part", "unit", "tiny", "device", "driver", "torch", "cuda", "pyth
 """Fields of a row that say where it comes from."""
 
 
+def settings() -> str:
+    """The settings of an audit, and the other flags of its command."""
+    rows = [
+        [
+            f"`{each.flag}`",
+            f"`{each.name}`" if each.file else "",
+            SETTING_KINDS[each.kind] + (", several" if each.many else ""),
+            each.otherwise,
+            "yes" if each.answer else "no",
+            each.help,
+        ]
+        for each in FLAGS
+    ]
+    return table(["flag", "key", "value", "default", "changes an answer", "meaning"], rows)
+
+
 def pages() -> dict[Path, str]:
     """Every page that is to be written, with its text."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -240,7 +260,8 @@ def pages() -> dict[Path, str]:
             noise_bounds=noise_bounds,
             quick_attacks=lambda: markdown(TABLE),
         )
-    return made
+    introduction = SETTINGS_PAGE.read_text(encoding="utf-8").partition("| flag |")[0]
+    return made | {SETTINGS_PAGE: f"{introduction}{settings()}\n"}
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from privkit.attacks.inversion import black_box
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import main
-from privkit.settings.resolve import DEFAULTS
+from privkit.settings.table import DEFAULTS
 from tests.forked import forked
 from tests.needs import lacking
 from tests.small import SMALL

@@ -18,7 +18,7 @@ from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
 from privkit.reports.schema import Metrics
-from privkit.settings.config import BUDGETS
+from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import budgeted
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
-from privkit.settings.values import TRUST, as_device
+from privkit.settings.values import as_device
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.torch_utils.precision import computes_bfloat16
 
@@ -246,7 +246,7 @@ def planned(run: Path, trust: Sequence[str] = ()) -> tuple[AuditConfig, Manifest
             f"{run} does not record its settings, so that no other process can work on it; repeat the command or the "
             "call that began it"
         )
-    config = resolve({**manifest.settings, TRUST: list(trust)})
+    config = resolve({**manifest.settings, "trust": list(trust)})
     if config.fingerprint != manifest.fingerprint or [cell.id for cell in plan(config)] != [
         cell.cell for cell in manifest.cells
     ]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privkit.accountants.columns import COLUMNS, schema
+from privkit.cli.flags import flag, with_flags
 from privkit.cli.refusals import Refusals
 from privkit.cli.say import say, say_json
 from privkit.cli.whole import whole
@@ -37,27 +37,11 @@ Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi boun
 
 def _with_columns(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with one flag for each column of a parameter table."""
-    own = [
-        parameter
-        for parameter in inspect.signature(command, eval_str=True).parameters.values()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    flags = [
-        inspect.Parameter(
-            column.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                str | None,
-                typer.Option(help=column.what + ("" if column.default is None else f" [{column.default}]")),
-            ],
-        )
-        for column in COLUMNS
-        if column.name not in ("source", *(parameter.name for parameter in own))
-    ]
-    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *flags]}
-    return command
+    columns = (column for column in COLUMNS if column.name != "source")
+    return with_flags(
+        command,
+        (flag(each.name, str, each.what + ("" if each.default is None else f" [{each.default}]")) for each in columns),
+    )
 
 
 @_with_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -13,6 +13,7 @@ from privkit.cli.check import check
 from privkit.cli.compare import compare
 from privkit.cli.describe import describe as describe_part
 from privkit.cli.described import described
+from privkit.cli.flags import flag_of, with_flags
 from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
 from privkit.cli.new import new
@@ -21,15 +22,16 @@ from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
-from privkit.cli.whole import seed as seed_
-from privkit.cli.whole import whole
 from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
 from privkit.parts.registry import TABLES, as_written
 from privkit.run.stopping import finished_cells, keeping
-from privkit.settings.resolve import DATA_ROOT_VARIABLE, DEFAULTS, read_toml, resolve
-from privkit.settings.values import as_workers
+from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.table import FLAGS, SETTINGS, CommandFlags, checked
+
+if TYPE_CHECKING:
+    from privkit.settings.config import AuditConfig
 
 app = typer.Typer(
     add_completion=False,
@@ -40,12 +42,6 @@ app = typer.Typer(
     "damaged or could not be written, or memory ran out, 70 an internal fault, 130, 143 and 129 stopped by Ctrl-C, "
     "SIGTERM and SIGHUP.",
 )
-
-
-def _default(key: str) -> str:
-    """A setting's default, for its help."""
-    value = DEFAULTS[key]
-    return f" [{', '.join(map(str, value)) if isinstance(value, list) else value}]"
 
 
 def _version(wanted: bool) -> None:
@@ -69,233 +65,70 @@ def _root(
         typer.echo(context.get_help())
 
 
-@app.command()
 def audit(
-    recorded: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a recording (privkit.Recorder) to audit, in place of a training here."),
-    ] = None,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Module of yours that a recording may build its segments and its defense from; repeatable. [none]"
-        ),
-    ] = None,
-    defense: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME or NAME:key=value,…, or your own module:object; repeatable." + _default("defense")),
-    ] = None,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME or NAME:key=value,…, your own module:object, all, or auto (the strongest known quick ones); "
-            "repeatable." + _default("attack")
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME or NAME:key=value,… such as folder:path=DIR or arrays:path=FILE, or your own module:object."
-            + _default("dataset")
-        ),
-    ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help=f"Folder of the official datasets. [${DATA_ROOT_VARIABLE}]")
-    ] = None,
-    download: Annotated[
-        bool | None, typer.Option("--download", help="Fetch missing official files into the data root.")
-    ] = None,
-    skip_bad_rows: Annotated[
-        bool | None,
-        typer.Option("--skip-bad-rows", help="Leave out bad rows of text files; the results say how many."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME or NAME:key=value,…, or your own by import path: module:object or two segments, "
-            "package.Lower:package.Upper." + _default("model")
-        ),
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME or NAME:key=value,… such as psl:clients=4. [sl; cutmixsl for a defense that mixes clients]"
-        ),
-    ] = None,
-    partition: Annotated[str | None, typer.Option(help="iid or dirichlet:alpha=0.1." + _default("partition"))] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(parser=seed_, help="Repeatable: everything once a seed." + _default("seed"))
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda, or cuda:0, cuda:1, …." + _default("device"))
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="smoke, quick, small, medium or large, or NAME:key=value,…." + _default("budget"))
-    ] = None,
-    training: Annotated[str | None, typer.Option(help="key=value,… such as batch_size=50,optimizer=sgd.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ at which ε is given." + _default("delta"))] = None,
-    auxiliary: Annotated[
-        str | None,
-        typer.Option(help="The adversary's images: disjoint, training or a dataset." + _default("auxiliary")),
-    ] = None,
-    victims: Annotated[
-        str | None, typer.Option(help="Attacked images: private or test. [private; test if auxiliary=training]")
-    ] = None,
-    queries: Annotated[
-        str | None,
-        typer.Option(help="What the adversary may ask: rounds=100,copies=false, or rounds=0 for nothing. [any number]"),
-    ] = None,
-    tune: Annotated[
-        str | None,
-        typer.Option(
-            help="Choose the fields of attacks on the adversary's own images, such as trials=20,share=.25; needs "
-            "privkit[tune]. [attacks as given]"
-        ),
-    ] = None,
-    parts: Annotated[
-        list[str] | None,
-        typer.Option(help="Part of a split release that the adversary holds (part_1, …); repeatable. [all]"),
-    ] = None,
-    features: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), "
-            "lpips:alex, or classifier (trained on auxiliary images, or classifier:PATH), which recognizes guesses; "
-            "repeatable. A PATH is a TorchScript program, and it is run."
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Your own metric of images, module:object; its column is own_NAME; repeatable."),
-    ] = None,
-    threads: Annotated[int | None, typer.Option(parser=whole, help="CPU threads. [all usable, at most 8]")] = None,
-    gate: Annotated[
-        list[str] | None,
-        typer.Option(help="Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable."),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="A paper's own settings (privkit papers lists them); --config and flags override them."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")] = None,
-    grid: Annotated[
-        Path | None,
-        typer.Option(help="TOML file as --config, whose dataset and model may be lists: one run for each pair."),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Begin a grid of more than 1000 cells.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; the same command resumes it. [privkit-runs/DATASET-HASH]")
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(parser=whole, help="Processes of this machine that share the cells, the threads and the GPUs."),
-    ] = 1,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Write the run folder and stop: privkit work RUN computes its cells.")
-    ] = False,
-    cell_seconds: Annotated[
-        float | None, typer.Option(help="Seconds after which a cell ends as an error. [no limit]")
-    ] = None,
-    cell_memory: Annotated[
-        str | None, typer.Option(help="Memory at which a cell ends as an error, such as 4GiB. [no limit]")
-    ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Recompute what rests on changed data, code, versions, device or threads.")
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the cells and an estimate; train nothing. Your own parts are imported."),
-    ] = False,
-    junit: Junit = None,
-    annotations: Annotations = None,
-    quiet: Quiet = False,
-    as_json: Events = False,
+    junit: Junit = None, annotations: Annotations = None, quiet: Quiet = False, as_json: Events = False, **flags: Any
 ) -> None:
     """Train the defended models, attack them, account for them and write a report.
 
     The undefended baseline is always a row of the table. Run the same command again to resume.
     """
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
-    as_workers(workers)
-    flags: dict[str, Any] = {
-        "recorded": str(recorded) if recorded else None,
-        "trust": trust,
-        "defense": defense,
-        "attack": attack,
-        "dataset": dataset,
-        "data_root": str(data_root) if data_root else None,
-        "download": download,
-        "skip_bad_rows": skip_bad_rows,
-        "model": model,
-        "protocol": protocol,
-        "partition": partition,
-        "delta": delta,
-        "seed": seed,
-        "device": device,
-        "budget": budget,
-        "training": training,
-        "auxiliary": auxiliary,
-        "victims": victims,
-        "queries": queries,
-        "tune": tune,
-        "features": features,
-        "metric": metric,
-        "parts": parts,
-        "threads": threads,
-        "cell_seconds": cell_seconds,
-        "cell_memory": cell_memory,
-        "gate": gate,
-    }
-    if config and grid:
-        raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
-    source = config or grid
-    settings = read_toml(source) if source else {}
-    given = {**settings, **{key: value for key, value in flags.items() if value not in (None, [])}}
-    if preset:
-        from privkit.papers import presets
-
-        given = presets.overridden(presets.preset(preset), given)
-    if grid:
-        _audit_grid(given, out or Path("privkit-runs") / grid.stem, yes, dry_run, plan, shown, again, workers)
+    command = checked(CommandFlags, flags)
+    given = _given(command, {name: flags[name] for name in SETTINGS if flags[name] not in (None, [])})
+    if command.grid:
+        _audit_grid(given, command, command.out or Path("privkit-runs") / command.grid.stem, shown)
         return
-    if out:
+    if command.out:
         from privkit.run.folder import check_usable
 
-        check_usable(root(out))  # before settings are read, which imports torch
-    resolved = resolve(given)
-    if dry_run:
+        check_usable(root(command.out))  # before settings are read, which imports torch
+    config = resolve(given)
+    if command.dry_run:
         from privkit.cli.estimate import preview
 
-        say(*preview(resolved, out).split("\n"))
-        return
-    from privkit.audit.run import default_folder, plan_audit, run_audit
+        say(*preview(config, command.out).split("\n"))
+    elif command.plan:
+        from privkit.audit.run import plan_audit
+
+        made = plan_audit(config, out=command.out, again=command.again, workers=command.workers)
+        say(f"planned; start workers with: privkit work {made}")
+    else:
+        _run(config, command, shown)
+
+
+app.command("audit")(with_flags(audit, map(flag_of, FLAGS)))
+
+
+def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a preset and a file, and the flags that override them."""
+    if command.config and command.grid:
+        raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
+    source = command.config or command.grid
+    given = {**(read_toml(source) if source else {}), **flags}
+    if command.preset:
+        from privkit.papers import presets
+
+        return presets.overridden(presets.preset(command.preset), given)
+    return given
+
+
+def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
+    """Compute a run and show it; under torchrun, the first process does."""
+    from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
-    from privkit.run.plan import plan as planned
+    from privkit.run.plan import plan
     from privkit.training.together import joined
 
-    if plan:
-        made = plan_audit(resolved, out=out, again=again, workers=workers)
-        say(f"planned; start workers with: privkit work {made}")
-        return
-    folder = out or default_folder(resolved)
-    with joined(pick_device(resolved.device).type, workers) as leads:
+    folder = command.out or default_folder(config)
+    with joined(pick_device(config.device).type, command.workers) as leads:
         if not leads:
             return
-        with keeping(lambda: finished_cells(folder, len(planned(resolved)))), shown.progress() as progress:
-            run = run_audit(resolved, out=out, progress=progress, again=again, workers=workers)
+        with keeping(lambda: finished_cells(folder, len(plan(config)))), shown.progress() as progress:
+            run = run_audit(config, out=command.out, progress=progress, again=command.again, workers=command.workers)
     shown.show(run.rows, run.report, run.verdict)
 
 
-def _audit_grid(
-    given: Mapping[str, Any],
-    out: Path,
-    yes: bool,
-    dry_run: bool,
-    plan: bool,
-    shown: Shown,
-    again: bool,
-    workers: int,
-) -> None:
+def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: Shown) -> None:
     """The runs of a grid: estimated, planned or computed."""
     from privkit.cli import grid
 
@@ -303,17 +136,17 @@ def _audit_grid(
         raise UsageError(
             "a grid has a verdict for each run; leave out --junit, and use privkit report RUN --junit FILE"
         )
-    runs = grid.runs(given, out, yes=yes)
-    if dry_run:
+    runs = grid.runs(given, out, yes=command.yes)
+    if command.dry_run:
         from privkit.cli.estimate import preview
 
         for folder, config in runs.items():
             say(str(folder), *preview(config, folder).split("\n"))
-    elif plan:
-        grid.plan(runs, again=again, workers=workers)
+    elif command.plan:
+        grid.plan(runs, again=command.again, workers=command.workers)
         say(f"planned {len(runs)} runs; start workers with: privkit work {out}/*")
     else:
-        grid.audit(runs, shown, again=again, workers=workers)
+        grid.audit(runs, shown, again=command.again, workers=command.workers)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from privkit.cli.accounting import Json
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.parts.own_parts import one_of
-from privkit.settings.resolve import DATA_ROOT_VARIABLE
+from privkit.settings.table import DATA_ROOT_VARIABLE, SETTINGS
 
 
 def check(
@@ -22,9 +22,7 @@ def check(
     dataset: Annotated[
         str | None, typer.Option(help="Whose records a model reads, NAME or NAME:key=value,…. [images of usual sizes]")
     ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(envvar=DATA_ROOT_VARIABLE, help="Folder of the official datasets.")
-    ] = None,
+    data_root: Annotated[Path | None, typer.Option(envvar=DATA_ROOT_VARIABLE, help=SETTINGS["data_root"].help)] = None,
     as_json: Json = False,
 ) -> None:
     """Check one part, your own or privkit's, against the laws of its kind; the part is imported and run.

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from privkit.cli.flags import with_flags
 from privkit.errors import UsageError, shortened, unknown
 from privkit.parts.registry import Component, parse, read_options, read_part, split_options
 
@@ -50,11 +51,7 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
         given = given if isinstance(given, list | tuple) else [given]
         audit(**flags | {"defense": [label for one in given for label in varied(one, vary)]})
 
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    every = [*own, *inspect.signature(audit, eval_str=True).parameters.values()]
-    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
-    return command
+    return with_flags(command, inspect.signature(audit).parameters.values())
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:

@@ -16,7 +16,8 @@ import typer
 
 from privkit.cli.say import say, say_json
 from privkit.errors import UsageError, tell
-from privkit.settings.resolve import DEFAULTS, resolve
+from privkit.settings.resolve import resolve
+from privkit.settings.table import DEFAULTS
 
 if TYPE_CHECKING:
     from privkit.cli.show import Shown

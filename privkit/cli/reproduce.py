@@ -14,6 +14,7 @@ from privkit.cli.papers import Table, claims_table, ordering_json, orderings_tab
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.run.stopping import keeping
+from privkit.settings.table import SETTINGS
 
 if TYPE_CHECKING:
     from privkit.papers.reproduce import Work
@@ -28,7 +29,7 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="tiny (embedded digits), small (the paper's data at reduced size) or paper.")
     ] = "tiny",
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help=SETTINGS["data_root"].help)] = None,
     out: Annotated[Path, typer.Option(help="Where the runs are kept; the same command goes on.")] = _OUT,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate; run none.")] = False,
     as_json: Json = False,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from privkit.reports.schema import Row
+from privkit.settings.table import FLAGS
 
-_OF_THE_RUN = (
-    *("defense", "attack", "seed", "vary", "out", "junit", "annotations"),
-    *("workers", "cell-seconds", "cell-memory"),
-)
-"""Flags with a value that the cell has of its own, or that say how the whole run is done and shown."""
-_SWITCHES = ("again", "json", "quiet", "dry-run", "plan", "yes")
+_OF_THE_RUN = {
+    **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
+    **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
+}
+"""Flags that a cell has of its own, or that say how the whole run is done and shown -> whether it has no value."""
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
@@ -37,12 +37,12 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
         return ""
     kept, words = [], iter(argv[2:])
     for word in words:
-        name, equals, _ = word.removeprefix("--").partition("=")
+        name, equals, _ = word.partition("=")
         if word.startswith("--grid"):  # whose dataset and model may be lists
             kept += ["--dataset", row.dataset, "--model", row.model, word.replace("--grid", "--config", 1)]
-        elif not word.startswith("--") or name not in (*_OF_THE_RUN, *_SWITCHES):
+        elif name not in _OF_THE_RUN:
             kept.append(word)
-        elif name in _OF_THE_RUN and not equals:
+        elif not _OF_THE_RUN[name] and not equals:
             next(words, None)
     recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # which brings its defense
     defense = () if recorded else ("--defense", row.defense)

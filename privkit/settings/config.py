@@ -5,78 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from annotated_types import Ge, Gt, Le, Lt
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
-from privkit.constraints import Checked
 from privkit.parts.registry import Component
+from privkit.settings.budgets import Budget, Tuning
+from privkit.settings.table import ExecutionSettings
 
 if TYPE_CHECKING:
     from privkit.metrics.own import ImageMetric
     from privkit.recording.read import Recording
     from privkit.reports.gate import Gate
     from privkit.training.spec import TrainingSpec
-
-_MOST = 1_000_000_000
-"""Images or epochs of a budget: far beyond what anybody computes, and small enough for every formula."""
-
-Images = Annotated[int, Ge(1), Le(_MOST)]
-Passes = Annotated[int, Ge(0), Le(_MOST)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget(Checked):
-    """How much work a run does; a dataset that is smaller is shared out in the same proportions.
-
-    Attributes:
-        private: the client's training images.
-        auxiliary: the adversary's images.
-        test: images for the task's accuracy.
-        validation: images on which every epoch is measured, so that the best one can be kept; 0 measures none.
-        victims: private images that are attacked, a multiple of the batch size (else rounded down).
-        epochs: of task training.
-        attack_epochs: of an attack's training, unless the attack names its own.
-        attack_doublings: of these epochs, at most, while each lowers an attack's held-out error by more than 5 %.
-    """
-
-    private: Images
-    auxiliary: Images
-    test: Images
-    victims: Images
-    epochs: Passes
-    attack_epochs: Passes
-    attack_doublings: Passes = 0
-    validation: Passes = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning(Checked):
-    """How the fields of attacks are chosen, on the adversary's own records alone.
-
-    Attributes:
-        trials: sets of values that are tried, the attack as given among them.
-        share: of the own records, those that play victims; at most as many as are attacked.
-    """
-
-    trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
-    share: Annotated[float, Gt(0), Lt(1)] = 0.25
-
-
-_SMALL = Budget(private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10, attack_doublings=1)
-BUDGETS = {
-    "smoke": Budget(private=200, auxiliary=200, test=100, victims=50, epochs=1, attack_epochs=2),
-    "quick": replace(_SMALL, victims=100),
-    "small": _SMALL,
-    "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
-    "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),
-}
-"""smoke: seconds, for tests. quick: the default, a minute or two on two CPU cores. small: five times as many victims.
-
-medium: minutes on a GPU. large: the papers' epochs."""
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
@@ -88,8 +29,8 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditConfig:
-    """Everything that a run depends on.
+class AuditConfig(ExecutionSettings):
+    """Everything that a run depends on; how it is computed is inherited.
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
@@ -116,12 +57,6 @@ class AuditConfig:
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
             a classifier of guesses.
         metrics: own metrics of images, beside those of every row.
-        device: "auto", "cpu", "cuda", or "cuda:1" for one of several GPUs.
-        data_root: folder of the official datasets.
-        download: whether missing official files may be fetched.
-        threads: CPU threads; None for all that this process may use, at most 8.
-        cell_seconds: after how many seconds a cell ends as an error; None for no limit.
-        cell_memory: bytes of memory at which a cell ends as an error; None for no limit.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
         recording: what somebody recorded of a training of theirs, in place of a training here; None to train.
         settings: what `privkit.settings.resolve.resolve` made this of, as JSON; nothing if it was made otherwise.
@@ -145,12 +80,6 @@ class AuditConfig:
     held: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     metrics: tuple[Component, ...] = ()
-    device: str = "auto"
-    data_root: Path | None = None
-    download: bool = False
-    threads: int | None = None
-    cell_seconds: float | None = None
-    cell_memory: int | None = None
     gates: tuple[Gate, ...] = ()
     recording: Recording | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

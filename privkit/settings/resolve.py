@@ -4,99 +4,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from privkit.attacks.query_rules import QueryRules
 from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
-from privkit.metrics.feature_names import check_names
-from privkit.parts.registry import Component, load, named, parse, read_options, specify, stages_given, table
-from privkit.run.cell_limits import read_memory
+from privkit.parts.registry import Component, load, named, parse, specify, stages_given, table
 from privkit.settings import early
-from privkit.settings.config import BUDGETS, AuditConfig, Budget, Tuning, distinct
-from privkit.settings.pairing import paired
+from privkit.settings.budgets import Budget, Tuning
+from privkit.settings.config import AuditConfig, distinct
+from privkit.settings.pairing import Part, paired
 from privkit.settings.quick_attacks import AUTO, Chosen, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
-from privkit.settings.values import (
-    TRUST,
-    as_device,
-    as_gate,
-    as_kept,
-    as_many,
-    as_options,
-    as_seconds,
-    as_seeds,
-    as_threads,
-    check_recorded,
+from privkit.settings.table import (
+    DATA_ROOT_VARIABLE,
+    KEYS,
+    SETTINGS,
+    AuditSettings,
+    ExecutionSettings,
+    checked,
+    kept,
+    with_defaults,
 )
+from privkit.settings.values import as_options
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
     from privkit.reports.gate import Gate
-
-
-DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
-
-KEYS = (
-    "recorded",
-    "defense",
-    "attack",
-    "dataset",
-    "model",
-    "protocol",
-    "partition",
-    "seed",
-    "budget",
-    "training",
-    "delta",
-    "auxiliary",
-    "victims",
-    "queries",
-    "tune",
-    "features",
-    "metric",
-    "parts",
-    "device",
-    "data_root",
-    "download",
-    "skip_bad_rows",
-    "threads",
-    "cell_seconds",
-    "cell_memory",
-    "gate",
-)
-"""What a configuration file may hold; a flag of the same name overrides it."""
-
-_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "recorded": ((str, Path), "the path of a folder"),
-    "data_root": ((str, Path), "the path of a folder"),
-    "download": (bool, "true or false"),
-    "skip_bad_rows": (bool, "true or false"),
-    "device": (str, "auto, cpu, cuda, or cuda:0, cuda:1, …"),
-    "victims": (str, "private or test"),
-    "delta": (float, "a number in (0, 1), such as 1e-5"),
-}
-"""What the settings are that no other reader checks."""
-
-DEFAULTS: dict[str, Any] = {
-    "defense": ["batch_shuffle"],
-    "attack": ["auto"],
-    "dataset": "digits",
-    "model": "vit_micro",
-    "partition": "iid",
-    "delta": 1e-5,
-    "seed": [0],
-    "budget": "quick",
-    "training": {},
-    "queries": {},
-    "auxiliary": "disjoint",
-    "device": "auto",
-}
+    from privkit.settings.recorded import RecordedParts
+    from privkit.training.spec import TrainingSpec
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -108,7 +49,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except TomlError as error:
         raise UsageError(f"{path} is no valid TOML: {error}") from None
     for key in settings:
-        if key == TRUST:
+        if key == "trust":
             raise UsageError(
                 f"{path.name} holds trust, and no file decides on what runs here; name the modules on the command "
                 "line, --trust MODULE, or in Python, trust=[…]"
@@ -119,7 +60,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def resolve(settings: Mapping[str, Any]) -> AuditConfig:
-    """Turn settings (keys of `KEYS`, and `trust`; absent ones take the default) into a configuration.
+    """Turn settings (names of `table.SETTINGS`; absent ones take the default) into a configuration.
 
     Raises:
         UsageError: for anything unknown or not allowed, in one sentence.
@@ -127,96 +68,175 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
     3
     """
-    for key in settings:
-        if key not in (*KEYS, TRUST):
-            raise unknown("setting", str(key), KEYS)
-    if settings.get(TRUST) and settings.get("recorded") is None:
-        raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
-    s = {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
-    for key, (kinds, what) in _TYPES.items():
-        if key in s and not isinstance(s[key], kinds):
-            raise UsageError(f"{key} must be {what}, got {shortened(s[key])}")
-    victims, seeds, threads = s.get("victims"), as_seeds(s["seed"]), as_threads(s.get("threads"))
-    device = as_device(s["device"])
-    seconds = as_seconds(s.get("cell_seconds"))
-    memory = None if s.get("cell_memory") is None else read_memory(s["cell_memory"])
-    if victims not in (None, "private", "test"):
-        raise unknown("victims", str(victims), ["private", "test"])
-    if not 0 < s["delta"] < 1:
-        raise UsageError(f"delta must lie in (0, 1), got {s['delta']}")
-    gates = tuple(as_gate(text) for text in as_many(s.get("gate", [])))
-    budget_name, budget = _budget(s["budget"])
-    queries = specify("queries", QueryRules, as_options("queries", s["queries"]))
-    plan = None if s.get("tune") is None else specify("tune", Tuning, as_options("tune", s["tune"]))
-    features = _features(s.get("features", []))
-    for text in as_many(s.get("metric", [])):
-        if isinstance(text, str) and text in METRICS:
-            raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
-    early.check({**s, "model": settings.get("model")})  # what follows imports torch; the default model always fits
-    if "recorded" in s:
-        check_recorded(settings)
-    elif gates and all(stages_given(d) is None and named("defenses", d)[0] == "none" for d in as_many(s["defense"])):
-        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
-    wished = as_options("training", s["training"])
-    if wished.get("keep") == "best" and not (budget.validation and budget.epochs):
-        raise UsageError(
-            "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
-        )
-    from privkit.training.spec import TrainingSpec
-
-    recorded = None
-    if "recorded" in s:
-        from privkit.recording.parts import recorded_parts
-
-        recorded = recorded_parts(settings, budget)
-    pairs = paired(as_many(s["defense"]), s.get("protocol")) if recorded is None else recorded.pairs
-    asked = _attacks(as_many(s["attack"]))
-    attacks = distinct(budgeted(parse("attacks", given), budget) for given in asked)
-    dataset = parse("datasets", s["dataset"]) if recorded is None else recorded.dataset
-    if s.get("skip_bad_rows"):
-        dataset = _skipping(dataset)
-    root = s.get("data_root") or os.environ.get(DATA_ROOT_VARIABLE)
-    if recorded is not None:
-        wished = recorded.training
-    protocols: list[dict[str, Any]] = []
-    for protocol, defenses in pairs:
-        training = specify("training", TrainingSpec, {"batch_size": _natural_batch(protocol.spec.clients), **wished})
-        training.check_epochs(budget.epochs)
-        protocols.append({"protocol": protocol, "defenses": defenses, "training": training})
-        if AUTO in as_many(s["attack"]):
-            chosen = None if recorded is None else recorded.chosen()
-            shared = training.freeze_lower or protocol.spec.average != "never"
-            protocols[-1] |= _automatic(defenses, dataset, budget, chosen, shared)
-        elif not attacks:
-            raise UsageError("name at least one defense and one attack")
+    _check_trust(settings)
+    given = with_defaults(settings)
+    asked, execution = checked(AuditSettings, given), _rooted(checked(ExecutionSettings, given))
+    _check_early(settings, given, asked)  # what follows imports torch
+    source = _source(settings, asked)
+    dataset, pairs = source.dataset, source.pairs
+    defenses = [defense for _, several in pairs for defense in several]
+    attacks = _attacks(asked)
+    protocols = [_under(protocol, several, asked, source) for protocol, several in pairs]
     config = AuditConfig(
+        **vars(execution),
         **protocols[0],
         attacks=attacks,
         dataset=dataset,
-        model=model_for(dataset, settings.get("model")) if recorded is None else recorded.model,
-        partition=parse("partitions", s["partition"]),
-        delta=s["delta"],
-        seeds=seeds,
-        budget=budget,
-        budget_name=budget_name,
-        auxiliary=_auxiliary(s["auxiliary"], dataset),
-        victims=victims,
-        queries=queries,
-        held=_held(s.get("parts", []), [defense for _, part in pairs for defense in part]),
-        features=features,
-        metrics=_metrics(s.get("metric", []), gates),
-        device=device,
-        data_root=Path(root).expanduser() if root else None,
-        download=s.get("download", False),
-        threads=threads,
-        cell_seconds=seconds,
-        cell_memory=memory,
-        gates=gates,
-        recording=None if recorded is None else recorded.recording,
-        settings=as_kept(s if recorded is None else settings, root),
+        model=source.model,
+        partition=parse("partitions", asked.partition),
+        delta=asked.delta,
+        seeds=asked.seed,
+        budget=asked.budget[1],
+        budget_name=asked.budget[0],
+        auxiliary=_auxiliary(asked.auxiliary, dataset),
+        victims=asked.victims,
+        queries=asked.queries,
+        held=_held(asked.parts, defenses),
+        features=asked.features,
+        metrics=_metrics(asked.metric, asked.gate),
+        gates=asked.gate,
+        recording=source.recording,
     )
-    config = replace(config, tune=_tuning(plan, config.every_attack))
-    domain, auxiliary = domain_of(dataset), config.auxiliary
+    config = replace(config, tune=_tuning(asked.tune, config.every_attack), settings=_kept(settings, given, config))
+    _check_domain(config)
+    return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedParts:
+    """The parts of a run as the settings name them; `RecordedParts` has those of a recording.
+
+    Attributes:
+        asked: the settings.
+    """
+
+    recording: ClassVar[None] = None
+    asked: AuditSettings
+
+    @cached_property
+    def dataset(self) -> Component:
+        """The private dataset."""
+        dataset = parse("datasets", self.asked.dataset)
+        return _skipping(dataset) if self.asked.skip_bad_rows else dataset
+
+    @property
+    def model(self) -> Component:
+        """What is split."""
+        return model_for(self.dataset, self.asked.model)
+
+    @property
+    def pairs(self) -> list[Part]:
+        """Each protocol with its defenses."""
+        return paired(self.asked.defense, self.asked.protocol)
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Options of the training."""
+        return as_options("training", self.asked.training)
+
+    def chosen(self) -> None:
+        """What `auto` mounts depends on the defense."""
+
+
+def _check_trust(settings: Mapping[str, Any]) -> None:
+    """Refuse trust in nothing."""
+    if settings.get("trust") and settings.get("recorded") is None:
+        raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
+
+
+def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
+    """With the data root of the environment, if the settings name none."""
+    root = os.environ.get(DATA_ROOT_VARIABLE)
+    return replace(execution, data_root=Path(root).expanduser()) if root and not execution.data_root else execution
+
+
+def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
+    """Settings as the manifest keeps them for other workers, whose environment may name another data root.
+
+    Args:
+        settings: as the user gave them, all that is kept of an audit of a recording.
+        given: with their defaults.
+        config: with the model and the data root that were chosen.
+    """
+    root = config.data_root
+    chosen = {"data_root": None if root is None else root.absolute()}
+    return kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
+
+
+def _source(settings: Mapping[str, Any], asked: AuditSettings) -> NamedParts | RecordedParts:
+    """Where the parts of a run come from: their names, or a recording in place of a training here."""
+    if asked.recorded is None:
+        return NamedParts(asked=asked)
+    from privkit.settings.recorded import recorded_parts
+
+    return recorded_parts(settings, asked.budget[1])
+
+
+def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: AuditSettings) -> None:
+    """Refuse what needs no torch to be refused: names, options, domains, and what judges or keeps nothing."""
+    for text in asked.metric:
+        if isinstance(text, str) and text in METRICS:
+            raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
+    early.check({**given, "model": settings.get("model")})  # the default model always fits
+    if asked.recorded is not None:
+        _check_recorded(settings)
+    elif asked.gate and all(_is_none(defense) for defense in asked.defense):
+        raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
+    keeps_best = as_options("training", asked.training).get("keep") == "best"
+    if keeps_best and not (asked.budget[1].validation and asked.budget[1].epochs):
+        raise UsageError(
+            "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
+        )
+
+
+def _is_none(defense: Any) -> bool:
+    """Whether a named defense is the undefended baseline."""
+    return stages_given(defense) is None and named("defenses", defense)[0] == "none"
+
+
+def _check_recorded(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that would describe a training, and a folder whose `recording.json` is none."""
+    from privkit.recording.schema import FILE, description, description_file
+
+    beside = {name for name, setting in SETTINGS.items() if setting.recorded}
+    others = [key for key, value in settings.items() if value not in (None, [], False) and key not in beside]
+    if others:
+        raise UsageError(
+            f"a recording brings its own {others[0]}, so leave --{others[0].replace('_', '-')} out; an audit of a "
+            f"recording may have {', '.join(sorted(beside - {'recorded'}))}"
+        )
+    folder = Path(settings["recorded"]).expanduser()
+    description(description_file(folder), folder / FILE)
+
+
+def _under(
+    protocol: Component, defenses: Sequence[Component], asked: AuditSettings, source: NamedParts | RecordedParts
+) -> dict[str, Any]:
+    """The fields of a configuration that depend on the protocol."""
+    training = _training(protocol, asked.budget[1], source.training)
+    fields = {"protocol": protocol, "defenses": defenses, "training": training}
+    if AUTO in asked.attack:
+        shared = training.freeze_lower or protocol.spec.average != "never"
+        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], source.chosen(), shared)}
+    if not asked.attack:
+        raise UsageError("name at least one defense and one attack")
+    return fields
+
+
+def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
+    """How the task is trained under a protocol."""
+    from privkit.training.spec import TrainingSpec
+
+    options = {"batch_size": _natural_batch(protocol.spec.clients), **wished}
+    training: TrainingSpec = specify("training", TrainingSpec, options)
+    training.check_epochs(budget.epochs)
+    return training
+
+
+def _check_domain(config: AuditConfig) -> None:
+    """Refuse what reads or brings records of another domain."""
+    dataset, auxiliary = config.dataset, config.auxiliary
+    domain = domain_of(dataset)
     other = domain if auxiliary in ("disjoint", "training") else domain_of(parse("datasets", auxiliary))
     augment = config.training.augment
     check_same_domain(dataset.name, domain, auxiliary=auxiliary, other=other, augment=augment, features=config.features)
@@ -224,7 +244,6 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         raise UsageError(
             f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
         )
-    return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
 
 def _skipping(dataset: Component) -> Component:
@@ -244,9 +263,9 @@ def _skipping(dataset: Component) -> Component:
     )
 
 
-def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
+def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...]:
     """Names of the parts that the adversary holds; each is a part of every release that is split."""
-    names = tuple(dict.fromkeys(as_many(given)))
+    names = tuple(dict.fromkeys(given))
     split = [defense for defense in defenses if defense.spec.storages]
     if names and not split:
         raise UsageError(
@@ -260,16 +279,7 @@ def _held(given: Any, defenses: Sequence[Component]) -> tuple[str, ...]:
     return names
 
 
-def _features(given: Any) -> tuple[str, ...]:
-    """Names of feature networks; they are loaded when the run begins."""
-    names = as_many(given)
-    if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"features must be names of networks, got {shortened(given)}")
-    check_names(names)
-    return tuple(names)
-
-
-def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
+def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
     """Own metrics, each with a column of its own, which gates may name.
 
     Raises:
@@ -278,7 +288,7 @@ def _metrics(given: Any, gates: Sequence[Gate]) -> tuple[Component, ...]:
     from privkit.metrics.own import PREFIX, check_declared, column
 
     metrics: dict[str, Component] = {}
-    for text in as_many(given):
+    for text in given:
         metric = parse("metrics", text)
         try:
             check_declared(metric.spec)
@@ -312,10 +322,14 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
     return plan
 
 
-def _attacks(given: Sequence[Any]) -> Sequence[Any]:
-    """`all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense."""
+def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
+    """The named attacks.
+
+    `all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense.
+    """
     every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
-    return [name for entry in given if entry != AUTO for name in (every if entry == "all" else [entry])]
+    named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
+    return distinct(budgeted(parse("attacks", given), asked.budget[1]) for given in named)
 
 
 def _automatic(
@@ -374,16 +388,3 @@ def budgeted(attack: Component, budget: Budget) -> Component:
     own = {field.name for field in fields(spec)} if is_dataclass(spec) else set[str]()
     doublings = {"doublings": budget.attack_doublings} if "doublings" in own else {}
     return attack.replace(epochs=ceil(share * budget.attack_epochs), **doublings)
-
-
-def _budget(given: Any) -> tuple[str, Budget]:
-    """A preset, with overrides: "small:epochs=3" or {name="small", epochs=3}."""
-    if isinstance(given, str):
-        name, _, text = given.partition(":")
-        options = read_options(given, text)
-    else:
-        options = as_options("budget", given)
-        name = options.pop("name", DEFAULTS["budget"])
-    if not isinstance(name, str) or name not in BUDGETS:
-        raise unknown("budget", str(name), BUDGETS)
-    return name, specify(f"budget {name}", BUDGETS[name], options)

@@ -4,29 +4,49 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privkit.errors import LONGEST, UsageError, shortened
-from privkit.parts.registry import read_options
+from privkit.attacks.query_rules import QueryRules
+from privkit.errors import LONGEST, UsageError, shortened, unknown
+from privkit.metrics.feature_names import check_names
+from privkit.parts.registry import read_options, specify
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
 _MOST_THREADS = 1024
 _MOST_WORKERS = 1024
-TRUST = "trust"
-"""The setting that no file holds: modules that a recording may build its segments from."""
-BESIDE_RECORDING = frozenset(
-    {
-        *("recorded", "trust", "attack", "seed", "budget", "delta", "queries", "features", "metric"),
-        *("device", "threads", "gate"),
-    }
-)
-"""Settings that an audit of a recording may have; all others describe a training."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+def of_type(name: str, kinds: type | tuple[type, ...], what: str) -> Callable[[Any], Any]:
+    """A check of a setting's type.
+
+    >>> of_type("download", bool, "true or false")("no")
+    Traceback (most recent call last):
+    privkit.errors.UsageError: download must be true or false, got 'no'
+    """
+
+    def checked(given: Any) -> Any:
+        if not isinstance(given, kinds):
+            raise UsageError(f"{name} must be {what}, got {shortened(given)}")
+        return given
+
+    return checked
+
+
+def as_folder(name: str) -> Callable[[Any], Path]:
+    """A check of a setting that is a folder; `~` is the user's home."""
+    checked = of_type(name, (str, Path), "the path of a folder")
+    return lambda given: Path(checked(given)).expanduser()
+
+
+def as_switch(name: str) -> Callable[[Any], bool]:
+    """A check of a setting that is on or off."""
+    return of_type(name, bool, "true or false")
 
 
 def as_many(value: Any) -> Sequence[Any]:
@@ -54,19 +74,15 @@ def as_seeds(given: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def as_seconds(given: Any) -> float | None:
-    """A time in seconds, None for no limit."""
-    if given is None:
-        return None
+def as_seconds(given: Any) -> float:
+    """A time in seconds."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
         raise UsageError(f"cell_seconds is a number of seconds above 0, got {shortened(given)}")
     return float(given)
 
 
-def as_threads(given: Any) -> int | None:
+def as_threads(given: Any) -> int:
     """CPU threads, 1 to `_MOST_THREADS`."""
-    if given is None:
-        return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_THREADS:
         raise UsageError(f"threads must be a whole number from 1 to {_MOST_THREADS}, got {shortened(given)}")
     return given
@@ -99,13 +115,50 @@ def as_device(given: Any) -> str:
     >>> as_device("cuda:1")
     'cuda:1'
     """
-    if not isinstance(given, str) or not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", given):
-        raise UsageError(f"a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got {shortened(given)}")
-    return given
+    device: str = of_type("device", str, "auto, cpu, cuda, or cuda:0, cuda:1, …")(given)
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", device):
+        raise UsageError(f"a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got {shortened(device)}")
+    return device
 
 
-def as_gate(text: Any) -> Gate:
-    """A condition on the rows."""
+def as_delta(given: Any) -> float:
+    """The δ at which ε is given."""
+    delta: float = of_type("delta", float, "a number in (0, 1), such as 1e-5")(given)
+    if not 0 < delta < 1:
+        raise UsageError(f"delta must lie in (0, 1), got {delta}")
+    return delta
+
+
+def as_victims(given: Any) -> str:
+    """Which images are attacked."""
+    victims: str = of_type("victims", str, "private or test")(given)
+    if victims not in ("private", "test"):
+        raise unknown("victims", victims, ["private", "test"])
+    return victims
+
+
+def as_queries(given: Any) -> QueryRules:
+    """What an adversary may ask."""
+    rules: QueryRules = specify("queries", QueryRules, as_options("queries", given))
+    return rules
+
+
+def as_features(given: Any) -> tuple[str, ...]:
+    """Names of feature networks; they are loaded when the run begins."""
+    names = as_many(given)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"features must be names of networks, got {shortened(given)}")
+    check_names(names)
+    return tuple(names)
+
+
+def as_gates(given: Any) -> tuple[Gate, ...]:
+    """Conditions on the rows."""
+    return tuple(_gate(text) for text in as_many(given))
+
+
+def _gate(text: Any) -> Gate:
+    """One condition."""
     from privkit.reports.gate import Gate, GateError
 
     if not isinstance(text, str) or len(text) > LONGEST:
@@ -114,41 +167,3 @@ def as_gate(text: Any) -> Gate:
         return Gate.parse(text)
     except GateError as error:
         raise UsageError(str(error)) from None
-
-
-def as_kept(settings: Mapping[str, Any], root: Any) -> dict[str, Any]:
-    """Settings as the manifest keeps them for other workers, whose environment may name another data root.
-
-    What is trusted is no part of them: whoever works on a folder says it, and the folder does not.
-    """
-    kept = {key: _plain(value) for key, value in settings.items() if value is not None and key != TRUST}
-    return kept | ({"data_root": str(Path(root).expanduser().absolute())} if root else {})
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON holds it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def check_recorded(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that would describe a training, and a folder whose `recording.json` is none.
-
-    Raises:
-        UsageError: naming the setting.
-        DataError: saying what is wrong with the file.
-    """
-    from privkit.recording.schema import FILE, description, description_file
-
-    free = BESIDE_RECORDING
-    given = [key for key, value in settings.items() if value not in (None, [], False) and key not in free]
-    if given:
-        raise UsageError(
-            f"a recording brings its own {given[0]}, so leave --{given[0].replace('_', '-')} out; an audit of a "
-            f"recording may have {', '.join(sorted(free - {'recorded'}))}"
-        )
-    folder = Path(settings["recorded"]).expanduser()
-    description(description_file(folder), folder / FILE)

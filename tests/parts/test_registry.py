@@ -10,7 +10,7 @@ from privkit.audit.seed_data import open_data
 from privkit.errors import UsageError
 from privkit.laws.parts import EVERY
 from privkit.parts.registry import TABLES, describe, load, parse, specify, table
-from privkit.settings.config import BUDGETS
+from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
 
 NAMES = [(kind, name) for kind in TABLES for name in sorted(table(kind))]

@@ -27,8 +27,8 @@ from privkit.errors import DataError, PrivkitError, UsageError
 from privkit.files.import_path import Untrusted
 from privkit.files.sealed import digest, sealed
 from privkit.recording import files, read
-from privkit.recording.parts import RecordedParts
 from privkit.recording.read import Recording, read_recording
+from privkit.settings.recorded import RecordedParts
 from privkit.settings.resolve import read_toml, resolve
 from tests.recording.declarations import MECHANISM
 from tests.recording.edited import redescribed

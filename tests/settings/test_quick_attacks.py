@@ -28,7 +28,7 @@ def mounted(**settings: object) -> dict[str, list[str]]:
 
 
 def test_it_is_the_default() -> None:
-    code = "from privkit.settings.resolve import DEFAULTS; print(DEFAULTS['attack'], DEFAULTS['budget'])"
+    code = "from privkit.settings.table import DEFAULTS; print(DEFAULTS['attack'], DEFAULTS['budget'])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "['auto'] quick"
 

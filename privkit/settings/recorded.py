@@ -1,4 +1,4 @@
-"""A recording in place of the named parts of a run, for its configuration, its tables and `auto`."""
+"""A recording in place of the named parts of a run: what its configuration, its tables and `auto` make of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privkit.errors import UsageError
 from privkit.files.import_path import only
 from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording, read_recording
-from privkit.settings.config import Budget
+from privkit.settings.budgets import Budget
 from privkit.settings.quick_attacks import GENERAL, Chosen, choose
 from privkit.settings.values import as_trust
 from privkit.training.protocol import SplitProtocol
@@ -41,7 +41,7 @@ class Recorded:
     builders: tuple[str, ...] = ()
 
     def imports(self) -> Iterable[str]:
-        """Names of the user's modules that the recording needs; provenance hashes their source."""
+        """Modules of the user's whose source takes part."""
         return self.builders
 
 
@@ -85,10 +85,10 @@ class RecordedParts:
         return {"batch_size": self.recording.description.batch_size}
 
     def chosen(self) -> Chosen:
-        """The attacks that `auto` mounts: of those that it knows on this defense, the ones that this recording allows.
+        """What `auto` mounts: of the attacks that it knows on this defense, those that the recording has enough for.
 
         Raises:
-            UsageError: if it allows none.
+            UsageError: if it has enough for none.
         """
         described, own = self.recording.description, len(self.recording.own) > 0
         with only(self.recording.trust):

@@ -1,0 +1,50 @@
+"""Flags made from a table: of the settings of an audit, of the columns of an accountant."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import typer
+
+from privkit.cli.whole import seed, whole
+from privkit.settings.table import Setting
+
+
+def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **more: Any) -> inspect.Parameter:
+    """A flag as a parameter of a command.
+
+    Args:
+        name: of the parameter.
+        kind: what it reads, such as `str` or `list[str]`; None is allowed as well if it is the default.
+        help_: its sentence.
+        words: how it is written, if not as `--name VALUE`.
+        default: its value if it is not given.
+        more: as `typer.Option` takes them.
+    """
+    option = typer.Option(*words, help=help_, **more)
+    annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def flag_of(setting: Setting) -> inspect.Parameter:
+    """The flag of a setting. What a file may hold is None if no flag is given, so that the file decides."""
+    more: dict[str, Any] = {"parser": seed if setting.many else whole} if setting.kind is int else {}
+    kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
+    words = (setting.flag,) if setting.kind is bool else ()
+    default = None if setting.file else setting.default
+    return flag(setting.name, kind, setting.text, *words, default=default, **more)
+
+
+def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) -> Callable[..., Any]:
+    """The command, which takes its own parameters and, in place of its `**keywords`, these flags.
+
+    A parameter of its own stands for a flag of the same name.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
+    every = [*own.values(), *(each for each in flags if each.name not in own)]
+    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in every}
+    return command

@@ -1,0 +1,96 @@
+"""How much work a run does: budgets by name, and how attacks are tuned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from privkit.constraints import Checked
+from privkit.errors import unknown
+from privkit.parts.registry import read_options, specify
+from privkit.settings.values import as_options
+
+_MOST = 1_000_000_000
+"""Images or epochs of a budget: far beyond what anybody computes, and small enough for every formula."""
+
+_Images = Annotated[int, Ge(1), Le(_MOST)]
+_Passes = Annotated[int, Ge(0), Le(_MOST)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(Checked):
+    """How much work a run does; a dataset that is smaller is shared out in the same proportions.
+
+    Attributes:
+        private: the client's training images.
+        auxiliary: the adversary's images.
+        test: images for the task's accuracy.
+        validation: images on which every epoch is measured, so that the best one can be kept; 0 measures none.
+        victims: private images that are attacked, a multiple of the batch size (else rounded down).
+        epochs: of task training.
+        attack_epochs: of an attack's training, unless the attack names its own.
+        attack_doublings: of these epochs, at most, while each lowers an attack's held-out error by more than 5 %.
+    """
+
+    private: _Images
+    auxiliary: _Images
+    test: _Images
+    victims: _Images
+    epochs: _Passes
+    attack_epochs: _Passes
+    attack_doublings: _Passes = 0
+    validation: _Passes = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Checked):
+    """How the fields of attacks are chosen, on the adversary's own records alone.
+
+    Attributes:
+        trials: sets of values that are tried, the attack as given among them.
+        share: of the own records, those that play victims; at most as many as are attacked.
+    """
+
+    trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
+    share: Annotated[float, Gt(0), Lt(1)] = 0.25
+
+
+_SMALL = Budget(private=2500, auxiliary=2000, test=500, victims=500, epochs=8, attack_epochs=10, attack_doublings=1)
+BUDGETS = {
+    "smoke": Budget(private=200, auxiliary=200, test=100, victims=50, epochs=1, attack_epochs=2),
+    "quick": replace(_SMALL, victims=100),
+    "small": _SMALL,
+    "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
+    "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),
+}
+"""smoke: seconds, for tests. quick: the default, a minute or two on two CPU cores. small: five times as many victims.
+
+medium: minutes on a GPU. large: the papers' epochs."""
+
+
+DEFAULT = "quick"
+
+
+def as_budget(given: Any) -> tuple[str, Budget]:
+    """The name of a preset, and the preset with its overrides: "small:epochs=3" or {name="small", epochs=3}.
+
+    >>> as_budget("smoke:epochs=3")[1].epochs
+    3
+    """
+    if isinstance(given, str):
+        name, _, text = given.partition(":")
+        options = read_options(given, text)
+    else:
+        options = as_options("budget", given)
+        name = options.pop("name", DEFAULT)
+    if not isinstance(name, str) or name not in BUDGETS:
+        raise unknown("budget", str(name), BUDGETS)
+    return name, specify(f"budget {name}", BUDGETS[name], options)
+
+
+def as_tuning(given: Any) -> Tuning:
+    """How attacks are tuned, as options."""
+    tuning: Tuning = specify("tune", Tuning, as_options("tune", given))
+    return tuning

@@ -1,0 +1,334 @@
+"""The settings of an audit, each in one place. Flags, keys of files, checks and the page of settings follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from privkit.attacks.query_rules import QueryRules
+from privkit.errors import unknown
+from privkit.run.cell_limits import read_memory
+from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget, as_tuning
+from privkit.settings.values import (
+    as_delta,
+    as_device,
+    as_features,
+    as_folder,
+    as_gates,
+    as_many,
+    as_queries,
+    as_seconds,
+    as_seeds,
+    as_switch,
+    as_threads,
+    as_trust,
+    as_victims,
+    as_workers,
+)
+
+if TYPE_CHECKING:
+    from privkit.reports.gate import Gate
+
+Declared = TypeVar("Declared")
+
+DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting, or one flag of the command.
+
+    Attributes:
+        name: key of a configuration file and keyword in Python; the flag writes it with hyphens.
+        help: what it means, in one sentence.
+        kind: what its flag reads: str, int, float, Path, or bool for a switch.
+        many: whether several values may be given, by a flag that is repeated or a list in a file.
+        default: None if there is none, or if it depends on other settings.
+        absent: in words, what holds without it, if `default` does not say it.
+        check: a value as a flag, a file or Python gives it -> the value in one form; raises UsageError.
+        answer: whether it may change an answer, so that the fingerprint of a run depends on it.
+        file: whether a configuration file may hold it.
+        recorded: whether an audit of a recording may have it; others describe a training.
+        of_cell: whether the command of one cell takes it over from the command of its run.
+    """
+
+    name: str
+    help: str
+    kind: type = str
+    many: bool = False
+    default: Any = None
+    absent: str = ""
+    check: Callable[[Any], Any] = lambda given: given
+    answer: bool = True
+    file: bool = True
+    recorded: bool = False
+    of_cell: bool = True
+
+    @property
+    def flag(self) -> str:
+        """Such as --cell-seconds."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def otherwise(self) -> str:
+        """What holds without it, in words; empty if its sentence says it."""
+        default = self.default or ""
+        return self.absent or (", ".join(map(str, default)) if isinstance(default, list) else str(default))
+
+    @property
+    def text(self) -> str:
+        """The help of the flag: its sentence, and what holds without it in brackets."""
+        return self.help + (f" [{self.otherwise}]" if self.otherwise else "")
+
+
+def _setting(help_: str, **more: Any) -> Any:
+    """A field that declares a setting of the field's name; `more` are attributes of `Setting`."""
+    return field(default_factory=lambda: more.get("default"), metadata={"help": help_, **more})
+
+
+def _how(help_: str, **more: Any) -> Any:
+    """A setting that changes no answer."""
+    return _setting(help_, answer=False, **more)
+
+
+def _flag(help_: str, **more: Any) -> Any:
+    """A flag that no file holds."""
+    return _how(help_, file=False, **more)
+
+
+_PART = "NAME or NAME:key=value,…"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """What is audited, under which adversary, and what is measured."""
+
+    recorded: Path | None = _setting(
+        "Folder of a recording (privkit.Recorder) to audit, in place of a training here.",
+        kind=Path,
+        check=as_folder("recorded"),
+        recorded=True,
+    )
+    trust: tuple[str, ...] | None = _flag(
+        "Module of yours that a recording may build its segments and its defense from; repeatable.",
+        many=True,
+        absent="none",
+        check=as_trust,
+        recorded=True,
+    )
+    defense: Sequence[Any] = _setting(
+        f"{_PART}, or your own module:object; repeatable.",
+        many=True,
+        default=["batch_shuffle"],
+        check=as_many,
+        of_cell=False,
+    )
+    attack: Sequence[Any] = _setting(
+        f"{_PART}, your own module:object, all, or auto (the strongest known quick ones); repeatable.",
+        many=True,
+        default=["auto"],
+        of_cell=False,
+        check=as_many,
+        recorded=True,
+    )
+    dataset: Any = _setting(
+        f"{_PART} such as folder:path=DIR or arrays:path=FILE, or your own module:object.", default="digits"
+    )
+    skip_bad_rows: bool = _setting(
+        "Leave out bad rows of text files; the results say how many.",
+        kind=bool,
+        default=False,
+        check=as_switch("skip_bad_rows"),
+    )
+    model: Any = _setting(
+        f"{_PART}, or your own by import path: module:object or two segments, package.Lower:package.Upper.",
+        absent="vit_micro",
+    )
+    protocol: Any = _setting(f"{_PART} such as psl:clients=4.", absent="sl; cutmixsl for a defense that mixes clients")
+    partition: Any = _setting("iid or dirichlet:alpha=0.1.", default="iid")
+    seed: tuple[int, ...] = _setting(
+        "Repeatable: everything once a seed.",
+        kind=int,
+        many=True,
+        default=[0],
+        check=as_seeds,
+        recorded=True,
+        of_cell=False,
+    )
+    budget: tuple[str, Budget] = _setting(
+        "smoke, quick, small, medium or large, or NAME:key=value,….", default=DEFAULT, check=as_budget, recorded=True
+    )
+    training: Any = _setting("key=value,… such as batch_size=50,optimizer=sgd.", default={})
+    delta: float = _setting("δ at which ε is given.", kind=float, default=1e-5, check=as_delta, recorded=True)
+    auxiliary: Any = _setting("The adversary's images: disjoint, training or a dataset.", default="disjoint")
+    victims: Literal["private", "test"] | None = _setting(
+        "Attacked images: private or test.", absent="private; test if auxiliary=training", check=as_victims
+    )
+    queries: QueryRules = _setting(
+        "What the adversary may ask: rounds=100,copies=false, or rounds=0 for nothing.",
+        default={},
+        absent="any number",
+        check=as_queries,
+        recorded=True,
+    )
+    tune: Tuning | None = _setting(
+        "Choose the fields of attacks on the adversary's own images, such as trials=20,share=.25; needs privkit[tune].",
+        absent="attacks as given",
+        check=as_tuning,
+    )
+    parts: Sequence[Any] = _setting(
+        "Part of a split release that the adversary holds (part_1, …); repeatable.",
+        many=True,
+        default=(),
+        absent="all",
+        check=as_many,
+    )
+    features: tuple[str, ...] = _setting(
+        "Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), lpips:alex, "
+        "or classifier (trained on auxiliary images, or classifier:PATH), which recognizes guesses; repeatable. "
+        "A PATH is a TorchScript program, and it is run.",
+        many=True,
+        default=(),
+        check=as_features,
+        recorded=True,
+    )
+    metric: Sequence[Any] = _setting(
+        "Your own metric of images, module:object; its column is own_NAME; repeatable.",
+        many=True,
+        default=(),
+        check=as_many,
+        recorded=True,
+    )
+    gate: tuple[Gate, ...] = _how(
+        "Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable.",
+        many=True,
+        default=(),
+        check=as_gates,
+        recorded=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionSettings:
+    """How a run is computed; an answer depends on none of these. A configuration has them as its own fields."""
+
+    data_root: Path | None = _how(
+        "Folder of the official datasets.",
+        kind=Path,
+        absent=f"${DATA_ROOT_VARIABLE}",
+        check=as_folder("data_root"),
+    )
+    download: bool = _how(
+        "Fetch missing official files into the data root.", kind=bool, default=False, check=as_switch("download")
+    )
+    device: str = _how("auto, cpu, cuda, or cuda:0, cuda:1, ….", default="auto", check=as_device, recorded=True)
+    threads: int | None = _how(
+        "CPU threads.", kind=int, absent="all usable, at most 8", check=as_threads, recorded=True
+    )
+    cell_seconds: float | None = _how(
+        "Seconds after which a cell ends as an error.",
+        kind=float,
+        absent="no limit",
+        check=as_seconds,
+        of_cell=False,
+    )
+    cell_memory: int | None = _how(
+        "Memory at which a cell ends as an error, such as 4GiB.",
+        absent="no limit",
+        check=read_memory,
+        of_cell=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandFlags:
+    """Where the settings of one command come from, and what it does with them."""
+
+    preset: str | None = _flag("A paper's own settings (privkit papers lists them); --config and flags override them.")
+    config: Path | None = _flag("TOML file with these settings; flags override it.", kind=Path)
+    grid: Path | None = _flag(
+        "TOML file as --config, whose dataset and model may be lists: one run for each pair.", kind=Path
+    )
+    yes: bool = _flag("Begin a grid of more than 1000 cells.", kind=bool, default=False, of_cell=False)
+    out: Path | None = _flag(
+        "Run folder; the same command resumes it.", kind=Path, absent="privkit-runs/DATASET-HASH", of_cell=False
+    )
+    workers: int = _flag(
+        "Processes of this machine that share the cells, the threads and the GPUs.",
+        kind=int,
+        default=1,
+        check=as_workers,
+        of_cell=False,
+    )
+    plan: bool = _flag(
+        "Write the run folder and stop: privkit work RUN computes its cells.", kind=bool, default=False, of_cell=False
+    )
+    again: bool = _flag(
+        "Recompute what rests on changed data, code, versions, device or threads.",
+        kind=bool,
+        default=False,
+        of_cell=False,
+    )
+    dry_run: bool = _flag(
+        "Print the cells and an estimate; train nothing. Your own parts are imported.",
+        kind=bool,
+        default=False,
+        of_cell=False,
+    )
+
+
+def settings_of(declared: type) -> tuple[Setting, ...]:
+    """The settings that a class declares, in their order."""
+    return tuple(Setting(name=each.name, **each.metadata) for each in fields(declared))
+
+
+SETTINGS = {each.name: each for declared in (AuditSettings, ExecutionSettings) for each in settings_of(declared)}
+FLAGS = (*SETTINGS.values(), *settings_of(CommandFlags))
+"""The flags of `privkit audit`, but for those of how a run is shown."""
+KEYS = tuple(name for name, each in SETTINGS.items() if each.file)
+"""What a configuration file may hold; a flag of the same name overrides it."""
+DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if each.default not in (None, False, ())}
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the defaults of those that are absent or None.
+
+    Raises:
+        UsageError: for a name that is no setting.
+    """
+    for key in settings:
+        if key not in SETTINGS:
+            raise unknown("setting", str(key), KEYS)
+    return {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
+
+
+def checked(declared: type[Declared], settings: Mapping[str, Any]) -> Declared:
+    """The settings that a class declares, each checked.
+
+    Raises:
+        UsageError: for the first one that is not allowed.
+
+    >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
+    4294967296
+    """
+    own = [each for each in settings_of(declared) if each.name in settings]
+    return declared(**{each.name: each.check(settings[each.name]) for each in own})
+
+
+def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON, as the manifest keeps them for the workers of a run.
+
+    What no file may hold (whom the user trusts) is no part of them: the command of each worker says it.
+    """
+    return {key: _plain(value) for key, value in settings.items() if value is not None and SETTINGS[key].file}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON holds it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
