@@ -18,6 +18,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports.comparison import Comparison, Difference
+from privkit.run.records import PICTURES
 from privkit.shared.interval import Interval
 from tests.small import SMALL
 
@@ -51,7 +52,7 @@ def test_records_in_another_order_and_beside_others_are_paired_by_their_ids() ->
     def run(ids: list[int], values: list[float]) -> Any:
         return SimpleNamespace(values=lambda row, names: (ids, {"unaligned_mse": np.array(values)}))
 
-    row: Any = SimpleNamespace(seed=0, recovered={"unaligned": {"mse": None}}, files={module.PICTURES: ""})
+    row: Any = SimpleNamespace(seed=0, recovered={"unaligned": {"mse": None}}, files={PICTURES: ""})
     one, other = run([3, 1, 2], [0.3, 0.1, 0.2]), run([4, 1, 2, 3], [9.0, 0.2, 0.4, 0.6])
     (found,) = module._by_record(one, other, [row], [row])
     assert found["records"] == 3

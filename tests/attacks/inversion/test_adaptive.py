@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.inversion.adaptive import Adaptive, Combine
+from privkit.attacks.inversion.adaptive import Adaptive, Combine, _Plan
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.intersection import intersected
 from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
@@ -118,6 +118,19 @@ def cutout(images: Tensor, draws: Generator, keep: float = 0.5) -> View:
     """A round under a random mask for each image, whose coins are public."""
     share = (torch.rand(len(images), 1, PLACES, generator=draws) < keep).float()
     return View(round=0, smashed=tokens(images) * share.transpose(1, 2), weights=share)
+
+
+def test_the_decoder_is_told_which_cells_crossed_and_how_certain_a_token_is() -> None:
+    draws = Generator().manual_seed(0)
+    masked = [cutout(AUXILIARY[:BATCH], draws) for _ in range(2)]
+    given = _Plan(combine="average", copies=1.0, places=True).view(masked, draws)
+    assert given.weights is not None
+    assert torch.equal(given.weights, torch.stack([one.weights for one in masked if one.weights is not None]).amax(0))
+    assert 0 < given.weights.mean() < 1
+    same = [View(round=0, smashed=noisy_shuffled(AUXILIARY[:BATCH], draws)) for _ in range(3)]
+    certain = pooled(torch.stack([view.smashed for view in same]), 4.0)[1]
+    assert certain.max() > 0
+    assert torch.equal(_Plan(combine="pool", copies=4.0, places=False).view(same, draws).smashed[..., -1], certain)
 
 
 def through_cutout(attack: Adaptive) -> Reconstruction:
