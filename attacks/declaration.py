@@ -8,11 +8,10 @@ from importlib import import_module
 
 from privkit.attacks.base import AnyAttack, Mounting
 from privkit.attacks.goals import GOALS
+from privkit.shared.measures import KINDS
 
 _OWN = {"labels": ("positive", "epoch"), "distinguish": ("on",)}
 """Goal -> fields that an attack on it has beside the contract's."""
-_DOMAINS = ("images", "tokens", "tables")
-"""Kinds of records that an attack may reconstruct."""
 
 
 def check_declared(attack: AnyAttack) -> None:
@@ -46,8 +45,8 @@ def check_declared(attack: AnyAttack) -> None:
         raise TypeError(f"mounting must be a Mounting, got {type(attack.mounting).__name__}")
     if attack.mounting.passes < 1:
         raise TypeError(f"mounting.passes must be a whole number >= 1, got {attack.mounting.passes}")
-    if not attack.mounting.domains or not set(attack.mounting.domains) <= set(_DOMAINS):
-        raise TypeError(f"mounting.domains must be some of {', '.join(_DOMAINS)}, got {attack.mounting.domains!r}")
+    if not attack.mounting.domains or not set(attack.mounting.domains) <= set(KINDS):
+        raise TypeError(f"mounting.domains must be some of {', '.join(KINDS)}, got {attack.mounting.domains!r}")
     own = {field.name for field in fields(attack)} if is_dataclass(attack) else set[str]()
     if attack.mounting.budget_share and "epochs" not in own:
         raise TypeError("mounting.budget_share asks for a share of the budget's epochs, but there is no field epochs")

@@ -49,9 +49,10 @@ class Attacked:
 
     def table(self) -> Table:
         """The attack and the floors, one line each; without numbers if the truth is not known."""
-        from privkit.reports.tables import FLOOR_NAMES, Table, interval
+        from privkit.reports.tables import Table, interval
+        from privkit.shared.measures import floor_title
 
-        lines = {"attack": self.scores, **{FLOOR_NAMES.get(name, name): floor for name, floor in self.floors.items()}}
+        lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
         rows = [
             (line, *(interval(found["unaligned"][name]) for name in names)) for line, found in lines.items() if found

@@ -33,6 +33,7 @@ from privkit.settings.values import (
     as_seeds,
     as_threads,
 )
+from privkit.shared.measures import CONSTANT_ATTACKS, KINDS
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
@@ -209,7 +210,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     )
     config = replace(config, tune=_tuning(plan, config.every_attack))
     check_same_domain(dataset, auxiliary=config.auxiliary, augment=config.training.augment, features=config.features)
-    if config.metrics and domain_of(dataset) != "images":
+    if config.metrics and not KINDS[domain_of(dataset)].pictures:
         raise UsageError(
             f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
         )
@@ -305,7 +306,7 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
 
 def _attacks(given: Sequence[Any]) -> Sequence[Any]:
     """`all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense."""
-    every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
+    every = [name for name in table("attacks") if name not in CONSTANT_ATTACKS]
     return [name for entry in given if entry != AUTO for name in (every if entry == "all" else [entry])]
 
 

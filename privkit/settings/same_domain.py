@@ -1,4 +1,4 @@
-"""Dataset, model and what else reads records must be of one domain: images, tokens or tables."""
+"""Dataset, model and what else reads records must be of one domain, such as images."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from typing import Any
 
 from privkit.errors import UsageError
 from privkit.parts.registry import Component, load, parse, table
-
-RECORDS = {"images": "images", "tokens": "token sequences", "tables": "table rows"}
-"""Domain -> what its records are called."""
-_DEFAULT_MODELS = {"images": "vit_micro", "tokens": "transformer_micro", "tables": "table_mlp"}
-"""Domain -> the model that a run takes if the user names none: one that trains in seconds."""
+from privkit.shared.measures import KINDS
 
 
 def domain_of(dataset: Component) -> str:
@@ -23,9 +19,9 @@ def domain_of(dataset: Component) -> str:
     'images'
     """
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
-    if domain not in RECORDS:
+    if domain not in KINDS:
         raise UsageError(
-            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(RECORDS)} as `domain`"
+            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)} as `domain`"
         )
     return str(domain)
 
@@ -47,7 +43,7 @@ def model_for(dataset: Component, given: Any) -> Component:
     privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: difm, table_mlp
     """
     domain = domain_of(dataset)
-    model = parse("models", _DEFAULT_MODELS[domain] if given is None else given)
+    model = parse("models", KINDS[domain].model if given is None else given)
     read = model.spec.domain if "domain" in dir(model.spec) else "images"
     if read in (domain, "any"):
         return model
@@ -55,7 +51,7 @@ def model_for(dataset: Component, given: Any) -> Component:
         name for name, target in sorted(table("models").items()) if getattr(load(target), "domain", "") == domain
     ]
     raise UsageError(
-        f"{model.name} reads {RECORDS[read]}, and {dataset.name} holds {RECORDS[domain]}; models for them: "
+        f"{model.name} reads {KINDS[read].noun}, and {dataset.name} holds {KINDS[domain].noun}; models for them: "
         f"{', '.join(fitting)}"
     )
 
@@ -75,16 +71,13 @@ def check_same_domain(dataset: Component, *, auxiliary: str, augment: str, featu
     domain = domain_of(dataset)
     if auxiliary not in ("disjoint", "training") and (other := domain_of(parse("datasets", auxiliary))) != domain:
         raise UsageError(
-            f"auxiliary={auxiliary} holds {RECORDS[other]}, and {dataset.name} holds {RECORDS[domain]}; name a "
-            f"dataset of {RECORDS[domain]}, or disjoint"
+            f"auxiliary={auxiliary} holds {KINDS[other].noun}, and {dataset.name} holds {KINDS[domain].noun}; name a "
+            f"dataset of {KINDS[domain].noun}, or disjoint"
         )
-    if domain == "images":
+    if KINDS[domain].pictures:
         return
+    held = f"{dataset.name} holds {KINDS[domain].noun}"
     if augment != "none":
-        raise UsageError(
-            f"augment={augment} moves pixels, and {dataset.name} holds {RECORDS[domain]}; use augment=none"
-        )
+        raise UsageError(f"augment={augment} moves pixels, and {held}; use augment=none")
     if features:
-        raise UsageError(
-            f"features={','.join(features)} looks at images, and {dataset.name} holds {RECORDS[domain]}; leave it out"
-        )
+        raise UsageError(f"features={','.join(features)} looks at images, and {held}; leave it out")

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from privkit.audit.scoring import over_seeds
 from privkit.audit.threats import threats_of
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import falls
+from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts, threats_table
 from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
