@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
+from privkit.attacks.goals import goal_of
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls as control_experiments
@@ -114,7 +115,7 @@ def attack(
     [True, True]
     """
     spec = budgeted(parse("attacks", mounted), BUDGETS["small"]).spec
-    if spec.goal != "reconstruct" or "images" not in spec.mounting.domains:
+    if not {"images", "any"} & set(goal_of(spec).reads(spec)):
         raise UsageError(
             f"privkit.attack reconstructs images, and {spec.name} does not; name another attack, or mount this one by "
             "its goal in privkit.attacks.goals"

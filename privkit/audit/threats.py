@@ -36,7 +36,7 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
             model, reads = _indexed().get(name) or threat(name)
         except UsageError:  # a broken plug-in was not tried either, and cannot be
             continue
-        if model == OTHERS or records in (KINDS[domain].noun for domain in reads):
+        if model == OTHERS or "any" in reads or records in (KINDS[domain].noun for domain in reads):
             models[model] = (*models.get(model, ()), name)
     return models
 
@@ -53,9 +53,11 @@ def threat(attack: str) -> tuple[str, tuple[str, ...]]:
     (('query', ('images', 'tables')), ('labels, members, canaries', ()))
     """
     from privkit.attacks.base import threat_model
+    from privkit.attacks.goals import goal_of
 
     spec = parse("attacks", attack).spec
-    return (threat_model(spec), spec.mounting.domains) if spec.goal == "reconstruct" else (OTHERS, ())
+    reads = goal_of(spec).reads(spec)
+    return (threat_model(spec), reads) if reads else (OTHERS, ())
 
 
 @cache

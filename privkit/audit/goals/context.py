@@ -185,7 +185,7 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
     Raises:
         NotApplicable: it says so.
     """
-    if domain.name not in attack.mounting.domains:
+    if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")
 
