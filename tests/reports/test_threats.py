@@ -203,7 +203,10 @@ def test_older_rows_and_rows_of_other_questions_have_no_verdict() -> None:
 def test_a_measure_that_nobody_declared_decides_in_rows_that_have_it_alone() -> None:
     """As of a plug-in's records: their first measure is shown by its name."""
     value, guess = (metric(mean, mean - 1, mean + 1, worst=mean, closer=True) for mean in (18.0, -3.0))
-    sides = {"recovered": {"unaligned": {"si_snr": value}}, "floors": {"silence": {"unaligned": {"si_snr": guess}}}}
+    sides: dict[str, Any] = {
+        "recovered": {"unaligned": {"si_snr": value}},
+        "floors": {"silence": {"unaligned": {"si_snr": guess}}},
+    }
     row = attacked("black_box", "query", 0.0, **sides)
     found = judged(row)["query"]
     assert found.sentence == "falls to black_box: si_snr 18.000 [17.000, 19.000] (silence -3.000)"

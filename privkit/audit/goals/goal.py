@@ -33,7 +33,7 @@ class AuditGoal:
         """
         raise NotImplementedError
 
-    def refuse_recording(self, attack: AnyAttack, source: Recording) -> None:
+    def refuse_recording(self, attack: Any, source: Recording) -> None:
         """Refuse an attack that cannot be mounted on a recording.
 
         Raises:
@@ -44,7 +44,7 @@ class AuditGoal:
             "clients; audit the model itself with --model"
         )
 
-    def probe(self, attack: AnyAttack) -> Probe | None:
+    def probe(self, attack: Any) -> Probe | None:
         """What times a short run of the attack on random records; None if its own seconds do not count."""
         return None
 
