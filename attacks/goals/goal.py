@@ -52,7 +52,10 @@ def goal_of(attack: AnyAttack) -> Goal:
         raise TypeError(
             f"goal must be one of {', '.join(GOALS)}, got {attack.goal!r}; a goal of your own is named module:object"
         )
-    found = getattr(import_module(module), name)
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise TypeError(f"goal {attack.goal} cannot be imported: {error}") from None
     if not isinstance(found, Goal):
         raise TypeError(f"goal {attack.goal} must be a Goal, got {type(found).__name__}")
     return found

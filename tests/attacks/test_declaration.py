@@ -49,6 +49,9 @@ def wrong(**declared: Any) -> Any:
     [
         ({"goal": None}, "it declares no goal; an attack declares name, goal, needs, uses, mounting, run"),
         ({"goal": "fame"}, "goal must be one of reconstruct, labels, membership, distinguish, got 'fame'"),
+        ({"goal": "nowhere_at_all:GOAL"}, "goal nowhere_at_all:GOAL cannot be imported: No module named"),
+        ({"goal": "privkit.attacks.base:View"}, "goal privkit.attacks.base:View must be a Goal, got type"),
+        ({"goal": "privkit.attacks.goals.distinguish:GOAL"}, "it declares no on, which an attack with goal"),
         ({"goal": "labels"}, "it declares no positive, which an attack with goal labels must have"),
         ({"needs": {"query"}}, "needs must be a frozenset of names, got set"),
         ({"uses": frozenset({"qery"})}, "uses has 'qery', which no adversary holds; allowed are image_shape"),
