@@ -33,9 +33,9 @@ from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.shared.measures import UNBOUNDED, UNIT
-from privkit.shared.seed_intervals import over_values
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
 from privkit.wire.channel import black_box_query, record
 

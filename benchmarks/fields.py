@@ -22,8 +22,8 @@ from privkit.audit.order_scores import true_arrangement
 from privkit.domains.tables.criteo import Criteo
 from privkit.models import DIFM
 from privkit.parts.registry import parse
+from privkit.reports.seed_intervals import over_values
 from privkit.shared.measures import UNIT
-from privkit.shared.seed_intervals import over_values
 
 DEFENSES = (
     "none",

@@ -30,9 +30,9 @@ from privkit.domains.images.vision import Mnist
 from privkit.models.lenet import LENET5
 from privkit.reports.page import standalone
 from privkit.reports.scores import Told, score_charts
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.shared.measures import UNIT
-from privkit.shared.seed_intervals import over_values
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol, evaluate

@@ -23,10 +23,10 @@ from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import TABLE
 from privkit.shared.measures import floor_title, likeness, measure
-from privkit.shared.seed_intervals import over_values
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"

@@ -30,6 +30,7 @@ from privkit.domains.images.domain import Images
 from privkit.metrics.perception import Perception
 from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
+from privkit.reports.seed_intervals import over_values
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import ingredients
 from privkit.run.plan import plan
@@ -38,7 +39,6 @@ from privkit.run.provenance import circumstances, manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import measure
-from privkit.shared.seed_intervals import over_values
 
 RESULTS = Path(__file__).parent / "results" / "patches"
 FIGURE = Path(__file__).parents[1] / "docs" / "storages.svg"

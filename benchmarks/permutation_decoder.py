@@ -26,8 +26,8 @@ from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
-from privkit.shared.seed_intervals import over_values
 
 
 @dataclass(frozen=True, kw_only=True)

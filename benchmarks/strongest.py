@@ -25,13 +25,13 @@ from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.defenses import DEFENSES
 from privkit.reports.schema import Row
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import falls
 from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
 from privkit.settings.quick_attacks import MODELS, TABLE
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import IMAGES, measure
-from privkit.shared.seed_intervals import over_values
 from privkit.shared.threat_models import INCLUDES, ThreatModel
 
 RUNS = Path(__file__).resolve().parent / "results" / "strongest" / "runs.jsonl"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from privkit.reports.schema import Metrics, Row, Summary
+from privkit.reports.seed_intervals import over_values
 from privkit.shared.measures import likeness, measure
-from privkit.shared.seed_intervals import over_values
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:

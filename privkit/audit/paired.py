@@ -10,8 +10,8 @@ import numpy as np
 
 from privkit.attacks.scores.image import Values
 from privkit.audit.scoring import estimate
+from privkit.reports.seed_intervals import over_values
 from privkit.shared.interval import Interval
-from privkit.shared.seed_intervals import over_values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None
 
 def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write) -> Path:
     """Read what the cells stored, and write the report."""
-    from privkit.audit.threats import threats_of
+    from privkit.parts.threats import threats_of
     from privkit.reports import gallery, page
     from privkit.reports.summaries import over_seeds
 

@@ -60,7 +60,7 @@ class Shown:
     def show(self, rows: Sequence[Any], page: Path, verdict: Any) -> NoReturn:
         """Print rows and verdict of a run, and exit with the verdict's code."""
         if self.as_json:
-            from privkit.audit.threats import threats_of
+            from privkit.parts.threats import threats_of
 
             threats = threats_of(rows)
             fields = {
@@ -98,7 +98,7 @@ class Shown:
 
 def _print_run(rows: list[Any], page: Path) -> None:
     """Verdicts by threat model, the table, what is proven, the caveats, and where the page lies."""
-    from privkit.audit.threats import threats_of
+    from privkit.parts.threats import threats_of
     from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table

@@ -9,12 +9,12 @@ import pytest
 
 from privkit.attacks import ATTACKS
 from privkit.audit.run import AuditRun
-from privkit.audit.threats import INDEX, threat
+from privkit.parts.threats import INDEX, threat
 from privkit.shared.measures import CONSTANT_ATTACKS
 
 
 def test_the_index_of_threat_models_follows_from_the_attacks() -> None:
-    """If this fails, write the expected text into privkit/audit/threats.csv."""
+    """If this fails, write the expected text into privkit/parts/threats.csv."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["attack", "threat_model", "domains"])

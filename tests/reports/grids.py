@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privkit.audit.threats import threats_of
+from privkit.parts.threats import threats_of
 from privkit.reports.gallery import Pictures
 from privkit.reports.page import Report, render
 from privkit.reports.schema import Check, Costs, Manifest, PlannedCell, Row

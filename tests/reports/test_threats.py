@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from privkit.audit.threats import threats_of
+from privkit.parts.threats import threats_of
 from privkit.reports import tables
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
@@ -158,7 +158,7 @@ def test_images_that_were_recovered_in_another_order_are_told() -> None:
         other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
         sentence = judged(other)["many_passes"].sentence
         assert sentence.startswith("holds against unmix")
-        assert sentence.endswith("and not whose they are: unmix has MSE 0.0010 once matched") == told
+        assert sentence.endswith(f"and not whose they are: unmix has MSE {error:.4f} once matched") == told
 
 
 def test_attacks_on_labels_say_nothing_of_what_images_looked_like() -> None:

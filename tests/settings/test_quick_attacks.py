@@ -10,10 +10,10 @@ import pytest
 
 from privkit.attacks.base import threat_model
 from privkit.audit.run import AuditRun, run_audit
-from privkit.audit.threats import threats_of
 from privkit.defenses import DEFENSES
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
+from privkit.parts.threats import threats_of
 from privkit.run.plan import plan
 from privkit.settings.quick_attacks import LINKED, MODELS, TABLE, choose, strongest
 from privkit.settings.resolve import resolve

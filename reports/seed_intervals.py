@@ -23,7 +23,7 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
         within: the range (low, high) of the quantity; unbounded gives Student's interval itself.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
-        2003, §5.2. Coverage is simulated in `tests/shared/test_seed_intervals.py`.
+        2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.
 
     >>> found = over_values([1.0, 2.0, 3.0], 0.95)
     >>> round(found.low, 3), found.value, round(found.high, 3)

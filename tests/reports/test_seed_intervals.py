@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privkit.reports.seed_intervals import over_values
 from privkit.shared.measures import MEASURES, UNBOUNDED, UNIT
-from privkit.shared.seed_intervals import over_values
 
 REPEATS = 4_000
 
