@@ -162,7 +162,7 @@ class Mounting(Generic[Held, Output]):
             for the attack itself.
         control_side: pixels a side that are enough for its controls; None for the images as they are.
         ignores_views: whether it is a constant guess, which needs no controls.
-        domains: kinds of records that it reconstructs, of "images", "tokens" and "tables".
+        domains: kinds of records that it reconstructs, such as "images", or "any".
         any_tokens: whether it reads releases that are not `View.whole`.
         returns_auxiliary: whether its guesses are records of the adversary's own: its controls hide the attacked
             records among them.
@@ -198,7 +198,7 @@ class Attack(Protocol[Held, Output]):
 
     @property
     def goal(self) -> str:
-        """What it is after, one of `privkit.attacks.goals.GOALS`."""
+        """What it is after, one of `privkit.attacks.goals.GOALS`, or "module:object"."""
 
     @property
     def needs(self) -> frozenset[str]:

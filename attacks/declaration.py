@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
-from importlib import import_module
 
 from privkit.attacks.base import AnyAttack, Mounting
-from privkit.attacks.goals import GOALS
-
-_OWN = {"labels": ("positive", "epoch"), "distinguish": ("on",)}
-"""Goal -> fields that an attack on it has beside the contract's."""
-_DOMAINS = ("images", "tokens", "tables")
-"""Kinds of records that an attack may reconstruct."""
+from privkit.attacks.goals.goal import goal_of
+from privkit.shared.measures import KINDS
 
 
 def check_declared(attack: AnyAttack) -> None:
@@ -27,27 +22,26 @@ def check_declared(attack: AnyAttack) -> None:
     ...     goal = "fame"
     >>> check_declared(Nameless())
     Traceback (most recent call last):
-    TypeError: goal must be one of reconstruct, labels, membership, distinguish, got 'fame'
+    TypeError: goal must be one of reconstruct, labels, membership, distinguish, got 'fame'; a goal of your own is \
+named module:object
     """
     wanted = ("name", "goal", "needs", "uses", "mounting", "run")
     for name in wanted:
         if not hasattr(attack, name):
             raise TypeError(f"it declares no {name}; an attack declares {', '.join(wanted)}")
-    if attack.goal not in GOALS:
-        raise TypeError(f"goal must be one of {', '.join(GOALS)}, got {attack.goal!r}")
-    for name in _OWN.get(attack.goal, ()):
+    goal = goal_of(attack)
+    for name in goal.fields:
         if not hasattr(attack, name):
             raise TypeError(f"it declares no {name}, which an attack with goal {attack.goal} must have")
-    module, _, observation = GOALS[attack.goal].partition(":")
-    allowed = [field.name for field in fields(getattr(import_module(module), observation))]
+    allowed = [field.name for field in fields(goal.observation)]
     for name, held in (("needs", attack.needs), ("uses", attack.uses)):
         _check_held(name, held, allowed)
     if not isinstance(attack.mounting, Mounting):
         raise TypeError(f"mounting must be a Mounting, got {type(attack.mounting).__name__}")
     if attack.mounting.passes < 1:
         raise TypeError(f"mounting.passes must be a whole number >= 1, got {attack.mounting.passes}")
-    if not attack.mounting.domains or not set(attack.mounting.domains) <= set(_DOMAINS):
-        raise TypeError(f"mounting.domains must be some of {', '.join(_DOMAINS)}, got {attack.mounting.domains!r}")
+    if not attack.mounting.domains or not set(attack.mounting.domains) <= {*KINDS, "any"}:
+        raise TypeError(f"mounting.domains must be some of {', '.join(KINDS)}, got {attack.mounting.domains!r}")
     own = {field.name for field in fields(attack)} if is_dataclass(attack) else set[str]()
     if attack.mounting.budget_share and "epochs" not in own:
         raise TypeError("mounting.budget_share asks for a share of the budget's epochs, but there is no field epochs")

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 
 from privkit.attacks.base import AnyAttack, known_to
+from privkit.attacks.goals.goal import goal_of
 
 _FACTOR = 10.0
 """A positive number without an upper end is searched from its default divided by this to its default times this."""
@@ -84,8 +85,8 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
 
 def why_untuned(attack: AnyAttack) -> str:
     """Why an attack is mounted as it is given, in words; empty if it can be tuned."""
-    if attack.goal != "reconstruct":
-        return "only attacks that reconstruct records are tuned"
+    if reason := goal_of(attack).untuned:
+        return reason
     if "clients" in known_to(attack):
         return "it takes part in the training of the clients, which an adversary cannot repeat"
     if not search_space(attack):

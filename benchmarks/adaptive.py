@@ -28,13 +28,14 @@ from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.intersection import intersected
 from privkit.attacks.inversion.recurrence import copy_distance
 from privkit.attacks.scores.image import mse, ssim
-from privkit.audit.seed_intervals import UNBOUNDED, UNIT, over_values
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
+from privkit.shared.measures import UNBOUNDED, UNIT
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
 from privkit.wire.channel import black_box_query, record
 

@@ -18,10 +18,11 @@ from typing import Any
 from run import machine
 
 from privkit.audit.run import run_audit
-from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.papers import paper
 from privkit.reports.schema import Row
+from privkit.reports.seed_intervals import over_values
 from privkit.settings.resolve import read_toml, resolve
+from privkit.shared.measures import UNIT
 
 RESULTS = Path(__file__).parent / "results" / "tables"
 EXPERIMENT = paper("patch_shuffling").folder / "experiments" / "table_3_small.toml"

@@ -19,10 +19,11 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.field_order import FieldOrder
 from privkit.attacks.scores.order import direct_accuracy, equal_tokens
 from privkit.audit.order_scores import true_arrangement
-from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.domains.tables.criteo import Criteo
 from privkit.models import DIFM
 from privkit.parts.registry import parse
+from privkit.reports.seed_intervals import over_values
+from privkit.shared.measures import UNIT
 
 DEFENSES = (
     "none",

@@ -21,7 +21,6 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.labels.label_leak import LabelLeak
 from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points
-from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
@@ -31,7 +30,9 @@ from privkit.domains.images.vision import Mnist
 from privkit.models.lenet import LENET5
 from privkit.reports.page import standalone
 from privkit.reports.scores import Told, score_charts
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
+from privkit.shared.measures import UNIT
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol, evaluate

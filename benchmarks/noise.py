@@ -29,12 +29,13 @@ from run import machine
 from torch import Generator, nn
 from torchvision import datasets, transforms
 
-from privkit.audit.seed_intervals import UNIT, over_values
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.models.cnn import CNN
 from privkit.parts.registry import parse
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
+from privkit.shared.measures import UNIT
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.training import Clients, TrainingSpec, evaluate, train
 from privkit.training.spec import Precision

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
 from privkit.cli.papers import claims_table, coverage_table, methods_table, orderings_table
 from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
@@ -25,11 +24,11 @@ from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
-from privkit.reports.frontier import RECOVERY
-from privkit.reports.strongest import NAMES
-from privkit.reports.tables import FLOOR_NAMES, interval
+from privkit.reports.seed_intervals import over_values
+from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import TABLE
 from privkit.settings.table import FLAGS
+from privkit.shared.measures import floor_title, likeness, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"
@@ -171,7 +170,7 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
         for value, places in digits.items():
             several = [run[value] for run in runs]
             one = f"{sum(several) / len(several):.{places}f}"
-            within = RANGES.get(value.removeprefix("floor_"), UNBOUNDED)
+            within = measure(value.removeprefix("floor_")).within
             cells.append(interval(over_values(several, 0.95, within), places) if len(runs) > 1 and places else one)
         made.append(cells)
     return table([*keys, "seeds", *(value.replace("_", " ") for value in digits)], made)
@@ -181,7 +180,7 @@ def frontier(path: Path) -> str:
     """A frontier's CSV as a Markdown table: each setting with its intervals, then the floors."""
     with path.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    metric = next(name for name in RECOVERY if name in rows[0])
+    metric = likeness(list(rows[0]))
 
     def measured(row: dict[str, str], name: str) -> str:
         return f"{float(row[name]):.3f} [{float(row[f'{name}_low']):.3f}, {float(row[f'{name}_high']):.3f}]"
@@ -193,8 +192,10 @@ def frontier(path: Path) -> str:
     ]
     for name, value in rows[0].items():
         if name.startswith("floor_"):
-            made.append([FLOOR_NAMES[name.removeprefix("floor_")], "", f"{float(value):.3f}", "", ""])
-    return table(["defense", "accuracy", f"{NAMES[metric]} of the strongest attack", "proven ε", "dominated"], made)
+            made.append([floor_title(name.removeprefix("floor_")), "", f"{float(value):.3f}", "", ""])
+    return table(
+        ["defense", "accuracy", f"{measure(metric).title} of the strongest attack", "proven ε", "dominated"], made
+    )
 
 
 def gpu(path: Path) -> str:

@@ -25,12 +25,12 @@ from torch import Generator, nn
 
 from privkit.audit.cell import run_cell
 from privkit.audit.seed_data import prepare
-from privkit.audit.seed_intervals import RANGES, over_values
 from privkit.audit.worker import pick_device
 from privkit.domains.images.domain import Images
 from privkit.metrics.perception import Perception
 from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
+from privkit.reports.seed_intervals import over_values
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import ingredients
 from privkit.run.plan import plan
@@ -38,6 +38,7 @@ from privkit.run.progress import Silent
 from privkit.run.provenance import circumstances, manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
+from privkit.shared.measures import measure
 
 RESULTS = Path(__file__).parent / "results" / "patches"
 FIGURE = Path(__file__).parents[1] / "docs" / "storages.svg"
@@ -149,7 +150,9 @@ def figure(_: Options) -> None:
     picture, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
     heading, lines = ["storages held", *(f"{attack}, {networks}" for networks, attack in series)], {}
     for (networks, attack), by_count in series.items():
-        known = {count: over_values(values, 0.95, RANGES["ssim"]) for count, values in by_count.items() if values[1:]}
+        known = {
+            count: over_values(values, 0.95, measure("ssim").within) for count, values in by_count.items() if values[1:]
+        }
         middle = [one.value for one in known.values()]
         below = [one.value - one.low for one in known.values()]
         above = [one.high - one.value for one in known.values()]

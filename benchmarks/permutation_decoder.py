@@ -22,11 +22,11 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.scores.image import mse, ssim
-from privkit.audit.seed_intervals import over_values
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 
 

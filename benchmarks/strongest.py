@@ -23,14 +23,15 @@ from run import machine
 
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
-from privkit.audit.seed_intervals import RANGES, over_values
 from privkit.defenses import DEFENSES
 from privkit.reports.schema import Row
+from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import falls
 from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
-from privkit.settings.quick_attacks import GENERAL, MODELS, TABLE
+from privkit.settings.quick_attacks import MODELS, TABLE
 from privkit.settings.resolve import resolve
+from privkit.shared.measures import IMAGES, measure
 from privkit.shared.threat_models import INCLUDES, ThreatModel
 
 RUNS = Path(__file__).resolve().parent / "results" / "strongest" / "runs.jsonl"
@@ -55,7 +56,7 @@ class Options:
     """
 
     defense: tuple[str, ...] = tuple(sorted(DEFENSES))
-    attack: tuple[str, ...] = GENERAL["images"]
+    attack: tuple[str, ...] = IMAGES.general
     seeds: tuple[int, ...] = (0,)
     budget: str = BUDGET
     out: str = "privkit-runs/strongest"
@@ -159,7 +160,7 @@ def _mean(runs: Sequence[dict[str, Any]], name: str) -> float:
 
 def _summary(defense: str, attack: str, runs: Sequence[dict[str, Any]], under: Sequence[str]) -> dict[str, Any]:
     """One line of the table."""
-    ssim = over_values([run["ssim"] for run in runs], 0.95, RANGES["ssim"]) if len(runs) > 1 else None
+    ssim = over_values([run["ssim"] for run in runs], 0.95, measure("ssim").within) if len(runs) > 1 else None
     return {
         "defense": defense,
         "attack": attack,

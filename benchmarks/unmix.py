@@ -24,10 +24,10 @@ from run import machine
 from torch import Generator
 
 from privkit.attacks.goals.reconstruct import ImageObservation, score
-from privkit.audit.seed_intervals import RANGES
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.parts.registry import parse
+from privkit.shared.measures import measure
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import black_box_query, record, shared_lower
 
@@ -115,7 +115,7 @@ def tables() -> None:
                 seeds = sorted({line["seed"] for line in own})
                 cells = [[line[metric] for line in own if line["attack"] == name] for name in columns]
                 floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
-                shown = (over_seeds(values, RANGES[metric]) if values else "–" for values in cells)
+                shown = (over_seeds(values, measure(metric).within) if values else "–" for values in cells)
                 table.writerow([f"`{defense}`", str(epochs), " ".join(map(str, seeds)), floor, *shown])
 
 

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from privkit.reports.schema import Row
 from privkit.reports.tables import UNKNOWN, Table, interval
 from privkit.shared.empirical_bound import EmpiricalBound
+from privkit.shared.measures import ORDERS, TOLD_APART, measure
 
+_SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
+_OF_ORDERS = [one for one in ORDERS if not one.unit]
 HEADERS = (
     "defense",
     "attack",
     "seed",
-    "AUC → .5",
-    "AUC, mean of rounds",
-    "TPR at 1 % FPR ↓",
-    "advantage ↓",
-    "labels ↓",
+    *(one.heading for one in _SHOWN),
     "proven: TPR, advantage at most",
     "ε at least ↓",
     "ε claimed",
@@ -28,7 +27,7 @@ NOTE = (
     "Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound from one run of "
     "canaries, of any mechanism unless a curve is assumed. The run exits with 1 if they refute the claim."
 )
-ORDER_HEADERS = ("defense", "attack", "seed", "places ↓", "neighbors ↓", "membership ↓", "bits of the order left ↑")
+ORDER_HEADERS = ("defense", "attack", "seed", *(one.heading for one in _OF_ORDERS), measure("bits_left").heading)
 ORDER_NOTE = (
     "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: at most so much of an "
     "order's entropy is left after this attack, by a 95 % limit of the share of right places. The order is that of a "
@@ -44,11 +43,7 @@ def answers_table(rows: Sequence[Row]) -> Table | None:
             row.defense,
             row.attack,
             str(row.seed),
-            interval(row.answers.get("auc")),
-            interval(row.answers.get("auc_per_batch")),
-            interval(row.answers.get("tpr_at_1_percent")),
-            interval(row.answers.get("advantage")),
-            interval(row.answers.get("label_accuracy")),
+            *(interval(row.answers.get(one.name), one.digits) for one in _SHOWN),
             _proven(row),
             *_shown(row.empirical_bound),
         )
@@ -65,7 +60,7 @@ def orders_table(rows: Sequence[Row]) -> Table | None:
             row.defense,
             row.attack,
             str(row.seed),
-            *(interval(row.answers.get(name)) for name in ("direct", "neighbor", "membership")),
+            *(interval(row.answers.get(one.name), one.digits) for one in _OF_ORDERS),
             _bits(row),
         )
         for row in rows

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING
 from privkit.reports import escape
 from privkit.reports.schema import Costs, Row, Summary
 from privkit.shared.interval import Interval
+from privkit.shared.measures import ANSWERS, OF_RECORDS, TASK
 
 if TYPE_CHECKING:
     from privkit.reports.verdict import Verdict
 
 START = "zero_steps"
 """Key of the attack's start among a row's floors."""
-_METRICS = (
-    *("mse", "psnr", "ssim", "f_sim", "identified", "lpips", "recognized"),
-    *("token_accuracy", "rouge_l", "exact", "cells", "dense_error", "dense_mse", "categories"),
-)
-_ANSWERS = (
-    *("auc", "auc_per_batch", "tpr_at_1_percent", "advantage", "label_accuracy", "cluster_accuracy"),
-    *("direct", "neighbor", "membership", "bits_before", "bits_left"),
-)
 DECLARED = "declared_"
 """Before the name of a number that would be proven if privkit had run the mechanism itself."""
 _LIMITS = ("advantage", "tpr_at_1_percent")
@@ -36,16 +29,16 @@ _PROVEN = (
     *("kept_in_place", "tokens_left", "largest_ratio", "largest_ratio_drawn", "most_positions_drawn"),
     *("noise_smashed", "noise_labels", "sensitivity_smashed", "sensitivity", "coordinates", "height", "width"),
 )
-_TASK = ("accuracy", "task_mcc", "task_auc")
-SHORT = {**{name: f"unaligned_{name}" for name in _METRICS}, "tpr": "tpr_at_1_percent"}
+_TASK = tuple(measure.name for measure in TASK)
+SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
 """Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
 OWN = "own_"
 """Before the name of a metric that is no metric of privkit's."""
 GATED = (
     *_TASK,
-    *_METRICS,
-    *(f"{how}_{name}{of}" for how in ("unaligned", "matched") for name in _METRICS for of in ("", "_worst")),
-    *_ANSWERS,
+    *OF_RECORDS,
+    *(f"{how}_{name}{of}" for how in ("unaligned", "matched") for name in OF_RECORDS for of in ("", "_worst")),
+    *ANSWERS,
     "tpr",
     *_PROVEN,
     "empirical_epsilon",

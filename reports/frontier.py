@@ -9,12 +9,10 @@ from math import isfinite
 
 from privkit.reports.columns import csv_text
 from privkit.reports.schema import Row, Summary
-from privkit.reports.strongest import FLOORS, NAMES
-from privkit.reports.tables import FLOOR_NAMES, Table, interval
+from privkit.reports.tables import Table, interval
 from privkit.shared.interval import Interval
+from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, likeness, measure
 
-RECOVERY = ("ssim", "token_accuracy", "cells")
-"""What is recovered of images, token sequences and table rows; larger values give more away."""
 NOTE = (
     "One line a setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
     "records. Dominated: another defended setting is at least as accurate and gives away no more."
@@ -34,7 +32,7 @@ class Point:
         attack: the strongest.
         seeds: how many there are.
         accuracy: of the task.
-        recovered: by the strongest attack, by the metric of `RECOVERY` for these records.
+        recovered: by the strongest attack, by the measure that shows how much guesses at these records give away.
         epsilon: that is proven, the largest over seeds; None if no ε is.
         dominated: whether another defended setting is at least as accurate, gives away no more, and is better in one.
     """
@@ -60,7 +58,7 @@ class Frontier:
     """The settings of a run, in its order.
 
     Attributes:
-        metric: one of `RECOVERY`.
+        metric: name of that measure.
         points: one a setting, the undefended baseline among them.
         floors: guess without the release -> what it recovers.
     """
@@ -72,7 +70,7 @@ class Frontier:
     @property
     def name(self) -> str:
         """The metric as it is shown."""
-        return NAMES.get(self.metric, self.metric)
+        return measure(self.metric).title
 
 
 def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: int = 2) -> Frontier | None:
@@ -80,13 +78,13 @@ def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: i
 
     Args:
         rows: of the run.
-        summaries: over seeds (`privkit.audit.scoring.over_seeds`); empty if there is one seed.
+        summaries: over seeds (`privkit.reports.summaries.over_seeds`); empty if there is one seed.
         least: number of defended settings that make a frontier.
     """
     done = [row for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
-    metric = next((name for name in RECOVERY for row in done if name in row.recovered["unaligned"]), "")
+    metric = likeness([name for row in done for name in row.recovered["unaligned"]])
     done = [row for row in done if metric in row.recovered["unaligned"]]
-    done = [row for row in done if row.attack not in FLOORS] or done
+    done = [row for row in done if row.attack not in CONSTANT_ATTACKS] or done
     over = {(summary.defense, summary.attack): summary for summary in summaries if not summary.floor}
     points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in _labels(done)]
     points = [_with_setting(point, points) for point in points]
@@ -99,7 +97,7 @@ def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: i
     )
     floors = {
         name: sum(row.floors[name]["unaligned"][metric].value for row in done) / len(done)
-        for name in FLOOR_NAMES
+        for name in FLOORS
         if all(metric in row.floors.get(name, {}).get("unaligned", {}) for row in done)
     }
     return Frontier(metric=metric, points=tuple(judged), floors=floors)
@@ -118,7 +116,7 @@ def frontier_table(found: Frontier) -> Table:
         )
         for point in found.points
     ]
-    floors = [("floor", FLOOR_NAMES[name], "–", f"{value:.3f}", "–", "") for name, value in found.floors.items()]
+    floors = [("floor", FLOORS[name].title, "–", f"{value:.3f}", "–", "") for name, value in found.floors.items()]
     headers = ("defense", "strongest attack", "accuracy ↑", f"{found.name} ↓", "ε ↓", "dominated")
     return Table(headers=headers, rows=(*lines, *floors), floor=(False,) * len(lines) + (True,) * len(floors))
 

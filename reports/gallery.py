@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.reports.schema import Row
-from privkit.reports.strongest import NAMES, deciding, strongest
-from privkit.reports.tables import FLOOR_NAMES, interval
+from privkit.reports.strongest import deciding, strongest
+from privkit.reports.tables import interval
+from privkit.shared.measures import floor_title, likeness, measure
 
 Pixels = NDArray[np.uint8]
 
@@ -120,7 +121,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
     """One block: originals and floors once, then the guesses."""
     first = pictures[rows[0].cell]
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
-    above = [("original", first.truth), *((FLOOR_NAMES.get(name, name), images) for name, images in floors.items())]
+    above = [("original", first.truth), *((floor_title(name), images) for name, images in floors.items())]
     guesses = {
         row.cell: Strip(
             name=row.defense,
@@ -145,8 +146,8 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
 def _found(row: Row) -> str:
     """What the guesses of a row came to, by the metrics that people compare first."""
     own = row.recovered.get("unaligned", {})
-    names = dict.fromkeys(name for name in ("ssim", deciding(row)) if name in own)
-    return ", ".join(f"{NAMES.get(name, name)} {interval(own[name], 4 if name == 'mse' else 3)}" for name in names)
+    names = dict.fromkeys(filter(None, (likeness(list(own)), deciding(row))))
+    return ", ".join(f"{measure(name).title} {interval(own[name], measure(name).digits)}" for name in names)
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:

@@ -12,17 +12,11 @@ from math import isfinite
 from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.shared.interval import Interval
+from privkit.shared.measures import ANSWERS, FLOORS, OF_RECORDS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
-CONSTANT_FLOORS = {
-    "mid_grey": "the mid-grey image",
-    "mean_image": "the mean auxiliary image",
-    "most_frequent_token": "the most frequent auxiliary token",
-    "most_frequent_by_place": "the most frequent auxiliary token of each place",
-    "column_mean": "the mean or most frequent auxiliary value of each column",
-}
 
 
 class GateError(ValueError):
@@ -166,10 +160,10 @@ class Gate:
         values: dict[str, Interval | float | None] = {"": own}
         metric = found.get(column.removesuffix("_worst"))
         if isinstance(metric, Metric) and self._bounds_recovery(row):
-            for name, what in CONSTANT_FLOORS.items():
-                if (floor := found.get(f"floor_{name}_{column}")) is not None:
-                    guess = f" for {what}, a guess that needs no release (the attack has {metric.value:.4f})"
-                    values[guess] = floor
+            for name, floor in FLOORS.items():
+                if (value := found.get(f"floor_{name}_{column}")) is not None:
+                    guess = f" for {floor.gate}, a guess that needs no release (the attack has {metric.value:.4f})"
+                    values[guess] = value
         return values
 
     def _bounds_recovery(self, row: Row) -> bool:
@@ -210,5 +204,9 @@ def _known(gate: str, column: str) -> str:
     raise GateError(f"cannot read the gate {gate!r}: no column is {column!r}{hint} (columns: {', '.join(_NAMED)})")
 
 
-_NAMED = (*GATED[: GATED.index("unaligned_mse")], "unaligned_…", "matched_…", *GATED[GATED.index("auc") :])
+_NAMED = (
+    *GATED[: GATED.index(f"unaligned_{next(iter(OF_RECORDS))}")],
+    *("unaligned_…", "matched_…"),
+    *GATED[GATED.index(next(iter(ANSWERS))) :],
+)
 """Columns as an error lists them."""

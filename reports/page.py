@@ -21,9 +21,9 @@ from privkit.reports.gallery import Pictures, gallery
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Row, Summary
 from privkit.reports.scores import Told, score_charts
-from privkit.reports.strongest import NAMES
 from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
+from privkit.shared.measures import FLOORS, OF_RECORDS
 from privkit.shared.threat_models import THREAT_MODELS, shown
 
 Write = Callable[[Path, bytes], None]
@@ -220,8 +220,8 @@ def _environment() -> Environment:
         "claim": tables.claim,
         "shown": shown,
         "label": label,
-        "names": {"psnr": "PSNR", **NAMES},
-        "floor_names": tables.FLOOR_NAMES,
+        "names": {name: measure.title for name, measure in OF_RECORDS.items()},
+        "floor_names": {name: floor.title for name, floor in FLOORS.items()},
         "sections": sections,
         "models": THREAT_MODELS,
         "others": threats.OTHERS,

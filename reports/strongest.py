@@ -7,20 +7,8 @@ from dataclasses import dataclass
 
 from privkit.reports.columns import START
 from privkit.reports.schema import Metric, Row
-
-FLOORS = ("mean_image", "mid_grey")
-NAMES = {
-    "mse": "MSE",
-    "ssim": "SSIM",
-    "f_sim": "F-SIM",
-    "lpips": "LPIPS",
-    "token_accuracy": "token accuracy",
-    "rouge_l": "ROUGE-L",
-    "dense_error": "dense error",
-    "dense_mse": "dense MSE",
-}
-DECIDING = ("mse", "token_accuracy", "cells")
-"""The metric by which attacks are compared: of images, token sequences and table rows."""
+from privkit.shared import measures
+from privkit.shared.measures import CONSTANT_ATTACKS, measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +16,7 @@ class Strongest:
     """The row that counts for one defense and seed.
 
     Attributes:
-        row: of the attack that came closest to the records as released, by the metric in `DECIDING`.
+        row: of the attack that came closest to the records as released, by the deciding measure of its kind.
         attacks: how many attacks gave a number, floors not among them.
         elsewhere: where another attack is ahead by another metric: the metric's name, and that attack's row. Matched
             metrics are taken after guesses are assigned to images by the truth.
@@ -45,7 +33,7 @@ class Strongest:
         """Which attack the defense is to be judged by."""
         others = "".join(f"; by {metric} it is {row.attack}" for metric, row in self.elsewhere)
         metric = deciding(self.row)
-        by = NAMES.get(metric, metric) if metric else "AUC"
+        by = measure(metric or "auc").title
         return f"judge it by {self.row.attack}, the strongest of {self.attacks} (by {by}){others}"
 
 
@@ -67,7 +55,7 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     for group in groups.values():
         guessed = [row for row in group if deciding(row)]
         told = tuple(row for row in group if "auc" in row.answers)
-        real = [row for row in guessed if row.attack not in FLOORS]
+        real = [row for row in guessed if row.attack not in CONSTANT_ATTACKS]
         if guessed:
             best = min(real or guessed, key=distance)
         elif told:
@@ -111,7 +99,7 @@ def beyond_guesses(row: Row, metric: str) -> bool:
 
 def deciding(row: Row) -> str:
     """The metric by which a row is compared with others; empty where it has none."""
-    return next((name for name in DECIDING if name in row.recovered.get("unaligned", {})), "")
+    return measures.deciding(list(row.recovered.get("unaligned", {})))
 
 
 def distance(row: Row) -> float:
@@ -126,10 +114,10 @@ def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:
     for alignment in ("unaligned", "matched"):
         for metric, own in best.recovered.get(alignment, {}).items():
             having = [row for row in rows if metric in row.recovered.get(alignment, {})]
-            if metric == "psnr" or not having:  # the MSE tells it
+            if not measure(metric).compared or not having:
                 continue
             sign = 1 if own.higher_is_closer else -1
             ahead = max(having, key=lambda row: sign * row.recovered[alignment][metric].value)
             if sign * ahead.recovered[alignment][metric].value > sign * own.value:
-                others.append((f"{'' if alignment == 'unaligned' else 'matched '}{NAMES.get(metric, metric)}", ahead))
+                others.append((f"{'' if alignment == 'unaligned' else 'matched '}{measure(metric).title}", ahead))
     return tuple(others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,17 +11,11 @@ from privkit.reports.columns import OWN, START
 from privkit.reports.origins import origins
 from privkit.reports.schema import Metrics, Row, Summary
 from privkit.shared.interval import Interval
+from privkit.shared.measures import IMAGES, KINDS, MEASURES, OF_RECORDS, floor_title, measure
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-FLOOR_NAMES = {
-    "mid_grey": "mid-grey",
-    "mean_image": "mean image",
-    "most_frequent_token": "most frequent token",
-    "most_frequent_by_place": "most frequent token of each place",
-    "column_mean": "mean or most frequent of each column",
-}
 UNKNOWN = "–"
 
 
@@ -52,43 +46,17 @@ HEADERS = (
     "defense",
     "attack",
     "seed",
-    "accuracy ↑",
-    "MSE ↑",
-    "PSNR ↓",
-    "SSIM ↓",
+    measure("accuracy").heading,
+    *(shown.heading for shown in IMAGES.measures),
     "worst",
     "matched",
     "claim",
     "kB up",
 )
-NOTE = (
-    "Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over images. "
-    "Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to images "
-    "inside each message by the truth, an upper bound. A claim is proven if privkit ran the mechanism itself, and "
-    "declared if somebody else says what was run. kB up: smashed data an image and round. A floor is a guess made "
-    "without the release; a start is the attack before its first step, and it may know the client's segment."
-)
-
-
-RECORD_METRICS = {
-    "token_accuracy": "token accuracy ↓",
-    "rouge_l": "ROUGE-L ↓",
-    "exact": "exact ↓",
-    "cells": "cells ↓",
-    "dense_error": "dense error ↑",
-    "dense_mse": "dense MSE ↑",
-    "categories": "categories ↓",
-}
-"""Metrics of token sequences and table rows, which stand in the place of those of images."""
-RECORD_NOTE = (
-    "Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Cells: share of cells "
-    "recovered, dense ones to a twentieth of their column's range. Dense error: mean absolute error as a share of that "
-    "range. kB up: smashed data a record and round. A floor is a guess made without the release."
-)
-
-
-PERCEIVED = {"f_sim": "F-SIM ↓", "identified": "ID ↓", "lpips": "LPIPS ↑", "recognized": "recognized ↓"}
-"""Metrics of feature networks, which have columns where a run has them."""
+_PERCEIVED = {one.name: one.heading for kind in KINDS.values() for one in kind.perceived}
+"""Measures by networks, which have columns where a run has them."""
+_UNDECLARED_NOTE = "Arrows point to what a defender wishes. A floor is a guess made without the release."
+_PICTURED = {one.name for kind in KINDS.values() if kind.pictures for one in (*kind.measures, *kind.perceived)}
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -98,7 +66,7 @@ def table(rows: Sequence[Row]) -> Table:
     """
     held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}
     own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
-    perceived = {name: header for name, header in PERCEIVED.items() if name in held} | own
+    perceived = {name: header for name, header in _PERCEIVED.items() if name in held} | own
     looks = list(perceived)
     made = origins(rows)
     names = record_metrics(rows)
@@ -129,7 +97,7 @@ def table(rows: Sequence[Row]) -> Table:
             for name, (key, metrics) in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
-    first = (*HEADERS[:4], *(RECORD_METRICS[name] for name in names), *HEADERS[-2:]) if names else HEADERS
+    first = (*HEADERS[:4], *(measure(name).heading for name in names), *HEADERS[-2:]) if names else HEADERS
     headers = (*first, *perceived.values(), *(["made of"] if made else []))
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
@@ -144,19 +112,20 @@ FEW_SEEDS = 5
 
 def summary_table(summaries: Sequence[Summary]) -> Table:
     """One line a defense and attack, over the seeds."""
-    held = {name for summary in summaries for name in summary.values}
-    of_records = {name: (header, 3) for name, header in RECORD_METRICS.items() if name in held}
-    columns = {"accuracy": ("accuracy ↑", 3), **(of_records or SUMMARY_METRICS), "auc": ("AUC", 3)}
+    names = _of_records(name for summary in summaries for name in summary.values)
+    columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
+    columns |= {} if names else {f"matched_{IMAGES.likeness}": "matched"}
+    columns |= {"auc": measure("auc").title}
     lines = [
         (
             _kind(summary.floor) if summary.floor else summary.defense,
             floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
             str(len(summary.seeds)),
-            *(interval(summary.values.get(name), digits) for name, (_, digits) in columns.items()),
+            *(interval(summary.values.get(name), measure(name).digits) for name in columns),
         )
         for summary in summaries
     ]
-    headers = ("defense", "attack", "seeds", *(header for header, _ in columns.values()))
+    headers = ("defense", "attack", "seeds", *columns.values())
     return Table(headers=headers, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
 
 
@@ -176,11 +145,7 @@ def summary_note(summaries: Sequence[Summary]) -> str:
     )
 
 
-SUMMARY_METRICS = {"mse": ("MSE ↑", 4), "psnr": ("PSNR ↓", 1), "ssim": ("SSIM ↓", 3), "matched_ssim": ("matched", 3)}
-"""Metric of images -> header and digits; `RECORD_METRICS` stand in their place for other records."""
-
-
-def markdown(shown: Table, note: str = NOTE) -> str:
+def markdown(shown: Table, note: str = IMAGES.note) -> str:
     """GitHub Markdown."""
     lines = ["| " + " | ".join(map(escape.markdown, shown.headers)) + " |", "|" + " --- |" * len(shown.headers)]
     lines += ["| " + " | ".join(map(escape.markdown, row)) + " |" for row in shown.rows]
@@ -227,15 +192,22 @@ def rich_table(shown: Table) -> RichTable:
 
 def record_metrics(rows: Sequence[Row]) -> list[str]:
     """Metrics of the rows' records if these are no images; otherwise nothing."""
-    held = {
+    return _of_records(
         name for row in rows for floor in (row.recovered, *row.floors.values()) for name in floor.get("unaligned", {})
-    }
-    return [name for name in RECORD_METRICS if name in held]
+    )
+
+
+def _of_records(names: Iterable[str]) -> list[str]:
+    """Those of records that are no pictures, in the order of the measures; undeclared ones last."""
+    held = dict.fromkeys(names)
+    undeclared = [name for name in held if name not in MEASURES and not name.startswith((OWN, "matched_"))]
+    return [name for name in OF_RECORDS if name in held and name not in _PICTURED] + undeclared
 
 
 def note_of(rows: Sequence[Row]) -> str:
     """What the columns of `table` are."""
-    return RECORD_NOTE if record_metrics(rows) else NOTE
+    names = record_metrics(rows) or [one.name for one in IMAGES.measures]
+    return next((kind.note for kind in KINDS.values() if names[0] in kind.directions), _UNDECLARED_NOTE)
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
@@ -248,17 +220,16 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics of these names with their intervals, or of images: MSE, PSNR, SSIM, its worst and its matched one."""
-    if names:
-        return tuple(interval(metrics.get("unaligned", {}).get(name)) for name in names)
+    """The metrics of these names with their intervals, or of images: of their likeness also the worst and matched."""
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
-    ssim = own.get("ssim")
+    if names:
+        return tuple(interval(own.get(name), measure(name).digits) for name in names)
+    shown, likeness = [one for one in IMAGES.measures if one.name != IMAGES.likeness], own.get(IMAGES.likeness)
     return (
-        number(own.get("mse"), 4),
-        number(own.get("psnr"), 1),
-        interval(ssim),
-        UNKNOWN if ssim is None else f"{ssim.worst:.2f}",
-        number(matched.get("ssim"), 3),
+        *(number(own.get(one.name), one.digits) for one in shown),
+        interval(likeness),
+        UNKNOWN if likeness is None else f"{likeness.worst:.2f}",
+        number(matched.get(IMAGES.likeness), 3),
     )
 
 
@@ -273,7 +244,7 @@ def floor_name(name: str, defense: str, attack: str) -> str:
     >>> floor_name(START, "none", "white_box")
     'white_box on none before its first step'
     """
-    return f"{attack} on {defense} before its first step" if name == START else FLOOR_NAMES.get(name, name)
+    return f"{attack} on {defense} before its first step" if name == START else floor_title(name)
 
 
 def _kind(name: str) -> str:

@@ -7,10 +7,11 @@ from typing import Literal
 
 from privkit.reports.columns import START, csv_text
 from privkit.reports.schema import Frozen, Row, Summary
-from privkit.reports.strongest import FLOORS, NAMES, beyond_guesses, deciding, distance, falls
-from privkit.reports.tables import FLOOR_NAMES, Table, interval
+from privkit.reports.strongest import beyond_guesses, deciding, distance, falls
+from privkit.reports.tables import Table, interval
 from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.shared.interval import Interval
+from privkit.shared.measures import CONSTANT_ATTACKS, floor_title, likeness, measure
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 Outcome = Literal["falls", "holds", "not_shown", "not_applicable", "not_tried"]
@@ -69,7 +70,7 @@ def threat_verdicts(
         summaries: over its seeds; empty where there is one.
         registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
     """
-    elsewhere = {*FLOORS, *registered.get(OTHERS, ())}
+    elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     attacked = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
     defenses = list(dict.fromkeys(row.defense for row in attacked))
     defended = [defense for defense in defenses if defense.partition(":")[0] != "none"] or defenses
@@ -233,13 +234,14 @@ def _sharper(rows: Sequence[Row]) -> str:
     if not sharper:
         return ""
     best = sharper[max(sharper)]
-    return f" by {NAMES[deciding(best)]} but not by SSIM ({best.attack} {max(sharper):.3f})"
+    return f" by {measure(deciding(best)).title} but not by SSIM ({best.attack} {max(sharper):.3f})"
 
 
 def _likeness(rows: Sequence[Row]) -> float:
-    """How close guesses come to the records, by SSIM if they are images, else by the deciding metric."""
+    """How close guesses come to the records, by the measure of likeness, and without it by the deciding one."""
     found = [row.recovered["unaligned"] for row in rows]
-    each = [own["ssim"].value if "ssim" in own else -distance(row) for own, row in zip(found, rows, strict=True)]
+    names = [likeness(list(own)) for own in found]
+    each = [own[name].value if name else -distance(row) for own, name, row in zip(found, names, rows, strict=True)]
     return sum(each) / len(each)
 
 
@@ -247,16 +249,16 @@ def _measured(rows: Sequence[Row], means: Mapping[str, Interval]) -> str:
     """What one attack reached, beside the strongest constant guess, and with how many queries."""
     own, parts = rows[0].recovered["unaligned"], []
     metric = deciding(rows[0])
-    for name in dict.fromkeys(("ssim", metric) if "ssim" in own else (metric,)):
-        digits = 4 if name == "mse" else 3
+    for name in dict.fromkeys(filter(None, (likeness(list(own)), metric))):
+        digits = measure(name).digits
         guesses = {
             guess: sum(row.floors[guess]["unaligned"][name].value for row in rows) / len(rows)
             for guess in rows[0].floors
             if guess != START
         }
         guess = (max if own[name].higher_is_closer else min)(guesses, key=lambda one: guesses[one], default="")
-        floor = f" ({FLOOR_NAMES.get(guess, guess)} {guesses[guess]:.{digits}f})" if guess else ""
-        parts.append(f"{NAMES.get(name, name)} {interval(means.get(name, own[name]), digits)}{floor}")
+        floor = f" ({floor_title(guess)} {guesses[guess]:.{digits}f})" if guess else ""
+        parts.append(f"{measure(name).title} {interval(means.get(name, own[name]), digits)}{floor}")
     queries = [row.queries for row in rows if row.queries]
     return ", ".join(parts) + (f"; {max(queries):,} rounds of queries" if queries else "")
 

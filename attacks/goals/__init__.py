@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from privkit.attacks.goals import distinguish, labels, membership, order, reconstruct, reconstruct_controls
     from privkit.attacks.goals.control import Control
     from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation
+    from privkit.attacks.goals.goal import Goal, goal_of
     from privkit.attacks.goals.labels import LabelAttack, LabelObservation
     from privkit.attacks.goals.membership import MembershipObservation
     from privkit.attacks.goals.order import Permutation
@@ -28,6 +29,7 @@ __all__ = [
     "CanaryAttack",
     "CanaryObservation",
     "Control",
+    "Goal",
     "ImageObservation",
     "LabelAttack",
     "LabelObservation",
@@ -35,6 +37,7 @@ __all__ = [
     "Permutation",
     "Reconstruction",
     "distinguish",
+    "goal_of",
     "labels",
     "membership",
     "order",
@@ -43,11 +46,11 @@ __all__ = [
 ]
 
 GOALS: dict[str, str] = {
-    "reconstruct": "privkit.attacks.goals.reconstruct:ImageObservation",
-    "labels": "privkit.attacks.goals.labels:LabelObservation",
-    "membership": "privkit.attacks.goals.membership:MembershipObservation",
-    "distinguish": "privkit.attacks.goals.distinguish:CanaryObservation",
+    "reconstruct": "privkit.attacks.goals.reconstruct_controls:GOAL",
+    "labels": "privkit.attacks.goals.labels:GOAL",
+    "membership": "privkit.attacks.goals.membership:GOAL",
+    "distinguish": "privkit.attacks.goals.distinguish:GOAL",
 }
-"""Goal -> "module:class" of what its adversary observes."""
+"""Goal -> "module:object", a `Goal`; an attack may also name a goal of its author's own in this way."""
 
 __getattr__ = lazy(__name__)

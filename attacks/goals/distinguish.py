@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Attack, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
+from privkit.attacks.goals.goal import Goal
 
 _CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
@@ -57,3 +58,10 @@ def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
         )
         scores.append(attack.run(observation, Generator().manual_seed(seed)))
     return planted(scores[0], coins, scores[1], coins)
+
+
+GOAL = Goal(
+    observation=CanaryObservation,
+    controls=lambda attack, seed, seen: controls(attack, seed),
+    fields=("on",),
+)

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Attack, NotApplicable, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
+from privkit.attacks.goals.goal import Goal
 from privkit.torch_utils.seeded import seeded
 
 _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
@@ -194,3 +195,10 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
         scores.append(Scores(values=found.values[asked], examples=found.examples[asked]))
         truths.append(positive.flatten()[found.examples[asked]])
     return planted(scores[0], truths[0], scores[1], truths[1])
+
+
+GOAL = Goal(
+    observation=LabelObservation,
+    controls=lambda attack, seed, seen: controls(attack, seed),
+    fields=("positive", "epoch"),
+)

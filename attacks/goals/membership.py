@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Attack, Observation, Scores
 from privkit.attacks.goals.control import Control, planted
+from privkit.attacks.goals.goal import Goal
 
 _CONTROL_CANDIDATES, _CONTROL_CLASSES = 400, 4
 _EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
@@ -72,3 +73,9 @@ def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
         )
         scores.append(attack.run(observation, Generator().manual_seed(seed)))
     return planted(scores[0], positive, scores[1], positive)
+
+
+GOAL = Goal(
+    observation=MembershipObservation,
+    controls=lambda attack, seed, seen: controls(attack, seed),
+)

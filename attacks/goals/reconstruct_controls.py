@@ -8,8 +8,9 @@ from typing import cast
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import AnyAttack, NotApplicable, QueryResult, View
 from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.goal import Goal
 from privkit.attacks.goals.learners import Learners, shrunk
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.patches import Geometry, patchify
@@ -202,7 +203,7 @@ def identity_lower(release: Tensor, image_shape: tuple[int, ...], columns: tuple
         return _Codes(columns, by_place=release.ndim == 3)
     if len(image_shape) == 1:
         return _Numbers(by_place=release.ndim == 3 and release.shape[1] == image_shape[0])
-    if release.ndim == 2:
+    if release.ndim == 2 or len(image_shape) != 3:
         return nn.Flatten()
     channels, height, width = image_shape
     try:
@@ -271,3 +272,17 @@ class _Codes(nn.Module):
         scale = torch.where(dense, 1 + records, 1.0).unsqueeze(2)
         cells = codes[first + ids] * scale + self.columns.to(records.device)
         return cells if self.by_place else cells.flatten(1)
+
+
+class _Reconstruct(Goal):
+    """Records are guessed, so that their kind decides what is measured, and its attacks can be tuned."""
+
+    def reads(self, attack: AnyAttack) -> tuple[str, ...]:
+        return attack.mounting.domains
+
+
+GOAL = _Reconstruct(
+    observation=ImageObservation,
+    controls=lambda attack, seed, seen: controls(attack, seen, seed),
+    untuned="",
+)

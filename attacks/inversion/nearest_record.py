@@ -21,7 +21,7 @@ CHUNK = 1 << 24  # distances that are held at once
 class NearestRecord(Checked):
     """Push the adversary's own records through the defended edge, and return the one that looks most like the victim.
 
-    It learns nothing, and reads images, token sequences and tables alike. A sequence whose release has one token for
+    It learns nothing, and reads records of every kind. A sequence whose release has one token for
     each of its own is guessed token by token, so that it may be put together from many records. Positions that public
     masks took away are left out of the distance.
 
@@ -35,9 +35,7 @@ class NearestRecord(Checked):
     goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(
-        domains=("images", "tokens", "tables"), any_tokens=True, returns_auxiliary=True
-    )
+    mounting: ClassVar[ImageMounting] = Mounting(domains=("any",), any_tokens=True, returns_auxiliary=True)
 
     repeats: Count = 4
 

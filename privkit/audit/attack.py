@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
+from privkit.attacks.goals import goal_of
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls as control_experiments
@@ -49,9 +50,10 @@ class Attacked:
 
     def table(self) -> Table:
         """One line for the attack and one for each floor; without numbers if the truth is not known."""
-        from privkit.reports.tables import FLOOR_NAMES, Table, interval
+        from privkit.reports.tables import Table, interval
+        from privkit.shared.measures import floor_title
 
-        lines = {"attack": self.scores, **{FLOOR_NAMES.get(name, name): floor for name, floor in self.floors.items()}}
+        lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
         rows = [
             (line, *(interval(found["unaligned"][name]) for name in names)) for line, found in lines.items() if found
@@ -113,7 +115,7 @@ def attack(
     [True, True]
     """
     spec = budgeted(parse("attacks", mounted), BUDGETS["small"]).spec
-    if spec.goal != "reconstruct" or "images" not in spec.mounting.domains:
+    if not {"images", "any"} & set(goal_of(spec).reads(spec)):
         raise UsageError(
             f"privkit.attack reconstructs images, and {spec.name} does not; name another attack, or mount this one by "
             "its goal in privkit.attacks.goals"

@@ -17,8 +17,8 @@ from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
 from privkit.audit.findings import at_chance
-from privkit.audit.goals import GOALS
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
+from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
@@ -28,7 +28,6 @@ from privkit.audit.tuning import tuned
 from privkit.domains.labels import several
 from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.files.storage import append_line, write_record
-from privkit.parts.registry import load
 from privkit.reports.escape import terminal
 from privkit.reports.schema import Check, Costs, Row
 from privkit.run.cell_limits import OverLimit, limited
@@ -100,7 +99,7 @@ def run_cell(
             else:
                 context.refuse()
             lent = _lent(context) if own else {}
-            ask = load(GOALS[context.attack.goal])
+            ask = audit_goal(context.attack).ask
             # A recorded module may draw from torch's global generators.
             with nullcontext() if config.recording is None else seeded(device, derive(cell.seed, "recorded")):
                 row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)

@@ -22,6 +22,7 @@ from privkit.run.arrays import read_arrays
 from privkit.run.differences import config_differences
 from privkit.run.records import PICTURES, read_manifest, read_rows
 from privkit.shared.interval import Interval
+from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 
 if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 _DATA = ("private", "test")
 """Parts of the data that two runs must share; other auxiliary records are another adversary."""
 _SCALARS = (
-    *("accuracy", "task_mcc", "task_auc", "auc", "tpr_at_1_percent", "advantage", "direct", "neighbor", "membership"),
-    *("bits_left", "epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"),
+    *(measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared),
+    *("epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"),
     *("empirical_epsilon", "bytes_up"),
 )
 """Columns of a row that are compared as they are."""
@@ -173,15 +174,16 @@ def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> l
 
 
 def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
-    """Metrics of guesses, record by record; PSNR follows from the MSE and is infinite for copies."""
+    """Metrics of guesses, record by record; those that are no measure of comparison are left out."""
     rows = [*ours, *theirs]
     metrics = [
         f"{alignment}_{name}"
         for alignment in ("unaligned", "matched")
         for name in ours[0].recovered.get(alignment, {})
-        if name != "psnr" and all(name in row.recovered.get(alignment, {}) for row in rows)
+        if measure(name).compared and all(name in row.recovered.get(alignment, {}) for row in rows)
     ]
-    metrics = [name for name in metrics if not name.startswith("matched_") or name == "matched_ssim"]
+    shown = {f"matched_{kind.likeness}" for kind in KINDS.values()}
+    metrics = [name for name in metrics if not name.startswith("matched_") or name in shown]
     if not metrics or not all(PICTURES in row.files for row in rows):
         return []
     values: dict[str, tuple[list[Values], list[Values]]] = {name: ([], []) for name in metrics}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from privkit.reports.columns import START
 from privkit.reports.schema import Check, Metrics
 from privkit.reports.strongest import better
 from privkit.shared.interval import Interval
+from privkit.shared.measures import FLOORS, measure
 
 CONVERGENCE: dict[bool | None, str] = {
     True: "attack converged: the last doubling of its training lowered the held-out error by at most 5 %",
@@ -15,15 +17,9 @@ CONVERGENCE: dict[bool | None, str] = {
 }
 
 
-BEATEN = {
-    "mean_image": "the mean image",
-    "most_frequent_token": "the most frequent token everywhere",
-    "most_frequent_by_place": "the most frequent token of each place",
-    "column_mean": "the mean or most frequent value of each column",
-    "zero_steps": "the attack's own untrained start",
-}
+_BEATEN = {name: floor.beaten for name, floor in FLOORS.items() if floor.beaten}
+_BEATEN[START] = "the attack's own untrained start"
 """Floor -> what an attack must be better than."""
-METRICS = {"mse": "MSE", "token_accuracy": "token accuracy", "cells": "share of cells"}
 
 
 def at_chance(accuracy: Interval, labels: Tensor) -> tuple[str, ...]:
@@ -73,7 +69,7 @@ def judge(
         )
     ]
     metric = next(iter(recovered))
-    for name, what in BEATEN.items():
+    for name, what in _BEATEN.items():
         if name in floors:
             ours, floor = recovered[metric], floors[name][metric]
             passed = better(ours, floor, ahead[name].get(metric))
@@ -82,7 +78,7 @@ def judge(
                     name=f"beats_{name}",
                     passed=passed,
                     detail=f"{'better' if passed else 'no better'} than {what}: "
-                    f"{METRICS.get(metric, metric)} {ours.value:.4f} against {floor.value:.4f}",
+                    f"{measure(metric).spoken} {ours.value:.4f} against {floor.value:.4f}",
                     decisive=False,
                 )
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from privkit.attacks.scores.image import Values
 from privkit.audit.scoring import estimate
-from privkit.audit.seed_intervals import over_values
+from privkit.reports.seed_intervals import over_values
 from privkit.shared.interval import Interval
 
 

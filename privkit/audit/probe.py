@@ -203,7 +203,7 @@ def attack_on_images(
     a_round = protocol.active * batch
     rounds = 1 if "clients" in spec.needs else ROUNDS  # a hijack trains clients in each of its steps
     images = _images(pools, rounds * protocol.clients * batch, device)
-    if images.domain.name not in spec.mounting.domains:
+    if not {images.domain.name, "any"} & set(spec.mounting.domains):
         return Timed(reason=f"not applicable: {attack.name} does not reconstruct {images.domain.records}")
     watch = _Watch(limit, clock(device), _planned(spec), a_round)
     with _blamed(config, who):

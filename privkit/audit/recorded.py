@@ -17,6 +17,7 @@ from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import is_own
 from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
+from privkit.audit.goals.goal import audit_goal
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.defenses.charge import given_labels, nothing
@@ -61,31 +62,13 @@ class RecordedContext(AttackContext):
     declared: Declared
 
     def refuse(self) -> None:
-        """Refuse attacks that need the training itself, more passes than recorded, or true labels that are missing."""
+        """Refuse what the attack's goal refuses, and more passes than were recorded."""
         attack, described = self.attack, self.source.description
-        if attack.goal in ("membership", "distinguish"):
-            raise NotApplicable(
-                f"{attack.name} sends records of its own choice through the training's clients, and a recording has no "
-                "clients; audit the model itself with --model"
-            )
+        audit_goal(attack).refuse_recording(attack, self.source)
         if attack.mounting.passes > described.passes:
             raise NotApplicable(
                 f"{attack.name} reads {attack.mounting.passes} passes of the attacked images, and {described.passes} "
                 "were recorded; record more, or lower its passes"
-            )
-        if attack.goal != "labels":
-            return
-        if described.clients > 1 or described.mixed > 1:
-            raise NotApplicable(f"{attack.name} reads the rounds of one client, and several were recorded together")
-        if self.source.labels is None:
-            raise NotApplicable("no true label was recorded, so nothing can be scored; record truth.labels")
-        if attack.mounting.gradients and self.source.views[0].cut_gradient is None:
-            raise NotApplicable(
-                f"{attack.name} reads the gradient that comes back, and none was recorded; record training rounds"
-            )
-        if {"lower", "auxiliary", "own_labels"} & known_to(attack):
-            raise NotApplicable(
-                f"{attack.name} needs the client's images, weights or labels of each round, which are not recorded"
             )
 
     def rounds(self) -> Transcript:

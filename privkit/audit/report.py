@@ -17,6 +17,7 @@ from privkit.run.arrays import read_arrays
 from privkit.run.commands import cell_command
 from privkit.run.records import PICTURES, SCORES, read_manifest, read_rows
 from privkit.run.verdict import stored_gates, verdict_of, write_verdict
+from privkit.shared.measures import records_called
 
 if TYPE_CHECKING:
     from privkit.reports.gallery import Pictures
@@ -57,9 +58,9 @@ def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None
 
 def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write) -> Path:
     """Read what the cells stored, and write the report."""
-    from privkit.audit.scoring import over_seeds
-    from privkit.audit.threats import threats_of
+    from privkit.parts.threats import threats_of
     from privkit.reports import gallery, page
+    from privkit.reports.summaries import over_seeds
 
     with writing(run / "report"):
         make_folder(run / "report")
@@ -85,7 +86,7 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
     """The stored pictures of a cell, None where it has none; cells of an earlier privkit hold no floors."""
     from privkit.reports.gallery import Pictures
 
-    if row.records != "images":
+    if not _pictured(row):
         return None
     floors = {f"floor_{name}": ("u", 4) for name in row.floors}
     arrays = _arrays(cell / PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)}, floors)
@@ -95,9 +96,15 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
     return Pictures(truth=arrays["truth"], guess=arrays["guess"], floors=shown)
 
 
+def _pictured(row: Row) -> bool:
+    """Whether the row's records are shown as pictures."""
+    kind = records_called(row.records)
+    return kind is not None and kind.pictures
+
+
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
     """The first records of a cell that are no images, in words, and the guesses at them."""
-    if row.records == "images":
+    if _pictured(row):
         return []
     arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
     return [(str(truth), str(guess)) for truth, guess in zip(arrays["truth"], arrays["guess"], strict=True)]

@@ -61,8 +61,8 @@ class AuditRun:
 
     def table(self) -> Table:
         """The table of the report: means over several seeds, or a line for each row; floors stand below."""
-        from privkit.audit.scoring import over_seeds
         from privkit.reports import tables
+        from privkit.reports.summaries import over_seeds
 
         summaries = over_seeds(self.rows)
         return tables.summary_table(summaries) if summaries else tables.table(self.rows)
@@ -83,8 +83,8 @@ class AuditRun:
 
     def _repr_html_(self) -> str:
         """For a notebook: the verdict, the tables and the first reconstructions."""
-        from privkit.audit.scoring import over_seeds
         from privkit.reports import answers, html, tables
+        from privkit.reports.summaries import over_seeds
 
         summaries = over_seeds(self.rows)
         note = tables.summary_note(summaries) if summaries else tables.note_of(self.rows)

@@ -1,17 +1,16 @@
-"""Compare the guesses of an attack with the truth: metrics, their intervals, means over seeds."""
+"""Where truth meets the guesses of an attack on images: metrics and their intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from privkit.attacks.scores.image import Values
-from privkit.audit.seed_intervals import RANGES, UNBOUNDED, over_values
 from privkit.errors import DataError, Misbehaved
-from privkit.reports.schema import Metric, Metrics, Row, Summary
-from privkit.shared.record_metrics import IMAGES, TABLES, TOKENS
+from privkit.reports.schema import Metric, Metrics
+from privkit.shared.measures import OF_RECORDS, measure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,15 +18,6 @@ if TYPE_CHECKING:
     from privkit.domains.domain import Domain
     from privkit.metrics.perception import Perception
 
-HIGHER_IS_CLOSER: dict[str, bool] = {
-    **IMAGES,
-    "f_sim": True,
-    "identified": True,
-    "lpips": False,
-    "recognized": True,
-    **TOKENS,
-    **TABLES,
-}
 RESAMPLES = 2_000
 FEW = 20
 """Records below which a row says that its intervals are too narrow."""
@@ -175,64 +165,20 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
         closer: metric -> whether higher values are closer.
 
     >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}
-    >>> ahead({"mse": np.array([0.25, 0.125])}, guess, 0, HIGHER_IS_CLOSER)["mean_image"]["mse"].value
+    >>> ahead({"mse": np.array([0.25, 0.125])}, guess, 0, directions())["mean_image"]["mse"].value
     0.1875
     """
     return {
         guess: {
             name: estimate((values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, seed=seed)
             for name, values in scores.items()
-            if name != "psnr"  # infinite for an exact copy; the MSE tells it
+            if measure(name).compared
         }
         for guess, own in guesses.items()
     }
 
 
-def directions(perception: Perception | None) -> dict[str, bool]:
-    """Metric -> whether higher values are closer; `perception` adds a user's own metrics."""
-    return HIGHER_IS_CLOSER | (perception.directions if perception is not None else {})
-
-
-def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """Means over seeds of every defense and attack, and of every floor; empty for a single seed.
-
-    The interval (`seed_intervals.over_values`) is over seeds: splits, initial weights and draws; not over images.
-    """
-    groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
-    done = [row for row in rows if row.status == "done"]
-    for row in done:
-        values = _means(row.recovered) | {name: answer.value for name, answer in row.answers.items()}
-        values |= {"accuracy": row.accuracy.value} if row.accuracy else {}
-        groups.setdefault((row.defense, row.attack, ""), {})[row.seed] = values
-    for row in done:
-        for name, metrics in row.floors.items():
-            key = (row.defense, row.attack, name) if name == "zero_steps" else ("", "", name)
-            groups.setdefault(key, {})[row.seed] = _means(metrics)
-    return [
-        Summary(
-            defense=defense,
-            attack=attack,
-            floor=floor,
-            seeds=tuple(seeds),
-            values={
-                name: over_values([values[name] for values in seeds.values()], confidence, RANGES.get(name, UNBOUNDED))
-                for name in _common(seeds.values())
-            },
-        )
-        for (defense, attack, floor), seeds in groups.items()
-        if len(seeds) > 1
-    ]
-
-
-def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
-    """The unaligned means, and the matched SSIM; nothing of attacks that reconstruct no images."""
-    means = {name: estimate.value for name, estimate in metrics.get("unaligned", {}).items()}
-    if "ssim" in metrics.get("matched", {}):
-        means["matched_ssim"] = metrics["matched"]["ssim"].value
-    return means
-
-
-def _common(values: Iterable[Mapping[str, float]]) -> list[str]:
-    """Metrics that every seed has."""
-    first, *others = values
-    return [name for name in first if all(name in other for other in others)]
+def directions(perception: Perception | None = None) -> dict[str, bool]:
+    """Metric -> whether higher values are closer; `perception` knows those of own metrics."""
+    declared = {name: bool(one.higher_is_closer) for name, one in OF_RECORDS.items()}
+    return declared | (perception.directions if perception is not None else {})

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
+from privkit.attacks.goals import goal_of
 from privkit.audit.scoring import Scores, few, scored, summarise
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.domain import Domain
@@ -326,7 +327,7 @@ def _check_sizes(
 
 def _takes_controls(attack: AnyAttack) -> bool:
     """Whether the controls of an attack take auxiliary images."""
-    return attack.goal == "reconstruct" and not attack.mounting.ignores_views
+    return bool(goal_of(attack).reads(attack)) and not attack.mounting.ignores_views
 
 
 def _auxiliary(

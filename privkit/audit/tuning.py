@@ -20,12 +20,12 @@ from privkit.attacks.search_space import search_space, why_untuned
 from privkit.audit import trials as study
 from privkit.audit.goals.reconstruct import must_be_mountable, observe
 from privkit.audit.goals.trained import TrainedContext
-from privkit.audit.scoring import HIGHER_IS_CLOSER, scored
+from privkit.audit.scoring import scored
 from privkit.audit.trials import Trial
 from privkit.parts.registry import Component, parse, read_part
 from privkit.reports.schema import Tuned
-from privkit.reports.strongest import DECIDING, NAMES
 from privkit.run.records import TRIALS
+from privkit.shared.measures import deciding, measure
 from privkit.shared.seeds import derive
 from privkit.wire.channel import record, shared_lower
 from privkit.wire.queries import Queries
@@ -65,11 +65,11 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
         asked += trial.queries
         context.progress.step(len(past), plan.trials, min(trial.objective for trial in past))
     best = min(past, key=lambda trial: trial.objective)
-    chosen, sign = _changed(attack, best.values), -1 if HIGHER_IS_CLOSER[metric] else 1
+    chosen, sign = _changed(attack, best.values), -1 if measure(metric).higher_is_closer else 1
     found = Tuned(
         chosen=chosen.label,
         fields=tuple(space),
-        metric=NAMES[metric],
+        metric=measure(metric).title,
         given=sign * past[0].objective,
         best=sign * best.objective,
         trials=len(past),
@@ -147,15 +147,14 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
         seats = members >= 0
         truth = context.seed_data.victims[members[seats]]
         error_of = scored(truth.domain, truth.x, guess[seats], context.round_size)["unaligned"][metric]
-        objective = float(error_of.mean()) * (-1 if HIGHER_IS_CLOSER[metric] else 1)
+        objective = float(error_of.mean()) * (-1 if measure(metric).higher_is_closer else 1)
     asked = 0 if queries is None else queries.rounds
     return Trial(values=dict(values), objective=objective, reason=reason, queries=asked)
 
 
 def _metric(context: TrainedContext) -> str:
     """The metric by which attacks on these records are compared."""
-    scores = next(iter(context.seed_data.floors.values()))["unaligned"]
-    return next(name for name in DECIDING if name in scores)
+    return deciding(list(next(iter(context.seed_data.floors.values()))["unaligned"]))
 
 
 def _changed(attack: Component, values: Mapping[str, Any]) -> Component:

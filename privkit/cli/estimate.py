@@ -8,20 +8,9 @@ from pathlib import Path
 
 import torch
 
-from privkit.attacks.base import AnyAttack, known_to
-from privkit.attacks.goals.labels import LabelAttack
-from privkit.attacks.goals.reconstruct import ImageAttack
-from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, as_control, played_by
 from privkit.attacks.search_space import why_untuned
-from privkit.audit.probe import (
-    ROUNDS,
-    Timed,
-    attack_on_images,
-    attack_on_labels,
-    smallest_batch,
-    training_step,
-    untrained,
-)
+from privkit.audit.goals.goal import audit_goal
+from privkit.audit.probe import Timed, smallest_batch, training_step, untrained
 from privkit.audit.run import check_batches, default_folder
 from privkit.audit.seed_data import open_data
 from privkit.audit.worker import pick_device
@@ -138,81 +127,31 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
         steps[defense.label] = step = training_step(config, defense, model, pools, device)
         if defense is baseline:
             small = replace(config, training=replace(config.training, batch_size=step.batch_size))
-            for attack in filter(lambda attack: _trains(attack.spec), config.every_attack):
+            for attack in config.every_attack:
                 who, limit = f"{defense.label} / {attack.label}", seconds / len(config.every_attack)
-                probe = attack_on_labels if attack.spec.goal == "labels" else attack_on_images
-                probed[attack.label] = probe(small, attack, who, model, pools, device, limit, smallest_batch(defense))
+                if probe := audit_goal(attack.spec).probe(attack.spec):
+                    least = smallest_batch(defense)
+                    probed[attack.label] = probe(small, attack, who, model, pools, device, limit, least)
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
+    sizes["victims"], a_round = victims, protocol.active * batch
     cells, trained = [], set()
     for cell in plan(replace(config, also=())):
         a_step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
-        hijack = "clients" in cell.attack.spec.needs  # its probe has one round of images
-        own = ROUNDS * max(sizes["private"], sizes["auxiliary"]) if hijack else sizes["auxiliary"]
-        took = _scaled(timed, own, victims)
-        if cell.attack.spec.goal == "labels":
-            clients_rows = sizes["private"] / (ROUNDS * protocol.active * timed.round_size)
-            took = timed.seconds * _clients_asked(cell.attack.spec, config, clients_rows)
-        if config.tune and not why_untuned(cell.attack.spec):
+        attack, goal = cell.attack.spec, audit_goal(cell.attack.spec)
+        took = goal.seconds(attack, timed, config, sizes)
+        if config.tune and not why_untuned(attack):
             took *= 1 + config.tune.trials * (1 - config.tune.share)
-        took += _replays(cell.attack.spec, config.budget.epochs, victims / (protocol.active * batch), rounds) * a_step
+        took += goal.training_steps(attack, config.budget.epochs, victims / a_round, rounds) * a_step
         if cell.model_id not in trained:
             trained.add(cell.model_id)
-            took += (rounds + _FORWARD * sizes["test"] / (protocol.active * batch)) * a_step
+            took += (rounds + _FORWARD * sizes["test"] / a_round) * a_step
         cells.append((cell, replace(timed, seconds=took)))
     attacks = {attack.label: attack.spec for attack in config.every_attack}
-    a_round = protocol.active * batch
-    controls = sum(_controls(attacks[label], timed, sizes["auxiliary"], a_round) for label, timed in probed.items())
+    controls = sum(
+        audit_goal(attacks[label]).control_seconds(attacks[label], timed, sizes["auxiliary"], a_round)
+        for label, timed in probed.items()
+    )
     return cells, controls, any(timed.reason.startswith("at least") for timed in probed.values())
-
-
-def _scaled(timed: Timed, own: float, victims: float) -> float:
-    """Seconds of an attack on images: as many times those of its probe as it has more of its own or attacked ones."""
-    return timed.seconds * max(own / (ROUNDS * timed.round_size), victims / timed.round_size)
-
-
-def _controls(attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
-    """Seconds of both control experiments of an attack, of images or (`goal` says so) of labels, with few rows."""
-    if attack.goal == "labels":
-        return 2 * timed.seconds
-    records = min(auxiliary, CONTROL_IMAGES)
-    played = played_by(records, a_round)
-    own = records - played
-    epochs = getattr(as_control(attack, own, a_round), "epochs", None)
-    share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
-    return 2 * share * _scaled(timed, own, played)
-
-
-def _trains(attack: AnyAttack) -> bool:
-    """Whether an attack on images is more than a constant guess, or one on labels trains."""
-    if attack.goal == "labels":
-        return hasattr(attack, "epochs")
-    return attack.goal == "reconstruct" and not attack.mounting.ignores_views
-
-
-def _clients_asked(attack: LabelAttack, config: AuditConfig, larger: float) -> float:
-    """How much longer than its probe an attack on labels takes: it is made for each client, in one epoch or in all.
-
-    Args:
-        attack: one that reads gradients learns from all rows; another one from the few whose labels it knows.
-        config: of one protocol.
-        larger: all clients' rows of an epoch over those of a round's clients in the probe.
-    """
-    epochs = config.budget.epochs if attack.epoch in ("pooled", "every") else 1
-    clients: int = config.protocol.spec.active
-    return epochs * clients * (larger if attack.mounting.gradients else 1.0)
-
-
-def _replays(attack: AnyAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
-    """Training steps that an attack costs beside its own.
-
-    Labels are asked of the training, which is repeated, and so is the history of a server's segment; members of shadow
-    models; canaries are sent as often as the run sends a record, without a step.
-    """
-    if attack.goal == "labels" or "upper_history" in known_to(attack):
-        return rounds
-    if attack.goal == "membership":
-        return rounds * attack.mounting.shadow_models or 2 * victim_rounds
-    return epochs * victim_rounds / 3 if attack.goal == "distinguish" else 0.0
 
 
 def _said(timed: Timed) -> str:

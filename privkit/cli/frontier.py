@@ -116,8 +116,8 @@ def _read(config: Path | None) -> dict[str, Any]:
 
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:
     """Refuse a run without a frontier, and settings of a new run beside it."""
-    from privkit.audit.scoring import over_seeds
     from privkit.reports.frontier import frontier as found
+    from privkit.reports.summaries import over_seeds
     from privkit.run.records import read_rows
 
     settings = ["vary"] if vary else []

@@ -60,7 +60,7 @@ class Shown:
     def show(self, rows: Sequence[Any], page: Path, verdict: Any) -> NoReturn:
         """Print rows and verdict of a run, and exit with the verdict's code."""
         if self.as_json:
-            from privkit.audit.threats import threats_of
+            from privkit.parts.threats import threats_of
 
             threats = threats_of(rows)
             fields = {
@@ -98,8 +98,7 @@ class Shown:
 
 def _print_run(rows: list[Any], page: Path) -> None:
     """Verdicts by threat model, the table, what is proven, the caveats, and where the page lies."""
-    from privkit.audit.scoring import over_seeds
-    from privkit.audit.threats import threats_of
+    from privkit.parts.threats import threats_of
     from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
@@ -107,6 +106,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports.frontier import frontier, frontier_table
     from privkit.reports.origins import mixture
     from privkit.reports.strongest import strongest
+    from privkit.reports.summaries import over_seeds
     from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
     from privkit.reports.threats import MEANING, told
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Generator, Tensor
+
+from privkit.shared.measures import Records
 
 Values = NDArray[np.float64]
 """One number a record, [N]."""
@@ -19,15 +20,15 @@ class Domain(Protocol):
     N records travel as one tensor `x` [N, *shape], so that all domains are stacked, cut and gathered alike.
 
     Attributes:
-        name: "images", "tokens" or "tables": what a dataset holds, and what a model or an attack reads.
+        kind: what guesses at its records are measured by and held against.
+        name: what a dataset holds, and what a model or an attack reads.
         records: the plural noun for sentences.
-        metrics: name of every score -> whether a higher value means a closer guess.
         shape: of one record.
     """
 
+    kind: ClassVar[Records]
     name: ClassVar[str]
     records: ClassVar[str]
-    metrics: ClassVar[Mapping[str, bool]]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,7 +75,7 @@ class Domain(Protocol):
         """
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, by the names of `metrics`; scores without meaning here are left out.
+        """How close each guess is to its record, by the kind's measures; one without meaning here is left out.
 
         Args:
             truth: [N, *shape].

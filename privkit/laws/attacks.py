@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AnyAttack, Mounting, NotApplicable, Session
 from privkit.attacks.declaration import check_declared
-from privkit.attacks.goals import distinguish, labels, membership, reconstruct, reconstruct_controls
+from privkit.attacks.goals import goal_of, reconstruct, reconstruct_controls
 from privkit.attacks.goals.control import Control
 from privkit.audit.scoring import check_guesses
 from privkit.domains.images.domain import Images
@@ -33,14 +33,6 @@ class Run:
     output: Tensor
     untouched: bool
     edited: str = ""
-
-
-_CONTROLS: dict[str, Callable[[Any, int], tuple[Control, ...]]] = {
-    "labels": labels.controls,
-    "membership": membership.controls,
-    "distinguish": distinguish.controls,
-}
-"""Goal -> its control experiments, of those that need no images."""
 
 
 class Watched:
@@ -87,12 +79,7 @@ class Mounted:
         """Both controls, and the runs in them."""
         runs: list[Run] = []
         watched: Any = Watched(self.attack, runs)
-        controls: tuple[Control, ...]
-        if self.attack.goal == "reconstruct":
-            controls = reconstruct_controls.controls(watched, observed(images())[0], 0)
-        else:
-            controls = _CONTROLS[self.attack.goal](watched, 0)
-        return controls, runs
+        return goal_of(self.attack).controls(watched, 0, observed(images())[0]), runs
 
     def control(self, place: int) -> str:
         """How one of the controls failed; empty if it did not."""
@@ -166,7 +153,7 @@ def leaves_what_it_is_given(mounted: Mounted) -> str:
 
 def guesses_are_in_range(mounted: Mounted) -> str:
     """Guesses are finite floats, and those at images lie in [0, 1]."""
-    for run in mounted.tried[1] if mounted.attack.goal == "reconstruct" else ():
+    for run in mounted.tried[1] if goal_of(mounted.attack).reads(mounted.attack) else ():
         try:
             check_guesses(mounted.attack.name, Images(shape=_shape(run.output)), run.output, len(run.output))
         except Misbehaved as error:
@@ -183,7 +170,7 @@ def _shape(images: Tensor) -> tuple[int, int, int]:
 def sees_no_truth(mounted: Mounted) -> str:
     """Other private images behind the same views change no bit."""
     attack = mounted.attack
-    if attack.goal != "reconstruct" or not attack.needs <= _TRUTH_HELD:
+    if not goal_of(attack).reads(attack) or not attack.needs <= _TRUTH_HELD:
         return ""
     short = reconstruct_controls.as_control(attack, AUXILIARY, BATCH)
     outputs = []

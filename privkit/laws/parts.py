@@ -117,10 +117,12 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
         domain = fitting(component.spec) if dataset is None else _domain(dataset, root)
         yield from _held({law: partial(_on, of, domain) for law, of in home.items()}, component.spec)
     elif kind == "attacks":
+        from privkit.attacks.goals import goal_of
         from privkit.laws.attacks import Mounted
 
-        if component.spec.goal == "reconstruct" and "images" not in component.spec.mounting.domains:
-            read = " and ".join(component.spec.mounting.domains)
+        reads = goal_of(component.spec).reads(component.spec)
+        if reads and not {"images", "any"} & set(reads):
+            read = " and ".join(reads)
             raise UsageError(
                 f"{component.name} reads {read}, and laws mount attacks on images; audit it on its records"
             )

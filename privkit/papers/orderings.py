@@ -78,10 +78,13 @@ class Measured:
     @property
     def interval(self) -> Interval | None:
         """Mean over seeds with a 95 % interval that stays in the quantity's range; None below two seeds."""
-        from privkit.audit.seed_intervals import RANGES, over_values
+        from privkit.reports.seed_intervals import over_values
+        from privkit.shared.measures import measure
 
         return (
-            over_values(list(self.values.values()), CONFIDENCE, RANGES[self.quantity]) if len(self.values) > 1 else None
+            over_values(list(self.values.values()), CONFIDENCE, measure(self.quantity).within)
+            if len(self.values) > 1
+            else None
         )
 
 
@@ -154,7 +157,7 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
 
 def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
     """The verdict on each ordering of a paper, from differences of the same seeds."""
-    from privkit.audit.seed_intervals import over_values
+    from privkit.reports.seed_intervals import over_values
 
     values = {(one.method, one.quantity): one.values for one in measurements}
     judged = []

@@ -118,6 +118,8 @@ def _modules(spec: Any) -> Iterator[str]:
     if callable(imports):
         yield from imports()
     yield from (base.__module__ for base in type(spec).__mro__)
+    module, colon, _ = str(getattr(spec, "goal", "")).partition(":")  # an attack's own goal
+    yield from [module] if colon else []
     for field in fields(spec) if is_dataclass(spec) else ():
         value = getattr(spec, field.name)
         if is_dataclass(value):

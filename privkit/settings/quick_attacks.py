@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from privkit.parts.registry import Component, parse
+from privkit.shared.measures import KINDS
 from privkit.shared.threat_models import ThreatModel
 
 AUTO = "auto"
@@ -15,14 +16,6 @@ TABLE = Path(__file__).with_suffix(".csv")
 """Defense × attack, measured; `strongest_under` names the threat models under which this attack is mounted."""
 MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes")
 """Threat models that `auto` covers."""
-BASELINE = {"images": "black_box:epochs=5", "tokens": "nearest_record", "tables": "black_box"}
-"""Domain -> the one attack on an undefended model."""
-GENERAL = {
-    "images": ("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix"),
-    "tokens": ("nearest_record",),
-    "tables": ("black_box", "nearest_record", "field_order"),
-}
-"""Domain -> attacks on what the table does not know: all quick ones, since nobody knows which is the strongest."""
 LINKED = ("white_box", "white_box:passes=8")
 """Attacks on mixed images if their clients share a lower segment; in the table, each client has one of its own."""
 
@@ -61,18 +54,17 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     ('black_box', 'unmix', 'white_box', 'white_box:passes=8')
     """
     if defense.name == "none":
-        return Chosen(attacks=(BASELINE[domain],))
-    if domain != "images":
-        return Chosen(
-            attacks=GENERAL[domain], remark="auto knows the strongest attacks on images only: a general list is mounted"
-        )
+        return Chosen(attacks=(KINDS[domain].baseline,))
+    if not KINDS[domain].pictures:
+        remark = "auto knows the strongest attacks on images only: a general list is mounted"
+        return Chosen(attacks=KINDS[domain].general, remark=remark)
     stages, table = defense.stages or (defense,), strongest()
     known = tuple(attack for stage in stages for attack in table.get(stage.name, ()))
     linked = LINKED if shared and defense.spec.group > 1 else ()
     if known and not defense.stages and defense.spec == parse("defenses", defense.name).spec:
         return Chosen(attacks=tuple(dict.fromkeys((*known, *linked))))
     return Chosen(
-        attacks=tuple(dict.fromkeys((*known, *GENERAL[domain], *linked))),
+        attacks=tuple(dict.fromkeys((*known, *KINDS[domain].general, *linked))),
         remark=f"auto has not measured {defense.label}: all quick attacks are mounted",
     )
 

@@ -12,8 +12,9 @@ from privkit.files.import_path import only
 from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording, read_recording
 from privkit.settings.budgets import Budget
-from privkit.settings.quick_attacks import GENERAL, Chosen, choose
+from privkit.settings.quick_attacks import Chosen, choose
 from privkit.settings.values import as_trust
+from privkit.shared.measures import IMAGES
 from privkit.training.protocol import SplitProtocol
 
 NAME = "recorded"
@@ -95,7 +96,7 @@ class RecordedParts:
             known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
         asked = described.lower is not None  # without it, nobody can say what the edge would answer
         has = {"auxiliary": own, "query": asked, "lower": asked}
-        specs = {attack: parse("attacks", attack).spec for attack in (*known, *GENERAL["images"])}
+        specs = {attack: parse("attacks", attack).spec for attack in (*known, *IMAGES.general)}
         fits = [
             attack
             for attack, spec in specs.items()

@@ -32,6 +32,7 @@ from privkit.settings.table import (
     with_defaults,
 )
 from privkit.settings.values import as_options
+from privkit.shared.measures import CONSTANT_ATTACKS, KINDS
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
@@ -240,7 +241,7 @@ def _check_domain(config: AuditConfig) -> None:
     other = domain if auxiliary in ("disjoint", "training") else domain_of(parse("datasets", auxiliary))
     augment = config.training.augment
     check_same_domain(dataset.name, domain, auxiliary=auxiliary, other=other, augment=augment, features=config.features)
-    if config.metrics and domain != "images":
+    if config.metrics and not KINDS[domain].pictures:
         raise UsageError(
             f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
         )
@@ -327,7 +328,7 @@ def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
 
     `all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense.
     """
-    every = [name for name in table("attacks") if name not in ("mean_image", "mid_grey")]
+    every = [name for name in table("attacks") if name not in CONSTANT_ATTACKS]
     named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
     return distinct(budgeted(parse("attacks", given), asked.budget[1]) for given in named)
 

@@ -1,4 +1,4 @@
-"""Dataset, model and what else reads records must be of one domain: images, tokens or tables."""
+"""Dataset, model and what else reads records must be of one domain, such as images."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from typing import Any
 
 from privkit.errors import UsageError
 from privkit.parts.registry import Component, load, parse, table
-
-RECORDS = {"images": "images", "tokens": "token sequences", "tables": "table rows"}
-"""Domain -> what its records are called."""
-_DEFAULT_MODELS = {"images": "vit_micro", "tokens": "transformer_micro", "tables": "table_mlp"}
-"""Domain -> the model that a run takes if the user names none: one that trains in seconds."""
+from privkit.shared.measures import KINDS
 
 
 def domain_of(dataset: Component) -> str:
@@ -24,9 +20,9 @@ def domain_of(dataset: Component) -> str:
     'images'
     """
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
-    if domain not in RECORDS:
+    if domain not in KINDS:
         raise UsageError(
-            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(RECORDS)} as `domain`"
+            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)} as `domain`"
         )
     return str(domain)
 
@@ -48,7 +44,7 @@ def model_for(dataset: Component, given: Any) -> Component:
     privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: difm, table_mlp
     """
     domain = domain_of(dataset)
-    model = parse("models", _DEFAULT_MODELS[domain] if given is None else given)
+    model = parse("models", KINDS[domain].model if given is None else given)
     read = model.spec.domain if "domain" in dir(model.spec) else "images"
     if read in (domain, "any"):
         return model
@@ -67,7 +63,7 @@ def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Ite
         fitting: names of models of this domain.
     """
     return UsageError(
-        f"{model} reads {RECORDS[read]}, and {dataset} holds {RECORDS[domain]}; models for them: "
+        f"{model} reads {KINDS[read].noun}, and {dataset} holds {KINDS[domain].noun}; models for them: "
         f"{', '.join(sorted(fitting))}"
     )
 
@@ -90,14 +86,13 @@ def check_same_domain(
     """
     if other != domain:
         raise UsageError(
-            f"auxiliary={auxiliary} holds {RECORDS[other]}, and {dataset} holds {RECORDS[domain]}; name a dataset of "
-            f"{RECORDS[domain]}, or disjoint"
+            f"auxiliary={auxiliary} holds {KINDS[other].noun}, and {dataset} holds {KINDS[domain].noun}; name a "
+            f"dataset of {KINDS[domain].noun}, or disjoint"
         )
-    if domain == "images":
+    if KINDS[domain].pictures:
         return
+    held = f"{dataset} holds {KINDS[domain].noun}"
     if augment != "none":
-        raise UsageError(f"augment={augment} moves pixels, and {dataset} holds {RECORDS[domain]}; use augment=none")
+        raise UsageError(f"augment={augment} moves pixels, and {held}; use augment=none")
     if features:
-        raise UsageError(
-            f"features={','.join(features)} looks at images, and {dataset} holds {RECORDS[domain]}; leave it out"
-        )
+        raise UsageError(f"features={','.join(features)} looks at images, and {held}; leave it out")

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from importlib import import_module
 from typing import Any, ClassVar
 
 import pytest
 
 from privkit.attacks.base import Mounting, known_to
 from privkit.attacks.declaration import check_declared
-from privkit.attacks.goals import GOALS
+from privkit.attacks.goals import goal_of
 from privkit.attacks.inversion.floors import MidGrey
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.white_box import WhiteBox
@@ -23,8 +22,7 @@ from privkit.settings.resolve import resolve
 def test_every_attack_declares_what_it_needs_and_how_it_is_mounted(name: str) -> None:
     attack = parse("attacks", name).spec
     check_declared(attack)
-    module, _, observation = GOALS[attack.goal].partition(":")
-    assert known_to(attack) <= {field.name for field in fields(getattr(import_module(module), observation))}
+    assert known_to(attack) <= {field.name for field in fields(goal_of(attack).observation)}
     if attack.mounting.start is not None:
         check_declared(attack.mounting.start)
         assert attack.mounting.start.mounting.start is None  # a start has nothing left to leave out
@@ -51,6 +49,9 @@ def wrong(**declared: Any) -> Any:
     [
         ({"goal": None}, "it declares no goal; an attack declares name, goal, needs, uses, mounting, run"),
         ({"goal": "fame"}, "goal must be one of reconstruct, labels, membership, distinguish, got 'fame'"),
+        ({"goal": "nowhere_at_all:GOAL"}, "goal nowhere_at_all:GOAL cannot be imported: No module named"),
+        ({"goal": "privkit.attacks.base:View"}, "goal privkit.attacks.base:View must be a Goal, got type"),
+        ({"goal": "privkit.attacks.goals.distinguish:GOAL"}, "it declares no on, which an attack with goal"),
         ({"goal": "labels"}, "it declares no positive, which an attack with goal labels must have"),
         ({"needs": {"query"}}, "needs must be a frozenset of names, got set"),
         ({"uses": frozenset({"qery"})}, "uses has 'qery', which no adversary holds; allowed are image_shape"),

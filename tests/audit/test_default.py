@@ -6,7 +6,7 @@ from time import process_time
 import pytest
 
 from privkit.audit.run import run_audit
-from privkit.audit.threats import threats_of
+from privkit.parts.threats import threats_of
 from privkit.reports.schema import Row
 
 CPU_SECONDS = 240.0

@@ -9,25 +9,19 @@ import pytest
 
 from privkit.attacks import ATTACKS
 from privkit.audit.run import AuditRun
-from privkit.audit.threats import INDEX, threat
-from privkit.domains import Images, Tables, Tokens
-from privkit.reports.strongest import FLOORS
-from privkit.shared.record_metrics import IMAGES, TABLES, TOKENS
+from privkit.parts.threats import INDEX, threat
+from privkit.shared.measures import CONSTANT_ATTACKS
 
 
 def test_the_index_of_threat_models_follows_from_the_attacks() -> None:
-    """If this fails, write the expected text into privkit/audit/threats.csv."""
+    """If this fails, write the expected text into privkit/parts/threats.csv."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["attack", "threat_model", "domains"])
-    for name in sorted(set(ATTACKS) - set(FLOORS)):
+    for name in sorted(set(ATTACKS) - CONSTANT_ATTACKS):
         model, domains = threat(name)
         writer.writerow([name, model, " ".join(domains)])
     assert INDEX.read_text("utf-8") == out.getvalue()
-
-
-def test_names_of_metrics_are_those_of_the_domains() -> None:
-    assert (Images.metrics, Tokens.metrics, Tables.metrics) == (IMAGES, TOKENS, TABLES)
 
 
 @pytest.mark.slow(but=1)

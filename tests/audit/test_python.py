@@ -14,10 +14,10 @@ from torch import nn
 import privkit
 from privkit.attacks.base import NotApplicable
 from privkit.audit.run import AuditRun
-from privkit.audit.scoring import over_seeds
 from privkit.errors import UsageError
 from privkit.reports import columns, tables
 from privkit.reports.html import html_table
+from privkit.reports.summaries import over_seeds
 from privkit.settings.resolve import resolve
 from tests.reports.made import made
 from tests.small import generator

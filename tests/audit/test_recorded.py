@@ -15,10 +15,10 @@ from privkit.accountants.spec.parts import Noise
 from privkit.audit.declared import declared_by
 from privkit.audit.export import export
 from privkit.audit.run import AuditRun, run_audit
-from privkit.audit.threats import threats_of
 from privkit.cli.app import app
 from privkit.defenses.charge import GIVEN_LABELS
 from privkit.errors import RunFolderError, UsageError
+from privkit.parts.threats import threats_of
 from privkit.recording.recorder import Recorder
 from privkit.reports.schema import Row
 from privkit.reports.verdict import DECLARED

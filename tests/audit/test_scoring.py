@@ -7,8 +7,9 @@ from scipy.stats import norm
 from scipy.stats import t as student_t
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.scoring import FEW, HIGHER_IS_CLOSER, ahead, estimate, few, over_seeds, summarise
+from privkit.audit.scoring import FEW, ahead, directions, estimate, few, summarise
 from privkit.reports.schema import Row
+from privkit.reports.summaries import over_seeds
 
 
 def images(count: int, seed: int = 0, side: int = 8) -> np.ndarray:
@@ -44,7 +45,7 @@ def test_what_makes_a_record_hard_for_both_does_not_hide_who_is_closer() -> None
         for _ in range(200):
             hard = draws.exponential(1.0, 60)
             ours = hard * (1 - gain) + 0.2 * draws.normal(size=60)
-            found = ahead({"mse": ours}, {"mean_image": {"mse": hard}}, 0, HIGHER_IS_CLOSER)["mean_image"]["mse"]
+            found = ahead({"mse": ours}, {"mean_image": {"mse": hard}}, 0, directions())["mean_image"]["mse"]
             of_gain.append(found.low > 0)
             wide.append(estimate(ours, higher_is_closer=False, seed=0).high < hard.mean())
         won.append(np.mean(of_gain))

@@ -57,10 +57,10 @@ def test_constant_guesses_are_valid_records_and_worse_than_the_truth(domain: Dom
         if domain.name == "images":  # their scores belong to the attacks
             continue
         floor, exact = domain.scores(x, guess.expand_as(x)), domain.scores(x, x)
-        assert set(exact) <= set(domain.metrics)
+        assert set(exact) <= set(domain.kind.directions)
         for name, values in exact.items():
             assert values.shape == (40,)
-            best = 1.0 if domain.metrics[name] else 0.0
+            best = 1.0 if domain.kind.directions[name] else 0.0
             assert (values == best).all()
             assert (floor[name] <= 1).all()
             assert (floor[name] != best).any()

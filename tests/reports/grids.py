@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from privkit.audit.scoring import over_seeds
-from privkit.audit.threats import threats_of
+from privkit.parts.threats import threats_of
 from privkit.reports.gallery import Pictures
 from privkit.reports.page import Report, render
 from privkit.reports.schema import Check, Costs, Manifest, PlannedCell, Row
 from privkit.reports.scores import Told
+from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privkit.audit.run import AuditRun
-from privkit.audit.threats import threats_of
 from privkit.errors import tell
+from privkit.parts.threats import threats_of
 from privkit.reports import budget_curves, budgets, columns, escape, figures, tables
 from privkit.reports.budgets import BudgetRow
 from privkit.reports.page import render

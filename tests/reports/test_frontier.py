@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from privkit.audit.scoring import over_seeds
 from privkit.cli.frontier import varied
 from privkit.errors import UsageError
 from privkit.reports.frontier import frontier, frontier_table, to_csv
 from privkit.reports.frontier_chart import frontier_chart
 from privkit.reports.schema import Row
+from privkit.reports.summaries import over_seeds
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from tests.reports.made import made, metric

@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from privkit.audit.run import AuditRun
-from privkit.audit.scoring import over_seeds
 from privkit.reports import answers, columns, tables
 from privkit.reports.schema import Row
 from privkit.reports.strongest import strongest
+from privkit.reports.summaries import over_seeds
 from privkit.shared.interval import Interval
 from tests.reports.made import made, metric
 

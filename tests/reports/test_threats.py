@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from privkit.audit.scoring import over_seeds
-from privkit.audit.threats import threats_of
+from privkit.parts.threats import threats_of
+from privkit.reports import tables
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import falls
+from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts, threats_table
 from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
@@ -154,14 +155,13 @@ def test_images_that_were_recovered_in_another_order_are_told() -> None:
     The whole interval must lie below half of the mean image's error, .035: of .034 its upper end does not.
     """
     row = attacked("unmix", "many_passes", 0.12)
-    for error, told in ((0.001, True), (0.034, False), (0.06, False)):
+    for error, told in ((0.001, True), (0.034, False), (0.06, False)):  # .034: only its upper limit is too large
         matched = {"mse": metric(error, 0.9 * error, 1.1 * error, worst=error, closer=False)}
         floors = {"mean_image": row.floors["mean_image"] | {"matched": row.floors["mean_image"]["unaligned"]}}
         other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
         sentence = judged(other)["many_passes"].sentence
         assert sentence.startswith("holds against unmix")
-        assert ("not whose they are" in sentence) == told
-        assert not told or sentence.endswith("and not whose they are: unmix has MSE 0.0010 once matched")
+        assert sentence.endswith(f"and not whose they are: unmix has MSE {error:.4f} once matched") == told
 
 
 def test_attacks_on_labels_say_nothing_of_what_images_looked_like() -> None:
@@ -201,3 +201,17 @@ def test_the_undefended_model_has_a_verdict_only_if_it_is_alone() -> None:
 def test_older_rows_and_rows_of_other_questions_have_no_verdict() -> None:
     assert threats_of([attacked("black_box", "", 0.02)]) == []
     assert threats_table(threats_of([])) is None
+
+
+def test_a_measure_that_nobody_declared_decides_in_rows_that_have_it_alone() -> None:
+    """As of a plug-in's records: their first measure is shown by its name."""
+    value, guess = (metric(mean, mean - 1, mean + 1, worst=mean, closer=True) for mean in (18.0, -3.0))
+    sides: dict[str, Any] = {
+        "recovered": {"unaligned": {"si_snr": value}},
+        "floors": {"silence": {"unaligned": {"si_snr": guess}}},
+    }
+    row = attacked("black_box", "query", 0.0, **sides)
+    found = judged(row)["query"]
+    assert found.sentence == "falls to black_box: si_snr 18.000 [17.000, 19.000] (silence -3.000)"
+    assert tables.table([row]).headers[4] == "si_snr"
+    assert tables.table([row]).rows[0][4] == "18.000 [17.000, 19.000]"

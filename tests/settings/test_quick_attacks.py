@@ -10,13 +10,14 @@ import pytest
 
 from privkit.attacks.base import threat_model
 from privkit.audit.run import AuditRun, run_audit
-from privkit.audit.threats import threats_of
 from privkit.defenses import DEFENSES
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
+from privkit.parts.threats import threats_of
 from privkit.run.plan import plan
-from privkit.settings.quick_attacks import BASELINE, GENERAL, LINKED, MODELS, TABLE, choose, strongest
+from privkit.settings.quick_attacks import LINKED, MODELS, TABLE, choose, strongest
 from privkit.settings.resolve import resolve
+from privkit.shared.measures import KINDS
 from tests.small import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +56,7 @@ def test_the_table_is_what_its_committed_lines_say(monkeypatch: pytest.MonkeyPat
 
 def test_a_shuffle_meets_its_strongest_jigsaws_and_the_baseline_the_black_box() -> None:
     found = mounted(defense=["patch_shuffle", "batch_shuffle"])
-    assert found["none"] == [BASELINE["images"]]
+    assert found["none"] == [KINDS["images"].baseline]
     assert found["patch_shuffle"] == ["jigsaw", "jigsaw_white_box"]
     assert found["batch_shuffle"] == ["jigsaw", "jigsaw:passes=8"]
 
@@ -66,7 +67,7 @@ def test_what_the_table_does_not_know_meets_all_quick_attacks_and_that_is_said(u
     assert found.remark == f"auto has not measured {unmeasured}: all quick attacks are mounted"
     known = strongest()[unmeasured.partition(":")[0].partition("+")[0]]
     assert found.attacks[: len(known)] == known
-    assert set(found.attacks) == {*known, *GENERAL["images"]}
+    assert set(found.attacks) == {*known, *KINDS["images"].general}
     assert len(found.attacks) == len(set(found.attacks))
 
 
@@ -89,19 +90,19 @@ def test_mixed_rows_meet_white_boxes_if_their_clients_share_a_segment(given: dic
 def test_a_defense_without_rows_meets_the_general_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privkit.settings.quick_attacks.strongest", lambda: {})
     unknown = choose(parse("defenses", "blur"), "images")
-    assert (unknown.attacks, "has not measured blur" in unknown.remark) == (GENERAL["images"], True)
-    assert {threat_model(parse("attacks", name).spec) for name in GENERAL["images"]} == set(MODELS)
+    assert (unknown.attacks, "has not measured blur" in unknown.remark) == (KINDS["images"].general, True)
+    assert {threat_model(parse("attacks", name).spec) for name in KINDS["images"].general} == set(MODELS)
 
 
 def test_other_records_meet_the_attacks_that_read_them() -> None:
     words = mounted(dataset="definitions", defense="gaussian_noise")
     assert words == {"none": ["nearest_record"], "gaussian_noise": ["nearest_record"]}
-    assert mounted(dataset="breast_cancer", defense="gaussian_noise")["gaussian_noise"] == list(GENERAL["tables"])
+    assert mounted(dataset="breast_cancer", defense="gaussian_noise")["gaussian_noise"] == list(KINDS["tables"].general)
 
 
 def test_attacks_named_beside_it_are_added_once() -> None:
     assert mounted(defense="patch_shuffle", attack=["auto", "canaries", "jigsaw"]) == {
-        "none": [BASELINE["images"], "canaries", "jigsaw"],
+        "none": [KINDS["images"].baseline, "canaries", "jigsaw"],
         "patch_shuffle": [*strongest()["patch_shuffle"], "canaries"],
     }
     with pytest.raises(UsageError, match="unknown attack"):
@@ -113,7 +114,7 @@ def test_attacks_named_beside_it_are_added_once() -> None:
 def test_each_defense_has_its_own_cells_and_the_fingerprint_knows() -> None:
     config = resolve({**SMALL, "attack": "auto", "defense": "patch_shuffle"})
     assert [cell.attack.name for cell in plan(config)] == ["black_box", "jigsaw", "jigsaw_white_box"]
-    attacks = [BASELINE["images"], "jigsaw", "jigsaw_white_box"]
+    attacks = [KINDS["images"].baseline, "jigsaw", "jigsaw_white_box"]
     by_hand = resolve({**SMALL, "attack": attacks, "defense": "patch_shuffle"})
     assert config.fingerprint != by_hand.fingerprint
     assert {cell.id for cell in plan(config)} < {cell.id for cell in plan(by_hand)}

@@ -1,11 +1,11 @@
 """How an audit pursues each goal of an attack: it mounts the attack on a defended model and scores its output.
 
-`GOALS` maps a goal to "module:function"; the function takes an `AttackContext` and returns the finished row.
+`GOALS` maps a goal to "module:object", a `privkit.audit.goals.goal.AuditGoal`.
 """
 
 GOALS = {
-    "reconstruct": "privkit.audit.goals.reconstruct:ask",
-    "labels": "privkit.audit.goals.labels:ask",
-    "membership": "privkit.audit.goals.membership:ask",
-    "distinguish": "privkit.audit.goals.distinguish:ask",
+    "reconstruct": "privkit.audit.goals.reconstruct:GOAL",
+    "labels": "privkit.audit.goals.labels:GOAL",
+    "membership": "privkit.audit.goals.membership:GOAL",
+    "distinguish": "privkit.audit.goals.distinguish:GOAL",
 }

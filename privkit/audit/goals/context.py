@@ -27,9 +27,9 @@ from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import SCORES
 from privkit.settings.config import AuditConfig
-from privkit.settings.same_domain import RECORDS
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
+from privkit.shared.measures import KINDS
 from privkit.shared.seeds import derive
 from privkit.training import Checkpoint
 from privkit.wire.channel import Recording
@@ -185,8 +185,8 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
     Raises:
         NotApplicable: it says so.
     """
-    if domain.name not in attack.mounting.domains:
-        reads = " and ".join(RECORDS[name] for name in attack.mounting.domains)
+    if not {domain.name, "any"} & set(attack.mounting.domains):
+        reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")
 
 

@@ -13,6 +13,7 @@ from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, c
 from privkit.audit.claims import audit_one_run, claimed_family, limits_of
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
+from privkit.audit.goals.goal import AuditGoal
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients, must_send
 from privkit.reports.schema import Check, Row
 from privkit.shared.certificate import Certificate
@@ -87,3 +88,17 @@ def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
     """The bound of canaries that exchange one record; beside a claim for a whole client, it says so."""
     whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
     return replace(found, statement=found.statement + whole)
+
+
+class _Distinguish(AuditGoal):
+    """Canaries are sent as often as the run sends a record."""
+
+    def ask(self, context: TrainedContext) -> Row:
+        return ask(context)
+
+    def training_steps(self, attack: CanaryAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
+        """Each canary is sent without a step, which is a third of one."""
+        return epochs * victim_rounds / 3
+
+
+GOAL = _Distinguish()

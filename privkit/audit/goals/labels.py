@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,9 +15,13 @@ from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, must_have_one_label, told_apart
+from privkit.audit.goals.goal import AuditGoal, Probe
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
+from privkit.audit.probe import ROUNDS, Timed, attack_on_labels
 from privkit.domains.labels import several
+from privkit.recording.read import Recording
 from privkit.reports.schema import Row
+from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
 from privkit.training import Round
 from privkit.wire.transcript import Transcript
@@ -317,3 +321,51 @@ def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
     first = torch.ones(len(rows), dtype=torch.bool)
     first[1:] = rounds[rows][1:] != rounds[rows][:-1]
     return rows[first]
+
+
+class _Labels(AuditGoal):
+    """Labels are asked of what comes back to clients, so that the training is repeated if it was not recorded."""
+
+    def ask(self, context: AttackContext) -> Row:
+        return ask(context)
+
+    def refuse_recording(self, attack: LabelAttack, source: Recording) -> None:
+        """A recording must be of one client and hold labels, and what the attack reads."""
+        described = source.description
+        if described.clients > 1 or described.mixed > 1:
+            raise NotApplicable(f"{attack.name} reads the rounds of one client, and several were recorded together")
+        if source.labels is None:
+            raise NotApplicable("no true label was recorded, so nothing can be scored; record truth.labels")
+        if attack.mounting.gradients and source.views[0].cut_gradient is None:
+            raise NotApplicable(
+                f"{attack.name} reads the gradient that comes back, and none was recorded; record training rounds"
+            )
+        if {"lower", "auxiliary", "own_labels"} & known_to(attack):
+            raise NotApplicable(
+                f"{attack.name} needs the client's images, weights or labels of each round, which are not recorded"
+            )
+
+    def probe(self, attack: LabelAttack) -> Probe | None:
+        """Of attacks that train."""
+        return attack_on_labels if hasattr(attack, "epochs") else None
+
+    def seconds(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
+        """The attack is made for each client, in one epoch or in all.
+
+        One that reads gradients learns from all rows; another one from the few whose labels it knows.
+        """
+        clients: int = config.protocol.spec.active
+        epochs = config.budget.epochs if attack.epoch in ("pooled", "every") else 1
+        larger = sizes["private"] / (ROUNDS * clients * timed.round_size)  # rows of an epoch over those of the probe
+        return timed.seconds * (epochs * clients * (larger if attack.mounting.gradients else 1.0))
+
+    def control_seconds(self, attack: LabelAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
+        """Both have few rows."""
+        return 2 * timed.seconds
+
+    def training_steps(self, attack: LabelAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
+        """The training is repeated."""
+        return rounds
+
+
+GOAL = _Labels()

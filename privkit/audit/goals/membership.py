@@ -11,6 +11,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.membership import Fit, MembershipAttack, MembershipObservation, Predict, controls
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import must_have_one_label
+from privkit.audit.goals.goal import AuditGoal
 from privkit.audit.goals.trained import TrainedContext, must_send
 from privkit.reports.schema import Row
 from privkit.shared.seeds import derive
@@ -117,3 +118,17 @@ def _fit(context: TrainedContext) -> Fit:
         return _predict(another(config, cell, own, private, shares, seed), size, cell.seed)
 
     return fit
+
+
+class _Membership(AuditGoal):
+    """Members are asked of the trained model, and shadow models are trained."""
+
+    def ask(self, context: TrainedContext) -> Row:
+        return ask(context)
+
+    def training_steps(self, attack: MembershipAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
+        """Those of the shadow models; without any, both kinds of candidates pass once."""
+        return rounds * attack.mounting.shadow_models or 2 * victim_rounds
+
+
+GOAL = _Membership()

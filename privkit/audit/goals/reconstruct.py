@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from math import log2
 from typing import cast
@@ -15,13 +16,15 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
-from privkit.attacks.goals.reconstruct_controls import controls
+from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, controls, played_by, shortened
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
+from privkit.audit.goals.goal import AuditGoal, Probe
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
+from privkit.audit.probe import ROUNDS, Timed, attack_on_images
 from privkit.audit.scoring import Scores, ahead, check_guesses, directions, scored, summarise
 from privkit.audit.seed_data import constant_guesses
 from privkit.domains.base import Batch
@@ -29,9 +32,11 @@ from privkit.domains.images.domain import Images
 from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
 from privkit.files.storage import write_bytes
+from privkit.recording.read import Recording
 from privkit.reports.columns import START
 from privkit.reports.schema import Check, Metrics, Row
 from privkit.run.records import GUESSES, PICTURES
+from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
@@ -250,3 +255,44 @@ def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
     """[N, C, H, W] in [0, 1] to pictures [N, H, W, C] in 0..255."""
     levels: NDArray[np.uint8] = np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
     return levels
+
+
+class _Reconstruct(AuditGoal):
+    """Guesses at records, of a training or of a recording."""
+
+    def ask(self, context: AttackContext) -> Row:
+        return ask(context)
+
+    def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
+        """Any recording can be attacked."""
+
+    def probe(self, attack: ImageAttack) -> Probe | None:
+        """Of all but constant guesses."""
+        return None if attack.mounting.ignores_views else attack_on_images
+
+    def seconds(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
+        """As many times those of the probe as the attack has more of its own records or attacked ones."""
+        hijack = "clients" in attack.needs  # its probe has one round of images
+        own = ROUNDS * max(sizes["private"], sizes["auxiliary"]) if hijack else sizes["auxiliary"]
+        return _scaled(timed, own, sizes["victims"])
+
+    def control_seconds(self, attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
+        """Both mount a short version on few records."""
+        records = min(auxiliary, CONTROL_IMAGES)
+        played = played_by(records, a_round)
+        own = records - played
+        epochs = getattr(shortened(attack, own, a_round), "epochs", None)
+        share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
+        return 2 * share * _scaled(timed, own, played)
+
+    def training_steps(self, attack: ImageAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
+        """The history of a server's segment is that of a training, which is repeated."""
+        return rounds if "upper_history" in known_to(attack) else 0.0
+
+
+def _scaled(timed: Timed, own: float, victims: float) -> float:
+    """Seconds of an attack with so many own and attacked records, from its probe."""
+    return timed.seconds * max(own / (ROUNDS * timed.round_size), victims / timed.round_size)
+
+
+GOAL = _Reconstruct()

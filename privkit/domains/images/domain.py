@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from privkit.attacks.scores.image import Values, image_scores
 from privkit.domains.domain import Domain
 from privkit.domains.images.checks import check_images, clipped
 from privkit.errors import DataError, UsageError
-from privkit.shared.record_metrics import IMAGES
+from privkit.shared.measures import IMAGES, Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +25,9 @@ class Images:
         shape: (C, H, W).
     """
 
-    name: ClassVar[str] = "images"
-    records: ClassVar[str] = "images"
-    metrics: ClassVar[Mapping[str, bool]] = IMAGES
+    kind: ClassVar[Records] = IMAGES
+    name: ClassVar[str] = IMAGES.name
+    records: ClassVar[str] = IMAGES.noun
 
     shape: tuple[int, int, int]
 

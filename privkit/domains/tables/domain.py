@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from torch import Generator, Tensor
 
 from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
-from privkit.shared.record_metrics import TABLES
+from privkit.shared.measures import TABLES, Records
 
 _CLOSE = 0.05
 """A dense cell counts as recovered if the guess is off by at most this share of its column's range."""
@@ -37,9 +36,9 @@ class Tables:
     ['mpg=30, cylinders=8']
     """
 
-    name: ClassVar[str] = "tables"
-    records: ClassVar[str] = "table rows"
-    metrics: ClassVar[Mapping[str, bool]] = TABLES
+    kind: ClassVar[Records] = TABLES
+    name: ClassVar[str] = TABLES.name
+    records: ClassVar[str] = TABLES.noun
 
     dense: tuple[str, ...]
     ranges: tuple[tuple[float, float], ...] = field(repr=False)

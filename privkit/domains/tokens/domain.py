@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from torch import Generator, Tensor
 
 from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
-from privkit.shared.record_metrics import TOKENS
+from privkit.shared.measures import TOKENS, Records
 
 PADDING, UNKNOWN = 0, 1
 """Ids with a meaning of their own: a place behind the end of a sequence, and a token outside the vocabulary."""
@@ -36,9 +35,9 @@ class Tokens:
     ['anna', 'an']
     """
 
-    name: ClassVar[str] = "tokens"
-    records: ClassVar[str] = "token sequences"
-    metrics: ClassVar[Mapping[str, bool]] = TOKENS
+    kind: ClassVar[Records] = TOKENS
+    name: ClassVar[str] = TOKENS.name
+    records: ClassVar[str] = TOKENS.noun
 
     length: int
     vocabulary: tuple[str, ...] = field(repr=False)

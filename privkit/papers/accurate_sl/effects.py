@@ -212,6 +212,6 @@ def shown(interval: Interval) -> str:
 
 def _interval(values: Iterable[float]) -> Interval:
     """Mean with Student's interval over seeds."""
-    from privkit.audit.seed_intervals import over_values
+    from privkit.reports.seed_intervals import over_values
 
     return over_values(list(values), _CONFIDENCE)

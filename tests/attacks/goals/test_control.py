@@ -1,4 +1,4 @@
-"""Both controls of an attack that scores, on scores whose areas are known."""
+"""Controls of attacks that score: a planted leak must be found, and noise must say nothing, on either side of 1/2."""
 
 import pytest
 import torch
@@ -7,24 +7,24 @@ from torch import Tensor
 from privkit.attacks.base import Scores
 from privkit.attacks.goals.control import planted
 
-TRUTH = torch.arange(20) % 2 == 0
-RIGHT, EVEN = TRUTH.double(), torch.zeros(20)
+TRUTH = torch.arange(100) < 50
 
 
-def scored(values: Tensor) -> Scores:
-    return Scores(values=values, examples=torch.arange(len(values)))
+def scores(auc: float) -> Scores:
+    """Of which a positive one exceeds a negative one with this probability: the rest lies below all of them."""
+    values: Tensor = torch.where(TRUTH, 1.0, 0.0)
+    values[: round(50 * (1 - auc))] = -1.0
+    return Scores(values=values, examples=torch.arange(100))
 
 
-@pytest.mark.parametrize(
-    ("leak", "noise", "passed"),
-    [
-        (RIGHT, EVEN, [True, True]),
-        (EVEN, EVEN, [False, True]),
-        (-RIGHT, EVEN, [False, True]),
-        (RIGHT, RIGHT, [True, False]),
-        (RIGHT, -RIGHT, [True, False]),  # wrong on all of the noise: the attack knows its coins as well
-    ],
-)
-def test_a_leak_is_found_and_noise_has_an_area_of_a_half(leak: Tensor, noise: Tensor, passed: list[bool]) -> None:
-    found = planted(scored(leak), TRUTH, scored(noise), TRUTH)
-    assert [control.passed for control in found] == passed
+@pytest.mark.parametrize(("auc", "passed"), [(0.38, False), (0.42, True), (0.5, True), (0.58, True), (0.62, False)])
+def test_noise_must_be_told_apart_on_neither_side(auc: float, passed: bool) -> None:
+    leak, noise = planted(scores(1.0), TRUTH, scores(auc), TRUTH)
+    assert leak.passed
+    assert noise.passed == passed
+    assert f"{auc:.3f}" in noise.detail
+
+
+@pytest.mark.parametrize(("auc", "passed"), [(0.1, False), (0.88, False), (0.92, True)])
+def test_a_planted_leak_must_be_found(auc: float, passed: bool) -> None:
+    assert planted(scores(auc), TRUTH, scores(0.5), TRUTH)[0].passed == passed

@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, inf, isfinite, log, log1p
+from math import exp, isfinite, log, log1p
 
 import numpy as np
 
 from privkit.shared.interval import Interval
-from privkit.shared.record_metrics import TABLES, TOKENS
-
-UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
-RANGES: dict[str, tuple[float, float]] = {
-    "accuracy": UNIT,
-    "auc": UNIT,
-    "auc_per_batch": UNIT,
-    "tpr_at_1_percent": UNIT,
-    "label_accuracy": UNIT,
-    "cluster_accuracy": UNIT,
-    "direct": UNIT,
-    "neighbor": UNIT,
-    "membership": UNIT,
-    "identified": UNIT,
-    "recognized": UNIT,
-    "mse": UNIT,
-    "ssim": (-1.0, 1.0),
-    "matched_ssim": (-1.0, 1.0),
-    "f_sim": (-1.0, 1.0),
-    "psnr": (0.0, inf),
-    "lpips": (0.0, inf),
-    **dict.fromkeys((*TOKENS, *TABLES), UNIT),
-    "bits_before": (0.0, inf),
-    "bits_left": (0.0, inf),
-}
-"""Quantity -> its range; images lie in [0, 1], so that no MSE is above 1 and no PSNR below 0."""
+from privkit.shared.measures import UNBOUNDED
 
 
 def over_values(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
@@ -48,7 +23,7 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
         within: the range (low, high) of the quantity; unbounded gives Student's interval itself.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
-        2003, §5.2. Coverage is simulated in `tests/audit/test_seed_intervals.py`.
+        2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.
 
     >>> found = over_values([1.0, 2.0, 3.0], 0.95)
     >>> round(found.low, 3), found.value, round(found.high, 3)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from privkit.audit.scoring import over_seeds
 from privkit.errors import UsageError
 from privkit.parts.registry import parse, table
 from privkit.reports.schema import Row
-from privkit.reports.strongest import FLOORS
+from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts
-from privkit.settings.same_domain import RECORDS
+from privkit.shared.measures import CONSTANT_ATTACKS, KINDS
 
 INDEX = Path(__file__).with_suffix(".csv")
 """`threat` of each of privkit's own attacks; a test holds it against them, and says how to write it anew."""
@@ -32,12 +31,12 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
         records: what the dataset holds, in words.
     """
     models: dict[str, tuple[str, ...]] = {}
-    for name in sorted(set(table("attacks")) - set(FLOORS)):
+    for name in sorted(set(table("attacks")) - CONSTANT_ATTACKS):
         try:
             model, reads = _indexed().get(name) or threat(name)
         except UsageError:  # a broken plug-in was not tried either, and cannot be
             continue
-        if model == OTHERS or records in (RECORDS[domain] for domain in reads):
+        if model == OTHERS or "any" in reads or records in (KINDS[domain].noun for domain in reads):
             models[model] = (*models.get(model, ()), name)
     return models
 
@@ -54,9 +53,11 @@ def threat(attack: str) -> tuple[str, tuple[str, ...]]:
     (('query', ('images', 'tables')), ('labels, members, canaries', ()))
     """
     from privkit.attacks.base import threat_model
+    from privkit.attacks.goals import goal_of
 
     spec = parse("attacks", attack).spec
-    return (threat_model(spec), spec.mounting.domains) if spec.goal == "reconstruct" else (OTHERS, ())
+    reads = goal_of(spec).reads(spec)
+    return (threat_model(spec), reads) if reads else (OTHERS, ())
 
 
 @cache

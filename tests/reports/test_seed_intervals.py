@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privkit.audit.seed_intervals import RANGES, UNBOUNDED, UNIT, over_values
+from privkit.reports.seed_intervals import over_values
+from privkit.shared.measures import MEASURES, UNBOUNDED, UNIT
 
 REPEATS = 4_000
 
@@ -41,10 +42,10 @@ def test_errors_of_seeds_are_covered_as_often_as_said() -> None:
         assert covered >= 0.935
 
 
-@given(st.sampled_from(sorted(RANGES)), st.lists(st.floats(0, 1), min_size=2, max_size=4))
+@given(st.sampled_from(sorted(MEASURES)), st.lists(st.floats(0, 1), min_size=2, max_size=4))
 def test_no_interval_leaves_its_range_or_its_mean(name: str, values: list[float]) -> None:
-    low, high = RANGES[name]
-    found = over_values(values, 0.95, RANGES[name])
+    low, high = MEASURES[name].within
+    found = over_values(values, 0.95, MEASURES[name].within)
     assert low <= found.low <= found.value + 1e-12
     assert found.value - 1e-12 <= found.high <= high
 
@@ -58,6 +59,6 @@ def test_what_was_seen_over_two_seeds() -> None:
 
 
 def test_infinite_and_equal_values() -> None:
-    assert over_values([20.0, inf], 0.95, RANGES["psnr"]).high == inf
+    assert over_values([20.0, inf], 0.95, MEASURES["psnr"].within).high == inf
     exact = over_values([1.0, 1.0], 0.95, (0, 1))
     assert (exact.low, exact.high) == (1.0, 1.0)

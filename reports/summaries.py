@@ -1,0 +1,53 @@
+"""What every defense and attack came to over the seeds of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from privkit.reports.schema import Metrics, Row, Summary
+from privkit.reports.seed_intervals import over_values
+from privkit.shared.measures import likeness, measure
+
+
+def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
+    """What every defense and attack, and every floor, came to over the seeds; empty where there is one seed only.
+
+    The interval (`seed_intervals.over_values`) is over seeds: splits, initial weights and draws; not over images.
+    """
+    groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
+    done = [row for row in rows if row.status == "done"]
+    for row in done:
+        values = _means(row.recovered) | {name: answer.value for name, answer in row.answers.items()}
+        values |= {"accuracy": row.accuracy.value} if row.accuracy else {}
+        groups.setdefault((row.defense, row.attack, ""), {})[row.seed] = values
+    for row in done:
+        for name, metrics in row.floors.items():
+            key = (row.defense, row.attack, name) if name == "zero_steps" else ("", "", name)
+            groups.setdefault(key, {})[row.seed] = _means(metrics)
+    return [
+        Summary(
+            defense=defense,
+            attack=attack,
+            floor=floor,
+            seeds=tuple(seeds),
+            values={
+                name: over_values([values[name] for values in seeds.values()], confidence, measure(name).within)
+                for name in _common(seeds.values())
+            },
+        )
+        for (defense, attack, floor), seeds in groups.items()
+        if len(seeds) > 1
+    ]
+
+
+def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
+    """The unaligned means, and the matched SSIM; nothing of attacks that reconstruct no images."""
+    means = {name: estimate.value for name, estimate in metrics.get("unaligned", {}).items()}
+    matched = metrics.get("matched", {})
+    return means | {f"matched_{name}": matched[name].value for name in filter(None, [likeness(list(matched))])}
+
+
+def _common(values: Iterable[Mapping[str, float]]) -> list[str]:
+    """Metrics that every seed has."""
+    first, *others = values
+    return [name for name in first if all(name in other for other in others)]
