@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar
@@ -111,7 +112,8 @@ class Ridge(Checked):
         folds = sent.images % FOLDS
         fitted = _best(known, targets, folds, wanted, sent.rows.clients, seen.clients)
         guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
-        curve, note = (nn.functional.mse_loss(own_guess[held], targets[held]).item(),), ""
+        curve: tuple[float, ...] = (nn.functional.mse_loss(own_guess[held], targets[held]).item(),)
+        note = ""
         if self.epochs:
             with seeded(device, module):
                 training = _Residual(own_guess, targets, held, self.width, self.epochs, root)
@@ -133,7 +135,7 @@ class _Rows:
     clients: Tensor
 
     @classmethod
-    def of(cls, views: list[View] | tuple[View, ...]) -> _Rows:
+    def of(cls, views: Sequence[View]) -> _Rows:
         """What crossed, cells scaled by the weight that the image has in them, beside these weights."""
         clients = [
             (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())

@@ -16,7 +16,7 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
-from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, controls, played_by, shortened
+from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, as_control, controls, played_by
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
@@ -281,7 +281,7 @@ class _Reconstruct(AuditGoal):
         records = min(auxiliary, CONTROL_IMAGES)
         played = played_by(records, a_round)
         own = records - played
-        epochs = getattr(shortened(attack, own, a_round), "epochs", None)
+        epochs = getattr(as_control(attack, own, a_round), "epochs", None)
         share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
         return 2 * share * _scaled(timed, own, played)
 

@@ -43,9 +43,10 @@ def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best() -> 
     for penalty in PENALTIES:
         own, other = np.empty((90, 3)), []
         for fold in range(FOLDS):
-            rest, out = ROWS[fold != FOLD].numpy(), (fold == FOLD).numpy()
+            out = FOLD.numpy() == fold
+            rest = ROWS.numpy()[~out]
             alpha = penalty * ((rest - rest.mean(0)) ** 2).sum()
-            fit = Reference(alpha=alpha).fit(rest, TARGETS[fold != FOLD].numpy())
+            fit = Reference(alpha=alpha).fit(rest, TARGETS.numpy()[~out])
             own[out] = fit.predict(ROWS.numpy()[out])
             other.append(fit.predict(OTHER.numpy()))
         wrong[((own - TARGETS.numpy()) ** 2).mean()] = own, np.mean(other, 0)
