@@ -23,7 +23,6 @@ from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
 from privkit.cli.whole import seed as seed_
 from privkit.cli.whole import whole
-from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
 from privkit.parts.registry import TABLES, as_written
@@ -188,11 +187,19 @@ def audit(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(parser=whole, help="Processes of this machine that share the cells, the threads and the GPUs."),
+        typer.Option(
+            parser=whole,
+            help="Processes of this machine that share the cells, the threads and the GPUs; with --engine, the cells "
+            "that it is given at once.",
+        ),
     ] = 1,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Write the run folder and stop: privkit work RUN computes its cells.")
-    ] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Where cells are computed: dask, dask:ADDRESS, submitit:partition=gpu,time=240 (Slurm), mpi, or your "
+            "own module:factory of a futures Executor. [processes of this machine]"
+        ),
+    ] = None,
     cell_seconds: Annotated[
         float | None, typer.Option(help="Seconds after which a cell ends as an error. [no limit]")
     ] = None,
@@ -256,10 +263,11 @@ def audit(
 
         given = presets.overridden(presets.preset(preset), given)
     if grid:
-        _audit_grid(given, out or Path("privkit-runs") / grid.stem, yes, dry_run, plan, shown, again, workers)
+        hands: dict[str, Any] = {"workers": workers, "engine": engine}
+        _audit_grid(given, out or Path("privkit-runs") / grid.stem, yes, dry_run, shown, again, hands)
         return
     if out:
-        from privkit.run.folder import check_usable
+        from privkit.run.ledger import check_usable
 
         check_usable(root(out))  # before settings are read, which imports torch
     resolved = resolve(given)
@@ -268,21 +276,17 @@ def audit(
 
         say(*preview(resolved, out).split("\n"))
         return
-    from privkit.audit.run import default_folder, plan_audit, run_audit
+    from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
-    from privkit.run.plan import plan as planned
+    from privkit.run.plan import plan
     from privkit.training.together import joined
 
-    if plan:
-        made = plan_audit(resolved, out=out, again=again, workers=workers)
-        say(f"planned; start workers with: privkit work {made}")
-        return
     folder = out or default_folder(resolved)
-    with joined(pick_device(resolved.device).type, workers) as leads:
+    with joined(pick_device(resolved.device).type, workers, engine) as leads:
         if not leads:
             return
-        with keeping(lambda: finished_cells(folder, len(planned(resolved)))), shown.progress() as progress:
-            run = run_audit(resolved, out=out, progress=progress, again=again, workers=workers)
+        with keeping(lambda: finished_cells(folder, len(plan(resolved)))), shown.progress() as progress:
+            run = run_audit(resolved, out=out, progress=progress, again=again, workers=workers, engine=engine)
     shown.show(run.rows, run.report, run.verdict)
 
 
@@ -291,12 +295,11 @@ def _audit_grid(
     out: Path,
     yes: bool,
     dry_run: bool,
-    plan: bool,
     shown: Shown,
     again: bool,
-    workers: int,
+    hands: Mapping[str, Any],
 ) -> None:
-    """The runs of a grid: estimated, planned or computed."""
+    """The runs of a grid: estimated or computed."""
     from privkit.cli import grid
 
     if shown.junit is not None:
@@ -309,11 +312,8 @@ def _audit_grid(
 
         for folder, config in runs.items():
             say(str(folder), *preview(config, folder).split("\n"))
-    elif plan:
-        grid.plan(runs, again=again, workers=workers)
-        say(f"planned {len(runs)} runs; start workers with: privkit work {out}/*")
     else:
-        grid.audit(runs, shown, again=again, workers=workers)
+        grid.audit(runs, shown, again=again, hands=hands)
 
 
 @app.command()
@@ -385,7 +385,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, record, work):
+for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, record):
     app.command()(command)
 
 
