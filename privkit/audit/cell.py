@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,21 +57,8 @@ def run_cell(
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(
-        cell=cell.id,
+        **planned_row(config, cell),
         status="done",
-        defense=cell.defense.label,
-        attack=cell.attack.label,
-        dataset=config.dataset.label,
-        model=config.model.label,
-        protocol=config.protocol.label,
-        partition=config.partition.label,
-        seed=cell.seed,
-        knowledge=tuple(sorted(known_to(cell.attack.spec))),
-        threat_model=threat_model(cell.attack.spec),
-        auxiliary=config.auxiliary,
-        attacked=config.attacked,
-        parts=config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
-        batch_size=config.training.batch_size,
         records=splits.domain.records,
         counts=seed_data.counts,
         floors=seed_data.floors,
@@ -133,6 +121,26 @@ def run_cell(
     )
     log(terminal(f"{row.status} {row.reason}".strip()))
     return row
+
+
+def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
+    """The fields of a cell's row that its plan says."""
+    return {
+        "cell": cell.id,
+        "defense": cell.defense.label,
+        "attack": cell.attack.label,
+        "dataset": config.dataset.label,
+        "model": config.model.label,
+        "protocol": config.protocol.label,
+        "partition": config.partition.label,
+        "seed": cell.seed,
+        "knowledge": tuple(sorted(known_to(cell.attack.spec))),
+        "threat_model": threat_model(cell.attack.spec),
+        "auxiliary": config.auxiliary,
+        "attacked": config.attacked,
+        "parts": config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
+        "batch_size": config.training.batch_size,
+    }
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:

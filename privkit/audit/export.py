@@ -63,7 +63,7 @@ def export(
         raise unknown("defense of this run", wanted, names)
     own = [cell for cell in planned if cell.defense == wanted]
     own = [cell for cell in own if cell.model == own[0].model]
-    home = RunFolder(run, manifest)
+    home = RunFolder(run)
     if not (home.model(own[0].model) / TRAINED).exists():
         raise RunFolderError(f"{run} has not trained {wanted} with seed {own[0].seed}; repeat the run's command first")
     models = {cell.model_id: (part, cell) for part in _parts(manifest.config, data_root) for cell in plan(part)}

@@ -8,23 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privkit.audit import launch
 from privkit.audit.contained import contained, runs_own_code
+from privkit.audit.lead import AHEAD, Dispatch, Leader
 from privkit.audit.probe import check_shapes
 from privkit.audit.report import build
 from privkit.audit.seed_data import open_data
-from privkit.audit.worker import CellWorker, check_precision, pick_device
+from privkit.audit.worker import CellWorker, check_precision, devices, pick_device
 from privkit.errors import UsageError
 from privkit.files.caches import use_own_caches
 from privkit.reports.schema import Row
 from privkit.reports.verdict import Verdict
-from privkit.run.folder import RunFolder
+from privkit.run.engines import Wanted
+from privkit.run.engines import engine as opened
+from privkit.run.ledger import Ledger
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import default_threads, manifest
 from privkit.run.stopping import finished_cells
 from privkit.run.verdict import verdict_of
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
+from privkit.settings.values import as_workers
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -103,6 +106,7 @@ def run_audit(
     progress: Progress | None = None,
     again: bool = False,
     workers: int = 1,
+    engine: str | None = None,
     **settings: Any,
 ) -> AuditRun:
     """Run an audit, or go on with one that was interrupted.
@@ -113,6 +117,8 @@ def run_audit(
         progress: told what happens; silent by default.
         again: recompute models and cells whose data, code, versions or device changed; False refuses them.
         workers: processes of this machine that share the work; the threads are divided among them, and devices too.
+            With an engine, the cells that it is given at once; 1 for as many as may be.
+        engine: where cells are computed, as `privkit.run.engines.ENGINES` names it; None for this machine.
         **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, modules that a recording may build its
             segments from.
 
@@ -134,22 +140,26 @@ def run_audit(
     True
     """
     config = _given(config, settings)
-    with _led(config, out, progress, again, workers) as worker:
+    with _led(config, out, progress, again, workers, engine) as leader:
         try:
-            if workers == 1:
-                worker.work()
-            else:
-                launch.work(worker, workers)
+            if workers == 1 and engine is None:
+                leader.work_here()
+            elif leader.left:
+                ahead = AHEAD if engine and workers == 1 else workers
+                each = devices(leader.worker.device.type, workers)
+                wanted = Wanted(devices=each, threads=leader.worker.threads, run=leader.ledger.path)
+                with opened(engine, wanted) as executor:
+                    Dispatch(leader, executor, ahead).work()
         except KeyboardInterrupt as stopped:
-            folder = worker.folder.path
-            kept = finished_cells(folder, len(worker.queue.cells))
+            folder = leader.ledger.path
+            kept = finished_cells(folder, len(leader.worker.cells))
             stopped.add_note(f"{kept}; go on with the same call and out={str(folder)!r}")
             raise
-        worker.queue.close()
-        rows = worker.queue.rows
-        page = build(worker.folder.path, rows, config.gates)
-        verdict = verdict_of(worker.folder.manifest, rows, config.gates)
-    return AuditRun(rows=tuple(rows), folder=worker.folder.path, report=page, verdict=verdict)
+        leader.close()
+        rows = leader.ordered
+        page = build(leader.ledger.path, rows, config.gates)
+        verdict = verdict_of(leader.ledger.manifest, rows, config.gates)
+    return AuditRun(rows=tuple(rows), folder=leader.ledger.path, report=page, verdict=verdict)
 
 
 def plan_audit(
@@ -158,17 +168,18 @@ def plan_audit(
     out: Path | str | None = None,
     again: bool = False,
     workers: int = 1,
+    engine: str | None = None,
     **settings: Any,
 ) -> Path:
-    """Plan an audit whose cells others compute: `privkit work RUN`, or `privkit.audit.worker.join`.
+    """Begin an audit and compute nothing, so that what does not fit together is refused; `run_audit` goes on with it.
 
     Args, errors: as of `run_audit`.
 
     Returns:
         The run folder.
     """
-    with _led(_given(config, settings), out, None, again, workers) as worker:
-        return worker.folder.path
+    with _led(_given(config, settings), out, None, again, workers, engine) as leader:
+        return leader.ledger.path
 
 
 def _given(config: AuditConfig | None, settings: Mapping[str, Any]) -> AuditConfig:
@@ -182,29 +193,51 @@ def _given(config: AuditConfig | None, settings: Mapping[str, Any]) -> AuditConf
 
 @contextmanager
 def _led(
-    config: AuditConfig, out: Path | str | None, progress: Progress | None, again: bool, workers: int
-) -> Iterator[CellWorker]:
+    config: AuditConfig,
+    out: Path | str | None,
+    progress: Progress | None,
+    again: bool,
+    workers: int,
+    engine: str | None,
+) -> Iterator[Leader]:
     """This process as the one that leads a run: its folder is made or mended, its plan stands, its data fit."""
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
     check_batches(config)
     device, progress = pick_device(config.device), progress or Silent()
     check_precision(config, device)
-    if workers != 1:
-        launch.check(config, workers)
+    if workers != 1 or engine is not None:
+        check_workers(config, workers)
     folder_path = Path(out) if out is not None else default_folder(config)
     if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
         for part in config.parts if config.recording is None else ():
             with contained() if runs_own_code(part) else nullcontext():
                 check_shapes(part, open_data(part)[0])
-    threads = max(1, (config.threads or default_threads()) // workers)
-    with RunFolder(folder_path, manifest(config, threads=threads)) as folder:
-        if folder.unlocked:
-            progress.note(folder.unlocked)
-        threads = threads if config.threads else folder.manifest.threads
-        worker = CellWorker(config=config, folder=folder, device=device, threads=threads, progress=progress)
-        worker.open(again=again)
-        yield worker
+    shared = workers if engine in (None, "dask") else 1  # other workers have machines of their own
+    threads = max(1, (config.threads or default_threads()) // shared)
+    with Ledger(folder_path, manifest(config, threads=threads)) as ledger:
+        if ledger.unlocked:
+            progress.note(ledger.unlocked)
+        threads = threads if config.threads else ledger.manifest.threads
+        worker = CellWorker(config=config, device=device, threads=threads, progress=progress)
+        leader = Leader(worker=worker, ledger=ledger)
+        leader.open(again=again)
+        yield leader
+
+
+def check_workers(config: AuditConfig, workers: int) -> None:
+    """Refuse a number of workers that there cannot be.
+
+    Raises:
+        UsageError: with what is allowed.
+    """
+    as_workers(workers)
+    if ":" in config.device:
+        raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")
+    if not config.settings:
+        raise UsageError(
+            "workers read the settings of a run; make the configuration with privkit.settings.resolve.resolve"
+        )
 
 
 def default_folder(config: AuditConfig) -> Path:

@@ -1,35 +1,40 @@
-"""One worker of a run: it holds the folder against this command, and does cells until all have a row."""
+"""What computes cells: the command itself, or a worker of an engine, in a folder of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
-from privkit import __version__
 from privkit.audit.cell import run_cell
 from privkit.audit.contained import contained, runs_own_code, unending
-from privkit.audit.report import build
 from privkit.audit.seed_data import SeedData, prepare
-from privkit.audit.stale import refresh
-from privkit.errors import RunFolderError, UsageError
+from privkit.errors import DamagedFile, PrivkitError, RunFolderError, UsageError
 from privkit.files import observed
 from privkit.files.caches import use_own_caches
-from privkit.files.paths import root
+from privkit.files.paths import inside, root
+from privkit.files.storage import make_folder, read_record, write_bytes
 from privkit.metrics.perception import Perception
 from privkit.reports.origins import differences
-from privkit.reports.schema import Manifest, Provenance, Row
+from privkit.reports.schema import Provenance, Row
+from privkit.run import processes
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients, ingredients
+from privkit.run.ledger import LEADER, SCRATCH
 from privkit.run.plan import Cell, plan
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import circumstances
-from privkit.run.queue import Queue, work
-from privkit.run.records import read_manifest
-from privkit.run.verdict import read_verdict
+from privkit.run.records import line
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.settings.values import as_device
@@ -43,127 +48,58 @@ class CellWorker:
 
     Attributes:
         config: of the run.
-        folder: joined.
         device: where to compute.
         threads: of the CPU.
         progress: told what happens.
-        queue: the run's cells.
+        cells: the plan.
+        here: what all numbers of this process share.
+        made_of: what each cell is made of but its images, by its id.
     """
 
     config: AuditConfig
-    folder: RunFolder
     device: torch.device
     threads: int
     progress: Progress
-    queue: Queue = field(init=False)
+    cells: list[Cell] = field(init=False)
+    here: Provenance = field(init=False)
+    made_of: dict[str, Ingredients] = field(init=False)
     _parts: dict[str, AuditConfig] = field(init=False)
-    _made_of: dict[str, Ingredients] = field(init=False)
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        cells = plan(self.config)
-        self.queue = Queue(self.folder, cells, self.config.gates)
+        self.cells = plan(self.config)
         observed.begin()
         self._perception = Perception.of(self.config.features, self.device, self.config.own_metrics)
         planned = [(part, plan(replace(part, also=()))) for part in self.config.parts]
-        here = circumstances(self.device.type, self.threads)
+        self.here = circumstances(self.device.type, self.threads)
         self._parts = {cell.id: part for part, own in planned for cell in own}
-        self._made_of = {
-            cell: made for part, own in planned for cell, made in ingredients(part, own, self._perception, here).items()
+        self.made_of = {
+            cell: made
+            for part, own in planned
+            for cell, made in ingredients(part, own, self._perception, self.here).items()
         }
 
-    def open(self, *, again: bool = False) -> None:
-        """Mend the folder, hold what it stores against what this command would compute, and begin.
+    def part(self, cell: Cell) -> AuditConfig:
+        """The configuration of a cell's protocol."""
+        return self._parts[cell.id]
 
-        Args:
-            again: whether what changed is moved away and computed anew; False refuses it.
-
-        Raises:
-            RunFolderError: if something changed, another worker computes with other versions, or `again` would take
-                cells from other workers.
-        """
-        folder, cells, leads = self.folder, self.queue.cells, self.folder.workers.own.role == "audit"
-        if again and not folder.alone:
-            raise RunFolderError(f"--again needs {folder.path} for itself, and others work on it; wait for them to end")
-        with folder.exclusive():
-            self._agree()
-            self._start(errors=True)
-        for part in self.config.parts:
-            own = [cell for cell in cells if self._parts[cell.id] is part]
-            rows = {row.cell: row for row in self.queue.rows if row.status != "error"}
-            with folder.exclusive() if again else nullcontext():
-                if superseded := refresh(part, folder, own, rows, self._made_of, again=again):
-                    self.progress.note(superseded)
-                    self._start(errors=True)
-        if leads:
-            with folder.exclusive():
-                if folder.alone and any(row.status == "error" for row in self.queue.rows):
-                    self._start(errors=False)
-                folder.take(self.threads, self.config.settings)
-                self.queue.judge()
-
-    def _start(self, *, errors: bool) -> None:
-        """Begin with the rows of the folder, mended; without `errors`, cells that ended in an error run again."""
-        rows, mended = self.folder.finished([cell.id for cell in self.queue.cells], errors=errors)
-        for sentence in mended:
-            self.progress.note(sentence)
-        self.queue.start(rows)
-
-    def work(self) -> None:
-        """Do cells until all of the run have a row."""
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, torch has the run's threads, and no part ends the process; a thread that one left behind may try."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
         try:
-            with unending():  # a thread that a part left behind may try, too
-                work(self.queue, self._run, self._ended)
+            with unending():
+                yield
         finally:
             torch.set_num_threads(threads)
 
-    def _agree(self) -> None:
-        """Say what this process computes with, and refuse others that compute with something else."""
-        here = circumstances(self.device.type, self.threads)
-        self.folder.workers.tell({**here.packages, **here.machine})
-        mine = Provenance(packages=self.folder.workers.own.versions)
-        for other in self.folder.others():
-            changes = differences(Provenance(packages=other.versions), mine) if other.versions else []
-            if changes:
-                raise RunFolderError(
-                    f"{self.folder.path} has another kind of worker ({other.described}): {', '.join(changes)}; "
-                    "install the same on all machines, choose one kind of device, or give this one a run of its own"
-                )
-
-    def _run(self, cell: Cell) -> Row:
-        """One cell, on the images of its seed."""
-        number, total = len(self.queue.rows) + 1, len(self.queue.cells)
-        self.progress.cell(number, total, f"{cell.defense.label} / {cell.attack.label}, seed {cell.seed}")
+    def run(self, cell: Cell, folder: RunFolder) -> Row:
+        """One cell, on the images of its seed; what it makes lies in the folder."""
         part = self._parts[cell.id]
         images = self._seed_data(cell.seed, part)
-        made_of = self._made_of[cell.id].on(images.hashes)
-        row = run_cell(part, cell, images, self.folder, self.progress, made_of)
-        self._check_files(row, made_of)
-        return row
-
-    def _check_files(self, row: Row, made_of: Ingredients) -> None:
-        """Hold the files that a cell read against those of earlier rows.
-
-        Raises:
-            RunFolderError: if one of them had another content.
-        """
-        read = row.provenance.files.keys() - made_of.cell.files.keys()
-        for other in self.queue.rows:
-            there = other.provenance.files if other.status != "error" else {}
-            if changed := sorted(name for name in read & there.keys() if there[name] != row.provenance.files[name]):
-                raise RunFolderError(
-                    f"the file {changed[0]} was edited while the cells of {self.folder.path} were computed; restore "
-                    "it, or give --again to recompute what it touches"
-                )
-
-    def _ended(self, row: Row) -> None:
-        """Say how a cell ended."""
-        if row.status != "done":
-            self.progress.note(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status}: {row.reason}")
-        self.progress.ended(row.status)
+        return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 
     def _seed_data(self, seed: int, part: AuditConfig) -> SeedData:
         """What cells of one seed and one protocol share; the last is kept."""
@@ -179,82 +115,205 @@ class CellWorker:
         return self._images[2]
 
 
-def join(
-    run: Path | str, *, device: str | None = None, progress: Progress | None = None, trust: Sequence[str] = ()
-) -> int:
-    """Help with a run that `privkit audit` planned, until each of its cells has a row.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run, as its workers are told of it.
 
-    The last of all workers writes the report, unless the audit still runs and does so itself.
+    Attributes:
+        settings: of the run, as they were given.
+        trust: modules that its recording may build segments from.
+        run: path of its folder, which a worker may see or not.
+        token: of the command that leads it.
+        device: "cpu", "cuda" or "auto".
+        threads: of each worker.
+        versions: what the command computes with; a worker must have the same.
+    """
+
+    settings: dict[str, Any]
+    trust: tuple[str, ...]
+    run: str
+    token: str
+    device: str
+    threads: int
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A cell for a worker.
+
+    Attributes:
+        cell: its id.
+        number: of the task; no two of a run have the same.
+        names: of files in the run folder from which it goes on.
+        files: their contents by name; None for a worker that reads them itself.
+    """
+
+    cell: str
+    number: int
+    names: tuple[str, ...]
+    files: dict[str, bytes] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a worker made of a task.
+
+    Attributes:
+        row: sealed; empty if there is none.
+        files: path in the run folder -> content, of what is new.
+        gone: paths of what it needs no more.
+        notes: for the user.
+        seconds: by the clock.
+        unseen: whether it could not read the run folder, so that it wants the files in the task.
+        error: what ends the run.
+    """
+
+    row: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    unseen: bool = False
+    error: Exception | None = None
+
+
+class _Notes(Silent):
+    """Keeps what a user is to hear."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep a line."""
+        self.texts.append(text)
+
+
+class _Scratch(RunFolder):
+    """The folder of one task; control experiments that another worker did meanwhile are taken from the run.
 
     Args:
-        run: its folder.
-        device: "cpu", "cuda", "cuda:1", …, or "auto"; None for what the audit was told.
-        progress: told what happens; silent by default.
-        trust: modules that its recording may build segments from; a run folder does not say them.
+        path: where it lies.
+        run: the run folder.
+        sees: whether this worker reads the run folder.
+    """
 
-    Returns:
-        How many cells of the run have a row: all of them.
+    def __init__(self, path: Path, run: RunFolder, sees: bool) -> None:
+        super().__init__(path, run.path)
+        self._run, self._sees = run, sees
+
+    def control(self, attack: dict[str, Any]) -> Path:
+        """File of an attack's control experiments."""
+        path = super().control(attack)
+        if self._sees and not path.exists():
+            done = self._run.content(path.relative_to(self.path).as_posix())
+            if done is not None:
+                write_bytes(path, done)
+        return path
+
+
+_one = Lock()
+_opened: tuple[str, CellWorker] | None = None
+
+
+def compute(job: Job, task: Task) -> Answer:
+    """A cell, in a folder of its own; one at a time in a process, whose random generators all threads share.
+
+    An error of the run is in the answer: whatever is raised here instead is the engine's.
+    """
+    with _one:
+        try:
+            return _computed(job, task)
+        except (PrivkitError, MemoryError) as error:
+            return Answer(error=error)
+        except Exception:
+            return Answer(error=RuntimeError(traceback.format_exc()))
+
+
+def _computed(job: Job, task: Task) -> Answer:
+    """The answer to a task."""
+    run = RunFolder(job.run)
+    try:
+        sees = (read_record(run.path / LEADER) or {}).get("token") == job.token
+    except DamagedFile:
+        sees = False
+    given = task.files
+    if given is None:
+        read = [(name, run.content(name)) for name in task.names] if sees else []
+        given = {name: data for name, data in read if data is not None}
+        if len(given) < len(task.names):
+            return Answer(unseen=True)
+    worker = _open(job)
+    worker.progress = notes = _Notes()
+    cell = next(cell for cell in worker.cells if cell.id == task.cell)
+    with _folder(run.path / SCRATCH / f"{job.token}-{task.number}" if sees else None) as path, worker.computing():
+        observed.leave_out(path)
+        folder, start = _Scratch(path, run, sees), perf_counter()
+        if not folder.names():  # else an earlier worker of this task was lost
+            for name in given:
+                write_bytes(inside(path, *name.split("/")), given[name], flush=False)
+        row = worker.run(cell, folder)
+        row = row.model_copy(update={"reason": row.reason.replace(str(path), job.run)})
+        made = {name: data for name in folder.names() if (data := folder.content(name)) is not None}
+    return Answer(
+        row=line(row),
+        files={name: data for name, data in made.items() if given.get(name) != data},
+        gone=tuple(given.keys() - made.keys()),
+        notes=tuple(text.replace(str(path), job.run) for text in notes.texts),
+        seconds=perf_counter() - start,
+    )
+
+
+@contextmanager
+def _folder(wanted: Path | None) -> Iterator[Path]:
+    """A folder for one task: this one, or a new one if another process has it.
+
+    It is removed in the end. If the task fails, this one stays, and the command takes over what was saved in it.
+    """
+    lock = None
+    if wanted is not None:
+        make_folder(wanted.parent)
+        make_folder(wanted)
+        lock = FileLock(wanted / ".lock")
+        try:
+            lock.acquire(blocking=False)
+        except (Timeout, OSError, NotImplementedError):
+            wanted, lock = None, None
+    path, failed = root(tempfile.mkdtemp(prefix="privkit-")) if wanted is None else wanted, True
+    try:
+        for part in ("cells", "models", "controls"):
+            make_folder(path / part)
+        yield path
+        failed = False
+    finally:
+        if lock is None or not failed:
+            shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            lock.release()
+
+
+def _open(job: Job) -> CellWorker:
+    """This process as a worker of a run; the last run is kept.
 
     Raises:
-        PrivkitError: with one sentence, if it is no run, was planned by another privkit, or computes otherwise.
+        RunFolderError: if it computes with other versions than the command that leads.
     """
-    use_own_caches()
-    keep_freed_memory()
-    path = root(run)
-    config, manifest = planned(path, trust)
-    place = pick_device(device or config.device)
-    check_precision(config, place)
-    with RunFolder(path, manifest, role="work") as folder:
-        if folder.unlocked:
-            raise RunFolderError(f"{folder.unlocked}: a run has several workers only where files can be locked")
-        worker = CellWorker(
-            config=config, folder=folder, device=place, threads=folder.manifest.threads, progress=progress or Silent()
-        )
-        worker.open()
-        worker.work()
-        with folder.exclusive():
-            last = not folder.others()
-            folder.leave()  # now, so that one of two that end together is the last
-        if last:
-            worker.queue.close()
-            verdict = read_verdict(folder.path, manifest)
-            if verdict is None or not verdict.files:
-                build(folder.path, worker.queue.rows, config.gates)
-    return len(worker.queue.rows)
-
-
-def planned(run: Path, trust: Sequence[str] = ()) -> tuple[AuditConfig, Manifest]:
-    """The configuration and the manifest of a run that was planned on this or another machine.
-
-    Raises:
-        RunFolderError: if there is none, or this process would plan it otherwise.
-    """
-    manifest = read_manifest(run)
-    if manifest is None:
-        if next(run.glob("*/manifest.json"), None) is not None:
-            raise RunFolderError(f"{run} is a folder of runs; name the runs: privkit work {run}/*")
-        raise RunFolderError(
-            f"{run} is no run folder: it has no manifest.json; plan a run with: privkit audit … --plan --out {run}"
-        )
-    if manifest.privkit != __version__:
-        raise RunFolderError(
-            f"{run} was planned by privkit {manifest.privkit}, and this is {__version__}; install that version "
-            "here, or name a new folder with privkit audit --out"
-        )
-    if not manifest.settings:
-        raise RunFolderError(
-            f"{run} does not record its settings, so that no other process can work on it; repeat the command or the "
-            "call that began it"
-        )
-    config = resolve({**manifest.settings, "trust": list(trust)})
-    if config.fingerprint != manifest.fingerprint or [cell.id for cell in plan(config)] != [
-        cell.cell for cell in manifest.cells
-    ]:
-        raise RunFolderError(
-            f"{run} was planned otherwise than this process would plan it; install the same privkit and plug-ins here, "
-            "start in the same folder, and run it again"
-        )
-    return config, manifest
+    global _opened
+    if _opened is None or _opened[0] != job.token:
+        use_own_caches()
+        keep_freed_memory()
+        config = resolve({**job.settings, "trust": list(job.trust)})
+        place = pick_device(processes.device or job.device)
+        check_precision(config, place)
+        worker = CellWorker(config=config, device=place, threads=job.threads, progress=Silent())
+        here = Provenance(packages={**worker.here.packages, **worker.here.machine})
+        if changes := differences(Provenance(packages=job.versions), here):
+            raise RunFolderError(
+                f"a worker of {job.run} differs from the command that leads it: {', '.join(changes)}; install the same "
+                "on all machines, and choose one kind of device"
+            )
+        _opened = job.token, worker
+    return _opened[1]
 
 
 def pick_device(name: str) -> torch.device:
@@ -286,3 +345,18 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
             f"--training precision=bfloat16, but {torch.cuda.get_device_name()} computes no bfloat16; use "
             "precision=auto, float32, or --device cpu"
         )
+
+
+def devices(kind: str, workers: int) -> Sequence[str]:
+    """One device for each worker, in turn: several workers share a GPU if there are fewer.
+
+    Args:
+        kind: "cpu" or "cuda".
+        workers: how many.
+
+    >>> devices("cpu", 2)
+    ['cpu', 'cpu']
+    """
+    if kind == "cpu":
+        return ["cpu"] * workers
+    return [f"cuda:{number % torch.cuda.device_count()}" for number in range(workers)]

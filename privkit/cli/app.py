@@ -22,7 +22,6 @@ from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
-from privkit.cli.work import work
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
 from privkit.parts.registry import TABLES, as_written
@@ -79,7 +78,7 @@ def audit(
         _audit_grid(given, command, command.out or Path("privkit-runs") / command.grid.stem, shown)
         return
     if command.out:
-        from privkit.run.folder import check_usable
+        from privkit.run.ledger import check_usable
 
         check_usable(root(command.out))  # before settings are read, which imports torch
     config = resolve(given)
@@ -87,11 +86,6 @@ def audit(
         from privkit.cli.estimate import preview
 
         say(*preview(config, command.out).split("\n"))
-    elif command.plan:
-        from privkit.audit.run import plan_audit
-
-        made = plan_audit(config, out=command.out, again=command.again, workers=command.workers)
-        say(f"planned; start workers with: privkit work {made}")
     else:
         _run(config, command, shown)
 
@@ -120,16 +114,21 @@ def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
     from privkit.training.together import joined
 
     folder = command.out or default_folder(config)
-    with joined(pick_device(config.device).type, command.workers) as leads:
+    with joined(pick_device(config.device).type, command.workers, command.engine) as leads:
         if not leads:
             return
         with keeping(lambda: finished_cells(folder, len(plan(config)))), shown.progress() as progress:
-            run = run_audit(config, out=command.out, progress=progress, again=command.again, workers=command.workers)
+            run = run_audit(config, out=command.out, progress=progress, again=command.again, **_hands(command))
     shown.show(run.rows, run.report, run.verdict)
 
 
+def _hands(command: CommandFlags) -> dict[str, Any]:
+    """Who computes the cells."""
+    return {"workers": command.workers, "engine": command.engine}
+
+
 def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: Shown) -> None:
-    """The runs of a grid: estimated, planned or computed."""
+    """The runs of a grid: estimated or computed."""
     from privkit.cli import grid
 
     if shown.junit is not None:
@@ -142,11 +141,8 @@ def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, show
 
         for folder, config in runs.items():
             say(str(folder), *preview(config, folder).split("\n"))
-    elif command.plan:
-        grid.plan(runs, again=command.again, workers=command.workers)
-        say(f"planned {len(runs)} runs; start workers with: privkit work {out}/*")
     else:
-        grid.audit(runs, shown, again=command.again, workers=command.workers)
+        grid.audit(runs, shown, again=command.again, hands=_hands(command))
 
 
 @app.command()
@@ -218,7 +214,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, record, work):
+for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, record):
     app.command()(command)
 
 

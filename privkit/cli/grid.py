@@ -60,16 +60,22 @@ def cells_of(config: AuditConfig) -> int:
     return attacked * len(config.seeds)
 
 
-def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, workers: int) -> NoReturn:
-    """Compute one run after the other, print a verdict for each, and exit with the worst code."""
-    from privkit.audit.run import run_audit
+def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
+    """Compute one run after the other, print a verdict for each, and exit with the worst code.
+
+    All are begun first, so that what does not fit together is refused before anything is computed.
+    """
+    from privkit.audit.run import plan_audit, run_audit
+    from privkit.files.storage import make_root
     from privkit.run.stopping import finished_cells, keeping
 
-    plan(grid, again=again, workers=workers)
+    for folder, config in grid.items():
+        make_root(folder.parent)
+        plan_audit(config, out=folder, again=again, **hands)
     verdicts = {}
     for folder, config in grid.items():
         with keeping(lambda at=folder, of=config: finished_cells(at, cells_of(of))), shown.progress() as progress:  # type: ignore[misc]
-            run = run_audit(config, out=folder, progress=progress, workers=workers)
+            run = run_audit(config, out=folder, progress=progress, **hands)
         verdicts[folder] = run.verdict
         if shown.as_json:
             fields = {"event": "run", "run": str(folder), "verdict": run.verdict.model_dump(mode="json")}
@@ -79,16 +85,6 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, worker
         for failure in run.verdict.failures:
             tell(f"{folder}: gate failed: {failure}")
     raise typer.Exit(max(verdict.exit_code for verdict in verdicts.values()))
-
-
-def plan(grid: Mapping[Path, AuditConfig], *, again: bool, workers: int) -> None:
-    """Plan each run, so that what does not fit together is refused before the first one is computed."""
-    from privkit.audit.run import plan_audit
-    from privkit.files.storage import make_root
-
-    for folder, config in grid.items():
-        make_root(folder.parent)
-        plan_audit(config, out=folder, again=again, workers=workers)
 
 
 def _axis(settings: Mapping[str, Any], key: str) -> Sequence[Any]:

@@ -43,10 +43,15 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; {cure}") from None
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
     """Write a file whole or not at all: a temporary file beside it, flushed to disk, then renamed over it.
 
     Its folder is made, but not the one above: a run folder that was removed does not come back half.
+
+    Args:
+        path: of the file.
+        data: its content.
+        flush: False for a file whose reader checks it and can do without it after a loss of power.
     """
     with writing(path):
         make_folder(path.parent)
@@ -56,7 +61,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             with os.fdopen(open_file(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as handle:
                 handle.write(data)
                 handle.flush()
-                os.fsync(handle.fileno())
+                if flush:
+                    os.fsync(handle.fileno())
             os.replace(half, path)  # in place of a link, and not through it
         except BaseException:
             half.unlink(missing_ok=True)
@@ -68,14 +74,14 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{_HOST}.tmp")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, flush: bool = True) -> None:
     """`write_bytes` of UTF-8 text."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), flush=flush)
 
 
-def write_record(path: Path, fields: Mapping[str, Any]) -> None:
+def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -> None:
     """Write a record of `privkit.files.sealed`."""
-    write_text(path, sealed(fields, indent=2) + "\n")
+    write_text(path, sealed(fields, indent=2) + "\n", flush=flush)
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
@@ -98,8 +104,14 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
         raise DamagedFile(f"{path} {error}; delete it and {AGAIN}") from None
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append one line with a single write and flush it to disk; a kill leaves at most a truncated last line."""
+def append_line(path: Path, line: str, *, flush: bool = True) -> None:
+    """Append one line with a single write; a kill leaves at most a truncated last line.
+
+    Args:
+        path: of the file.
+        line: without its end.
+        flush: whether it is on the disk afterwards, and outlives a loss of power.
+    """
     with writing(path):
         make_folder(path.parent)
         descriptor = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -111,7 +123,8 @@ def append_line(path: Path, line: str) -> None:
             data = (line + "\n").encode()
             if os.write(descriptor, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(descriptor)
+            if flush:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

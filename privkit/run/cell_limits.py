@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from privkit.errors import UsageError, shortened
+from privkit.errors import UsageError
 from privkit.torch_utils.out_of_memory import ran_out
 
 try:
@@ -17,7 +16,6 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-_UNITS = {"M": 2**20, "G": 2**30}
 _STATUS = Path("/proc/self/status")
 
 
@@ -25,23 +23,8 @@ class OverLimit(BaseException):
     """A cell took more than it may. No `Exception`, so that nothing in the cell takes it for a failure of its own."""
 
 
-def read_memory(given: object) -> int:
-    """Bytes of a text such as 4GiB.
-
-    Raises:
-        UsageError: if it is none.
-
-    >>> read_memory("500MiB"), read_memory("2G")
-    (524288000, 2147483648)
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MG])(?:i?B)?\s*", str(given), flags=re.IGNORECASE)
-    if match is None or not (size := int(float(match[1]) * _UNITS[match[2].upper()])):
-        raise UsageError(f"cell_memory is an amount such as 500MiB or 4GiB, got {shortened(given)}")
-    return size
-
-
 def written_memory(size: int) -> str:
-    """Bytes as `read_memory` reads them.
+    """Bytes as the setting cell_memory takes them.
 
     >>> written_memory(2**31), written_memory(500 * 2**20)
     ('2GiB', '500MiB')

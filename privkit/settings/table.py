@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from privkit.attacks.query_rules import QueryRules
 from privkit.errors import unknown
-from privkit.run.cell_limits import read_memory
 from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget, as_tuning
 from privkit.settings.values import (
     as_delta,
@@ -18,6 +17,7 @@ from privkit.settings.values import (
     as_folder,
     as_gates,
     as_many,
+    as_memory,
     as_queries,
     as_seconds,
     as_seeds,
@@ -237,7 +237,7 @@ class ExecutionSettings:
     cell_memory: int | None = _how(
         "Memory at which a cell ends as an error, such as 4GiB.",
         absent="no limit",
-        check=read_memory,
+        check=as_memory,
         of_cell=False,
     )
 
@@ -256,14 +256,18 @@ class CommandFlags:
         "Run folder; the same command resumes it.", kind=Path, absent="privkit-runs/DATASET-HASH", of_cell=False
     )
     workers: int = _flag(
-        "Processes of this machine that share the cells, the threads and the GPUs.",
+        "Processes of this machine that share the cells, the threads and the GPUs; with --engine, the cells that it is "
+        "given at once.",
         kind=int,
         default=1,
         check=as_workers,
         of_cell=False,
     )
-    plan: bool = _flag(
-        "Write the run folder and stop: privkit work RUN computes its cells.", kind=bool, default=False, of_cell=False
+    engine: str | None = _flag(
+        "Where cells are computed: dask, dask:ADDRESS, submitit:partition=gpu,time=240 (Slurm), mpi, or your own "
+        "module:factory of a futures Executor.",
+        absent="processes of this machine",
+        of_cell=False,
     )
     again: bool = _flag(
         "Recompute what rests on changed data, code, versions, device or threads.",

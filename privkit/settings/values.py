@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 1024
 _MOST_WORKERS = 1024
+_UNITS = {"M": 2**20, "G": 2**30}
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
@@ -79,6 +80,18 @@ def as_seconds(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
         raise UsageError(f"cell_seconds is a number of seconds above 0, got {shortened(given)}")
     return float(given)
+
+
+def as_memory(given: Any) -> int:
+    """Bytes of a text such as 4GiB.
+
+    >>> as_memory("500MiB"), as_memory("2G")
+    (524288000, 2147483648)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MG])(?:i?B)?\s*", str(given), flags=re.IGNORECASE)
+    if match is None or not (size := int(float(match[1]) * _UNITS[match[2].upper()])):
+        raise UsageError(f"cell_memory is an amount such as 500MiB or 4GiB, got {shortened(given)}")
+    return size
 
 
 def as_threads(given: Any) -> int:

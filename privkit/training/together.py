@@ -60,7 +60,7 @@ def train_together(
 
 
 @contextmanager
-def joined(device: str, workers: int = 1) -> Iterator[bool]:
+def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator[bool]:
     """Join the processes that torchrun started, if it did.
 
     The first process runs the body. The others skip theirs and take part in its trainings until it ends.
@@ -68,6 +68,7 @@ def joined(device: str, workers: int = 1) -> Iterator[bool]:
     Args:
         device: "cuda", which gives each process a GPU of its own, or "cpu".
         workers: of the run, which must be 1 under torchrun.
+        engine: of the run, of which there must be none under torchrun.
 
     Yields:
         Whether this process runs the body: False in all but the first.
@@ -83,8 +84,9 @@ def joined(device: str, workers: int = 1) -> Iterator[bool]:
     if not torch.distributed.is_available() or not torch.distributed.is_torchelastic_launched():
         yield True
         return
-    if workers != 1:
-        raise UsageError(f"--workers {workers} and torchrun both start processes; use one of them")
+    if workers != 1 or engine:
+        given = f"--engine {engine}" if engine else f"--workers {workers}"
+        raise UsageError(f"{given} and torchrun both start processes; use one of them")
     if device == "cuda":
         _own_gpu(int(os.environ["LOCAL_RANK"]))
     torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)

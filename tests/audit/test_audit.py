@@ -179,7 +179,7 @@ def test_a_folder_with_other_files(tmp_path: Path) -> None:
 
 def test_a_folder_in_use(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl", reason="needs the file locks of POSIX")
-    monkeypatch.setattr("privkit.run.folder.PATIENCE", 0.0)
+    monkeypatch.setattr("privkit.run.ledger.PATIENCE", 0.0)
     with (copied / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(RunFolderError, match="in use by another process"):

@@ -290,7 +290,7 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
 def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     from privkit.audit.defended import defended_model, replay
     from privkit.audit.seed_data import prepare
-    from privkit.run.folder import RunFolder
+    from privkit.run.ledger import Ledger
     from privkit.run.plan import plan
     from privkit.run.progress import Silent
     from privkit.run.provenance import manifest
@@ -298,7 +298,7 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
 
     config = resolve({"defense": "none", **SETTINGS})
     seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]
-    with RunFolder(tmp_path / "run", manifest(config, threads=1)) as folder:
+    with Ledger(tmp_path / "run", manifest(config, threads=1)) as folder:
         model = defended_model(config, cell, seed_data, folder, Silent(), lambda text: None)
     watched = []
 

@@ -24,8 +24,7 @@ from privkit.audit import cell as cells
 from privkit.audit.attack import Attacked
 from privkit.audit.contained import contained
 from privkit.audit.defended import assemble
-from privkit.audit.launch import WorkersEnded
-from privkit.audit.run import plan_audit, run_audit
+from privkit.audit.run import run_audit
 from privkit.defenses.none import NoDefense
 from privkit.errors import Misbehaved
 from privkit.files.import_path import imported
@@ -351,32 +350,3 @@ def patched_attack(act: Callable[[ImageObservation], object]) -> Callable[[Tenso
             return attack_module.attack([truth.flatten(1)], "bad", auxiliary=truth, truth=truth, controls=False)
 
     return mounted
-
-
-@pytest.fixture
-def planned(tmp_path: Path) -> Path:
-    """A run of two cells of which none is done."""
-    return plan_audit(out=tmp_path / "run", **{**SETTINGS, "attack": ["mean_image", "mid_grey"], "threads": 2})
-
-
-WORKERS = {
-    "it prints 300,000 brackets": "head -c 300000 /dev/zero | tr '\\0' '['; echo",
-    "it prints a line without an end": "head -c 3000000 /dev/zero | tr '\\0' 'x'",
-    "a process that it left behind holds its output": "sleep 30 &",
-    "it prints an event that is none": "echo '[1]'; echo 7; echo null; echo '{\"event\": [2]}'",
-    "it ends at once": "true",
-}
-
-
-@pytest.mark.parametrize("name", WORKERS)
-def test_workers_that_end_with_code_0_before_the_run_did(
-    name: str, planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = tmp_path / "worker.sh"
-    worker.write_text(f"#!/bin/sh\n{WORKERS[name]}\nexit 0\n", "utf-8")
-    worker.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(worker))
-    monkeypatch.setattr("privkit.audit.launch._LAST_WORDS", 0.2)
-    with pytest.raises(WorkersEnded, match=r"ended with code 0 before the run did: 2 of 2 cells are left") as told:
-        run_audit(out=planned, workers=2, **{**SETTINGS, "attack": ["mean_image", "mid_grey"], "threads": 2})
-    assert told.value.exit_code == 3

@@ -1,7 +1,13 @@
-"""Several workers of one audit: the same rows, refusals in a sentence, and limits on a cell."""
+"""Several workers of one audit: the same rows whatever is killed, refusals in a sentence, and limits on a cell."""
 
+import multiprocessing.spawn
+import os
+import random
+import subprocess
 import sys
 import time
+from contextlib import suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -9,40 +15,48 @@ import pytest
 import torch
 
 from privkit.attacks.goals.reconstruct import Reconstruction
-from privkit.audit import launch, worker
-from privkit.audit.run import plan_audit, run_audit
+from privkit.audit import worker
+from privkit.audit.lead import WorkersEnded
+from privkit.audit.run import check_workers, run_audit
 from privkit.cli import grid
-from privkit.errors import PrivkitError, RunFolderError, UsageError
+from privkit.errors import RunFolderError, UsageError
+from privkit.reports.schema import Provenance
 from privkit.run.cell_limits import limited
-from privkit.run.folder import RunFolder
-from privkit.run.records import read_manifest, read_rows
+from privkit.run.ledger import Ledger
+from privkit.run.provenance import circumstances, manifest
+from privkit.run.verify import examine
 from privkit.settings.resolve import resolve
-from tests.audit.audits import Odd, registered
+from tests.audit.audits import Notes, Odd, registered
 from tests.small import SMALL, timeless
 
 CHEAP: dict[str, Any] = {**SMALL, "defense": "none", "attack": ["mean_image", "mid_grey"], "seed": [0, 1]}
+KILLS = 6
 CHEAP["budget"] = "smoke:private=40,auxiliary=80,test=40,victims=20,epochs=1"
 
 
-@pytest.fixture
-def planned(tmp_path: Path) -> Path:
-    """A run of four cells of which none is done."""
-    return plan_audit(out=tmp_path / "run", training="batch_size=20", **CHEAP)
+CRASH = """
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from privkit.attacks.inversion.floors import MidGrey
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_report")
-def test_a_planned_run_that_others_compute_has_the_rows_of_an_audit(
-    planned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reported: list[Path] = []
-    monkeypatch.setattr(worker, "build", lambda run, rows, gates: reported.append(run))
-    assert read_rows(planned) == []
-    assert worker.join(planned) == 4
-    assert reported == [planned]
-    assert worker.join(planned) == 4  # late: nothing is left
-    alone = run_audit(out=tmp_path / "alone", training="batch_size=20", **CHEAP)
-    assert timeless(planned / "results.jsonl") == timeless(alone.folder / "results.jsonl")
+@dataclass(frozen=True, kw_only=True)
+class Crash(MidGrey):
+    name: ClassVar[str] = "crash"
+
+    def run(self, observation, generator, session=None):
+        allowed = Path(__file__).with_name("crashes.txt")
+        left = int(allowed.read_text())
+        if left:
+            allowed.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(observation, generator)
+"""
+"""An attack whose process ends as if a library had crashed, as often as a file says."""
 
 
 @pytest.mark.slow
@@ -53,49 +67,99 @@ def test_two_processes_give_the_rows_of_one(tmp_path: Path) -> None:
     assert timeless(run.folder / "results.jsonl") == timeless(alone.folder / "results.jsonl")
     assert run.verdict == alone.verdict
     assert run.report.exists()
+    assert examine(run.folder).exit_code == 0
+    assert {path.name for path in run.folder.iterdir()} == {path.name for path in alone.folder.iterdir()}
 
 
-def test_what_no_worker_can_do_is_refused_in_a_sentence(planned: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"is no run folder.*plan a run with: privkit audit"):
-        worker.join(tmp_path / "nothing")
-    with pytest.raises(RunFolderError, match=r"is a folder of runs; name the runs: privkit work .*/\*"):
-        worker.join(tmp_path)
-    manifest = read_manifest(planned)
-    assert manifest is not None
-
-    def changed(**fields: Any) -> None:
-        with RunFolder(planned, manifest) as folder:
-            folder.manifest = manifest.model_copy(update=fields)
-            folder.save_manifest()
-
-    changed(privkit="0.0.9")
-    with pytest.raises(RunFolderError, match=r"planned by privkit 0\.0\.9, and this is .*; install that version"):
-        worker.join(planned)
-    changed(settings={})
-    with pytest.raises(RunFolderError, match="does not record its settings"):
-        worker.join(planned)
-    changed(settings={**manifest.settings, "delta": 1e-3})
-    with pytest.raises(RunFolderError, match="planned otherwise than this process would plan it"):
-        worker.join(planned)
+@pytest.mark.slow
+@pytest.mark.needs("dask")
+@pytest.mark.usefixtures("no_report")
+def test_a_cluster_of_dask_gives_the_rows_of_one_process(tmp_path: Path) -> None:
+    settings = {**CHEAP, "training": "batch_size=20"}
+    alone = run_audit(out=tmp_path / "alone", **settings)
+    run = run_audit(out=tmp_path / "run", workers=2, engine="dask", **{**settings, "threads": 2})
+    assert timeless(run.folder / "results.jsonl") == timeless(alone.folder / "results.jsonl")
 
 
-def test_a_worker_with_other_versions_is_refused(planned: Path) -> None:
-    manifest = read_manifest(planned)
-    assert manifest is not None
-    with RunFolder(planned, manifest) as folder:
-        with folder.exclusive():
-            folder.workers.tell({"torch": "1.0", "device": "cpu"})
-        with pytest.raises(
-            RunFolderError, match=r"another kind of worker \(process .*torch \(1\.0 there, .* install the"
-        ):
-            worker.join(planned)
-        with pytest.raises(RunFolderError, match="in use by another process"):
-            run_audit(out=planned, training="batch_size=20", **CHEAP)
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report")
+def test_jobs_of_submitit_give_the_rows_of_one_process(tmp_path: Path) -> None:
+    settings = {**CHEAP, "training": "batch_size=20", "seed": 0}
+    alone = run_audit(out=tmp_path / "alone", **settings)
+    run = run_audit(out=tmp_path / "run", workers=1, engine="submitit:cluster=local,time=5", **settings)
+    assert timeless(run.folder / "results.jsonl") == timeless(alone.folder / "results.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("crashes", "statuses"), [(1, ["done", "done"]), (9, ["done", "error"])])
+@pytest.mark.usefixtures("no_report")
+def test_a_worker_that_crashes_is_replaced_and_its_cell_is_no_end_of_the_run(
+    crashes: int, statuses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "crashing.py").write_text(CRASH)
+    (tmp_path / "crashes.txt").write_text(str(crashes))
+    given = {**CHEAP, "seed": 0, "attack": ["mean_image", "crashing:Crash"], "training": "batch_size=20", "threads": 2}
+    notes = Notes()
+    run = run_audit(out=tmp_path / "run", workers=2, progress=notes, **given)
+    assert [row.status for row in run.rows] == statuses
+    assert any("was ended by signal 9); another one goes on with it" in text for text in notes.notes)
+    assert run.exit_code == (0 if crashes == 1 else 3)
+    sys.modules.pop("crashing", None)
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_killed_goes_on_from_the_ledger_by_the_same_command(tmp_path: Path) -> None:
+    """kill -9 of the command and of its workers, at random moments."""
+    settings, dice = {**CHEAP, "training": "batch_size=20"}, random.Random(0)
+    straight = run_audit(out=tmp_path / "straight", **settings)
+    words = ["--defense", "none", "--attack", "mean_image", "--attack", "mid_grey", "--seed", "0", "--seed", "1"]
+    words += ["--dataset", "tiny_digits", "--threads", "2", "--workers", "2", "--budget", CHEAP["budget"]]
+    words += ["--training", "batch_size=20", "--out", str(tmp_path / "run")]
+    kills = 0
+    while True:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "privkit", "audit", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        if kills == KILLS:
+            break
+        with suppress(subprocess.TimeoutExpired):
+            command.wait(dice.uniform(4, 14))
+        command.kill()
+        command.communicate()
+        kills += 1
+    _, errors = command.communicate(timeout=300)
+    assert command.returncode == 0, errors.decode()
+    assert timeless(tmp_path / "run" / "results.jsonl") == timeless(straight.folder / "results.jsonl")
+    assert examine(tmp_path / "run").exit_code == 0
+    assert not (tmp_path / "run" / ".scratch").exists()
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_worker_with_other_versions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in threads of this process, one of them with another torch."""
+    asked = list[str]()
+
+    def other(device: str, threads: int) -> Provenance:
+        here = circumstances(device, threads)
+        asked.append(device)
+        return here if len(asked) == 1 else here.model_copy(update={"packages": here.packages | {"torch": "1.0"}})
+
+    monkeypatch.setattr("privkit.audit.worker.circumstances", other)
+    with pytest.raises(RunFolderError, match=r"a worker of .* differs .*torch \(.* there, 1\.0 here\)"):
+        run_audit(out=tmp_path / "run", training="batch_size=20", engine="tests.run.test_engines:threads", **CHEAP)
+
+
+def test_two_commands_on_one_folder_are_refused(tmp_path: Path) -> None:
+    config = resolve(CHEAP)
     with (
-        RunFolder(planned, manifest, role="work"),
-        pytest.raises(RunFolderError, match=r"--again needs .* for itself"),
+        Ledger(tmp_path / "run", manifest(config, threads=1)),
+        pytest.raises(RunFolderError, match=rf"in use by another process \(process {os.getpid()} on .*, since 20"),
     ):
-        run_audit(out=planned, training="batch_size=20", again=True, **CHEAP)
+        run_audit(config, out=tmp_path / "run")
 
 
 class Endless(Odd):
@@ -144,7 +208,7 @@ def test_limits_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_numbers_of_workers_and_devices_that_there_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for workers in (0, -1, 5000, True):
         with pytest.raises(UsageError, match=r"from 1 to 1024, got"):
-            launch.check(resolve(CHEAP), workers)
+            check_workers(resolve(CHEAP), workers)
     with pytest.raises(UsageError, match=r"auto, cpu, cuda, or cuda:0"):
         worker.pick_device("gpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -152,16 +216,17 @@ def test_numbers_of_workers_and_devices_that_there_cannot_be(monkeypatch: pytest
         run_audit(out=tmp_path / "run", workers=2, **{**CHEAP, "device": "cuda"})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert launch.devices("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert worker.devices("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
     with pytest.raises(UsageError, match="use cuda:0 to cuda:1"):
         worker.pick_device("cuda:2")
 
 
-def test_workers_that_all_end_early_leave_a_sentence(planned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They refuse what the manifest says, and the audit repeats it once."""
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(PrivkitError, match=r"worker 1 ended with code 1.*: 4 of 4 cells are left; the same command"):
-        run_audit(out=planned, training="batch_size=20", workers=1 + 1, **{**CHEAP, "threads": 2})
+@pytest.mark.usefixtures("no_report")
+def test_processes_that_cannot_start_leave_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource_tracker.ensure_running()  # by Python itself
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", b"/bin/false")
+    with pytest.raises(WorkersEnded, match=r"no worker lived until its first answer .*: 4 of 4 cells are left"):
+        run_audit(out=tmp_path / "run", training="batch_size=20", workers=1 + 1, **{**CHEAP, "threads": 2})
 
 
 def test_a_grid_is_a_run_for_each_pair_of_data_and_model(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from privkit.audit import launch, worker
+from privkit.audit import worker
+from privkit.audit.run import check_workers
 from privkit.audit.seed_data import prepare
 from privkit.cli.estimate import preview
 from privkit.domains.splits import spare
@@ -27,13 +28,12 @@ SLIPS = [
         ("audit", *TINY, "--out", "/proc/nope/deep"),
         "cannot make the folder /proc/nope/deep (No such file",
     ),
-    (("audit", "--grid", "grid.toml", "--plan", "--out", "/proc/nope"), "cannot make the folder /proc/nope ("),
-    (("audit", "--grid", "grid.toml", "--plan", "--out", "/dev/null/x"), "cannot make the folder /dev/null/x ("),
+    (("audit", "--grid", "grid.toml", "--out", "/proc/nope"), "cannot make the folder /proc/nope ("),
+    (("audit", "--grid", "grid.toml", "--out", "/dev/null/x"), "cannot make the folder /dev/null/x ("),
     (("audit", "--seed", "0-4"), "one whole number, got '0-4'; repeat the flag for several: --seed 0 --seed 1"),
     (("audit", "--seed", "0,1"), "one whole number, got '0,1'; repeat the flag for several: --seed 0 --seed 1"),
     (("audit", "--threads", "0-4"), "'--threads': one whole number such as 4, got '0-4'"),
     (("audit", "--workers", "0-4"), "'--workers': one whole number such as 4, got '0-4'"),
-    (("work", "run", "--slurm", "0-4"), "'--slurm': one whole number such as 4, got '0-4'"),
     (("record", "run", "--out", "r", "--seed", "0-4"), "'--seed': one whole number such as 4, got '0-4'"),
     (("permutations", "--tokens", "0-4"), "'--tokens': one whole number such as 4, got '0-4'"),
     (("audit", *TINY, "--device", "cuda:x"), "a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got 'cuda:x'"),
@@ -71,7 +71,7 @@ def test_an_audit_takes_the_devices_that_a_worker_takes(monkeypatch: pytest.Monk
     config = resolve({"device": "cuda:1", **SMALL})
     assert config.device == "cuda:1"
     with pytest.raises(UsageError, match="share all GPUs, got --device cuda:1; use --device cuda"):
-        launch.check(config, 2)
+        check_workers(config, 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     taken: list[int] = []

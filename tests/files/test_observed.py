@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import nn
 
+from privkit.audit.lead import Leader
 from privkit.audit.run import AuditRun, run_audit
-from privkit.audit.worker import CellWorker
 from privkit.errors import RunFolderError, UsageError
 from privkit.files import observed
 from privkit.files.import_path import imported
 from privkit.parts.registry import table
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
-from privkit.run.ingredients import Ingredients
+from privkit.run.plan import Cell
 from privkit.run.sources import as_it_is_now, files_read, sources
 from privkit.settings.resolve import resolve
 from tests.small import SMALL
@@ -221,13 +221,11 @@ def test_a_row_of_another_worker_read_something_else(small_run: AuditRun) -> Non
         return row.model_copy(update={"provenance": row.provenance.model_copy(update={"files": files})})
 
     first, second = small_run.rows
-    queue, folder = SimpleNamespace(rows=[read(first, "a")]), SimpleNamespace(path=small_run.folder)
-    worker = cast("CellWorker", SimpleNamespace(queue=queue, folder=folder))
-    static = Provenance(files={"net.pt": "b"})
-    made_of = Ingredients(model=static, control=static, cell=static)
-    CellWorker._check_files(worker, read(second, "a"), made_of)
+    ledger, files = SimpleNamespace(path=small_run.folder), read(first, "a").provenance.files
+    leader = cast("Leader", SimpleNamespace(ledger=ledger, _files=files))
+    Leader._check_files(leader, read(second, "a"), {"net.pt": "b"})
     with pytest.raises(RunFolderError, match=r"the file settings\.json was edited while the cells of"):
-        CellWorker._check_files(worker, read(second, "b"), made_of)
+        Leader._check_files(leader, read(second, "b"), {"net.pt": "b"})
 
 
 def test_what_is_left_out(home: Path) -> None:
@@ -353,11 +351,14 @@ def test_settings_that_are_edited_between_two_cells_stop_the_run(home: Path, mon
 
     (home / "other.json").write_text('{"shade": 0.75}')
 
-    def ended(worker: CellWorker, row: Row) -> None:
+    def finish(leader: Leader, cell: Cell, row: Row) -> Row:
+        row = stored(leader, cell, row)
         if row.attack != "mean_image":
             os.replace(home / "other.json", home / "settings.json")  # as another program would
+        return row
 
-    monkeypatch.setattr(CellWorker, "_ended", ended)
+    stored = Leader.finish
+    monkeypatch.setattr(Leader, "finish", finish)
     with pytest.raises((RunFolderError, UsageError), match=r"settings\.json was edited"):
         audit(home, model="vit_micro", seed=[0, 1])
 

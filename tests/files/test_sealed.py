@@ -14,7 +14,7 @@ from privkit.audit.run import AuditRun
 from privkit.errors import DamagedFile, PrivkitError
 from privkit.files.sealed import Broken, altered, checked, opened, sealed
 from privkit.files.storage import load_state, read_record, save_state
-from privkit.run.folder import RunFolder
+from privkit.run.ledger import Ledger
 from privkit.run.records import read_manifest, read_row, read_rows
 
 FLIPS = 300
@@ -96,7 +96,7 @@ def test_files_of_two_cells_that_changed_places(copied: Path, small_run: AuditRu
                 read_row(home)
         else:
             assert [found for found, _ in altered(home, row.files)] == [name]
-    with RunFolder(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
+    with Ledger(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
         rows, mended = folder.finished(row.cell for row in small_run.rows)
     assert len(mended) == (6 if name == "" else 2)
     assert all(rows[row.cell] == row for row in small_run.rows if row.cell in rows)
@@ -138,7 +138,7 @@ def test_doubled_and_reordered_lines_count_once_and_a_contradiction_is_refused(
     first, second = results.read_text().splitlines()
     results.write_text("\n".join((second, first, second, second, "")))
     assert read_rows(copied) == list(small_run.rows)
-    with RunFolder(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
+    with Ledger(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
         folder.finished(row.cell for row in small_run.rows)
     assert sorted(results.read_text().splitlines()) == sorted((first, second))
     results.write_text("\n".join((first, second, sealed({**opened(second), "seed": 1}), "")))
@@ -154,6 +154,6 @@ def test_what_killed_writes_left_is_swept_under_the_lock(copied: Path, small_run
     kept = [copied / ".tmp", copied / "notes.tmp"]
     for path in (*left, *kept):
         path.write_text("x")
-    with RunFolder(copied, read_manifest(copied)):  # type: ignore[arg-type]
+    with Ledger(copied, read_manifest(copied)):  # type: ignore[arg-type]
         assert not any(path.exists() for path in left)
     assert all(path.exists() for path in kept)

@@ -21,7 +21,6 @@ from privkit.accountants.spec.records import to_json
 from privkit.audit.declared import declared_by
 from privkit.audit.recorded import _certificate
 from privkit.audit.run import plan_audit
-from privkit.audit.worker import planned
 from privkit.cli.app import app
 from privkit.errors import DataError, PrivkitError, UsageError
 from privkit.files.import_path import Untrusted
@@ -138,9 +137,10 @@ def test_a_run_folder_does_not_keep_what_is_trusted(tmp_path: Path) -> None:
         recorded=str(folder), attack="mid_grey", budget="smoke", threads=1, trust=["tests"], out=tmp_path / "run"
     )
     assert "trust" not in json.loads((run / "manifest.json").read_text())["settings"]
+    kept = json.loads((run / "manifest.json").read_text())["settings"]
     with pytest.raises(Untrusted):
-        planned(run)
-    config, _ = planned(run, ["tests"])
+        resolve(kept)
+    config = resolve({**kept, "trust": ["tests"]})
     assert config.recording is not None
     assert config.recording.trust == ("tests",)
 

@@ -320,7 +320,7 @@ def test_a_module_edited_under_a_living_process_is_refused(home: Path) -> None:
 def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: Path) -> None:
     """Stored gates are taken up by the same attack only, and by other seeds."""
     from privkit.reports.schema import Check, Provenance
-    from privkit.run.folder import RunFolder
+    from privkit.run.ledger import Ledger
     from privkit.run.records import read_manifest
 
     folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
@@ -328,7 +328,7 @@ def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: 
     first = Provenance(data={"private": "a"}, code={"mine": "1"})
     manifest = read_manifest(folder)
     assert manifest is not None
-    with RunFolder(folder, manifest) as opened:
+    with Ledger(folder, manifest) as opened:
         path = opened.control({"name": "mine"})
         opened.write_checks(path, 0, first, gates, 2.5)
         assert opened.read_checks(path, 0, first) == (gates, 2.5)

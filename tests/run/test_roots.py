@@ -14,7 +14,6 @@ from privkit.audit.compare import compare
 from privkit.audit.export import export
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
-from privkit.audit.worker import join
 from privkit.cli.start import main
 from privkit.errors import DamagedFile
 from privkit.files.sealed import checked
@@ -85,7 +84,6 @@ def test_the_library_reads_a_run_by_any_name(place: Place, name: str) -> None:
     assert found.first == str(place.run)
     assert compare(str(place.run), name).differences
     assert examine(path).exit_code == 0
-    assert join(path) == 2
     assert run_audit(out=path, **QUICK).folder == place.run  # type: ignore[arg-type]
     assert paper("patch_shuffling").figures(path)
 
@@ -113,7 +111,6 @@ def test_the_command_line_reads_a_run_by_any_name(
     assert max(times) > 0
     assert json.loads(run("compare", name, other, "--json"))["first"] == str(place.run)
     assert run("verify", name).startswith("whole")
-    run("work", name)
 
 
 def test_an_audit_of_ones_own_tests_by_a_name_through_a_link(place: Place) -> None:

@@ -223,7 +223,7 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
     reader = attack.name if is_own(attack) else ""  # it may change in place what the next attack reads
-    key = (str(context.folder.path), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
+    key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
         steps, epochs = context.steps, context.config.budget.epochs
         asked_for = -1 if isinstance(attack.epoch, str) else attack.epoch

@@ -1,0 +1,311 @@
+"""The command that leads a run: it alone plans, hands out cells, and writes their rows into the run folder."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from time import perf_counter
+
+from privkit.audit.cell import planned_row
+from privkit.audit.stale import refresh
+from privkit.audit.worker import Answer, CellWorker, Job, Task, compute
+from privkit.errors import PrivkitError, RunFolderError, one_line
+from privkit.files.sealed import Broken
+from privkit.reports.schema import Row
+from privkit.run.ledger import Ledger
+from privkit.run.plan import Cell
+from privkit.run.progress import duration
+from privkit.run.records import TRAINED, parse_row
+from privkit.run.schedule import Schedule
+from privkit.run.verdict import verdict_of, write_verdict
+
+LIVES = 3
+"""Workers that a cell may lose before it ends as an error."""
+AHEAD = 1000
+"""Cells that an engine is given at once, if nobody says how many."""
+_SHARE = 20
+"""The verdict is written so rarely that it takes at most this part of the time."""
+
+
+class WorkersEnded(PrivkitError):
+    """The workers of a run ended before any of them gave an answer; what was finished stays."""
+
+    exit_code = 3
+
+
+@dataclass(kw_only=True)
+class Leader:
+    """A run that this process leads.
+
+    Attributes:
+        worker: computes cells here, and knows what each is made of.
+        ledger: the run folder, of which this process is the writer.
+        rows: of the finished cells, by their id.
+    """
+
+    worker: CellWorker
+    ledger: Ledger
+    rows: dict[str, Row] = field(default_factory=dict)
+    _files: dict[str, str] = field(init=False, default_factory=dict)
+    _judged: tuple[float, float] = field(init=False, default=(0.0, 0.0))  # when it ended, and what it took
+
+    @property
+    def ordered(self) -> list[Row]:
+        """The rows in the order of the plan."""
+        return [self.rows[cell.id] for cell in self.worker.cells if cell.id in self.rows]
+
+    @property
+    def left(self) -> int:
+        """Cells without a row."""
+        return len(self.worker.cells) - len(self.rows)
+
+    def open(self, *, again: bool = False) -> None:
+        """Mend the folder, hold what it stores against what this command would compute, and begin.
+
+        Args:
+            again: whether what changed is moved away and computed anew; False refuses it.
+
+        Raises:
+            RunFolderError: if something changed.
+        """
+        worker = self.worker
+        self.ledger.recover()
+        self._start()
+        for part in worker.config.parts:
+            own = [cell for cell in worker.cells if worker.part(cell) is part]
+            if superseded := refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
+                worker.progress.note(superseded)
+                self._start()
+        self.ledger.take(worker.threads, worker.config.settings)
+        self.judge()
+
+    def _start(self) -> None:
+        """Begin with the rows of the folder, mended; cells that ended in an error run again."""
+        self.rows, mended = self.ledger.finished([cell.id for cell in self.worker.cells])
+        for sentence in mended:
+            self.worker.progress.note(sentence)
+        self._files = {}
+        for row in self.rows.values():
+            self._files = row.provenance.files | self._files
+
+    def schedule(self) -> Schedule:
+        """The cells that are left."""
+        known = {row.attack for row in self.rows.values()}
+        return Schedule(self.worker.cells, self.rows.keys(), known, self._trained)
+
+    def _trained(self, model: str) -> bool:
+        """Whether a model is finished."""
+        return (self.ledger.model(model) / TRAINED).exists()
+
+    def work_here(self) -> None:
+        """Compute all cells that are left in this process."""
+        schedule, progress = self.schedule(), self.worker.progress
+        with self.worker.computing():
+            while (cell := schedule.take()) is not None:
+                progress.cell(len(self.rows) + 1, len(self.worker.cells), named(cell))
+                row = self.finish(cell, self.worker.run(cell, self.ledger))
+                schedule.finish(cell)
+                progress.ended(row.status)
+
+    def finish(self, cell: Cell, row: Row) -> Row:
+        """Store a row, and judge the run now and then."""
+        if row.status != "error":
+            self._check_files(row, self.worker.made_of[cell.id].cell.files)
+        self.rows[cell.id] = row = self.ledger.finish(row)
+        if row.status != "done":
+            self.worker.progress.note(f"{named(cell)}: {row.status}: {row.reason}")
+        ended, took = self._judged
+        if perf_counter() - ended > _SHARE * took:
+            self.judge()
+        return row
+
+    def judge(self) -> None:
+        """Write the verdict on the rows that there are."""
+        start = perf_counter()
+        write_verdict(self.ledger.path, verdict_of(self.ledger.manifest, self.ordered, self.worker.config.gates))
+        self._judged = perf_counter(), perf_counter() - start
+
+    def close(self) -> None:
+        """Bring `results.jsonl` into the order of the plan."""
+        self.ledger.arrange(self.ordered)
+        self.judge()
+
+    def _check_files(self, row: Row, static: Mapping[str, str]) -> None:
+        """Hold the files that a cell was seen to read against those of earlier rows.
+
+        Args:
+            row: of the cell.
+            static: files that its parts name, which were compared before the run.
+
+        Raises:
+            RunFolderError: if one of them had another content.
+        """
+        read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
+        if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
+            raise RunFolderError(
+                f"the file {changed[0]} was edited while the cells of {self.ledger.path} were computed; restore "
+                "it, or give --again to recompute what it touches"
+            )
+        self._files = row.provenance.files | self._files
+
+
+def named(cell: Cell) -> str:
+    """A cell, in words."""
+    return f"{cell.defense.label} / {cell.attack.label}, seed {cell.seed}"
+
+
+class Dispatch:
+    """The cells of a run in the hands of an engine's workers.
+
+    An error that a future raises is the engine's: a worker was lost. Its cell is given to another one, which goes on
+    from what was saved, and ends as an error after `LIVES` workers.
+
+    Args:
+        leader: has opened the run.
+        executor: computes.
+        ahead: cells that it is given at once.
+        compute: what a worker does.
+    """
+
+    def __init__(
+        self, leader: Leader, executor: Executor, ahead: int, compute: Callable[[Job, Task], Answer] = compute
+    ) -> None:
+        worker = leader.worker
+        self._leader, self._executor, self._ahead, self._compute = leader, executor, ahead, compute
+        self._schedule, self._progress = leader.schedule(), worker.progress
+        self._futures: dict[Future[Answer], tuple[Cell, Task]] = {}
+        self._ended: SimpleQueue[Future[Answer]] = SimpleQueue()
+        self._lost: Counter[str] = Counter()
+        self._given_up: list[tuple[Cell, str]] = []
+        self._number, self._heard, self._ships = 0, False, False
+        self._before, self._start, self._told = len(leader.rows), perf_counter(), set[str]()
+        recording = worker.config.recording
+        self._job = Job(
+            settings=dict(worker.config.settings),
+            trust=tuple(recording.trust) if recording else (),
+            run=str(leader.ledger.path),
+            token=leader.ledger.token,
+            device=worker.device.type,
+            threads=worker.threads,
+            versions={**worker.here.packages, **worker.here.machine},
+        )
+
+    def work(self) -> None:
+        """Let workers do all cells that are left.
+
+        Raises:
+            WorkersEnded: if no worker gives an answer.
+            PrivkitError: that a cell met, and that the next cell would meet, too.
+        """
+        try:
+            self._work()
+        finally:
+            for future in self._futures:
+                future.cancel()
+
+    def _work(self) -> None:
+        """Hand out cells and take answers."""
+        while True:
+            while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
+                self._submit(cell)
+            if not self._futures:
+                break
+            future = self._ended.get()
+            cell, task = self._futures.pop(future)
+            try:
+                answer = future.result()
+            except (Exception, CancelledError) as error:
+                self._gone(cell, task, error)
+            else:
+                self._heard = True
+                self._take(cell, answer)
+                self._give_up()
+        self._give_up()
+
+    def _submit(self, cell: Cell) -> None:
+        """Give a cell to the engine."""
+        names, self._number = self._leader.ledger.names(cell), self._number + 1
+        files: dict[str, bytes] | None = None
+        if self._ships:
+            read = {name: self._leader.ledger.content(name) for name in names}
+            files = {name: data for name, data in read.items() if data is not None}
+        task = Task(cell=cell.id, number=self._number, names=names, files=files)
+        try:
+            future = self._executor.submit(self._compute, self._job, task)
+        except Exception as error:
+            future = Future()
+            future.set_exception(error)
+        self._futures[future] = cell, task
+        future.add_done_callback(self._ended.put)
+
+    def _take(self, cell: Cell, answer: Answer) -> None:
+        """Store what a worker computed."""
+        if answer.error is not None:
+            raise answer.error
+        if answer.unseen:
+            self._ships = True
+            self._schedule.again(cell)
+            return
+        try:
+            row = parse_row(answer.row, cell=cell.id)
+        except Broken as error:
+            self._lose(cell, f"its worker's row {error}")
+            return
+        for text in answer.notes:
+            if text not in self._told:
+                self._told.add(text)
+                self._progress.note(text)
+        self._leader.ledger.store(answer.files, answer.gone)
+        self._finish(cell, row, f" in {duration(answer.seconds)}")
+
+    def _gone(self, cell: Cell, task: Task, error: BaseException) -> None:
+        """A worker was lost; what it saved is kept."""
+        self._leader.ledger.recover(f"{self._job.token}-{task.number}")
+        self._lose(cell, one_line(error))
+
+    def _lose(self, cell: Cell, why: str) -> None:
+        """A cell has no row: it runs again, or ends as an error if workers answer at all."""
+        self._lost[cell.id] += 1
+        if self._lost[cell.id] < LIVES:
+            self._progress.note(f"{named(cell)}: lost its worker ({why}); another one goes on with it")
+            self._schedule.again(cell)
+            return
+        self._given_up.append((cell, why))
+        if self._heard or len(self._given_up) == LIVES:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Cells that lost too many workers end as errors.
+
+        Raises:
+            WorkersEnded: if no worker gave an answer, so that no cell is to blame.
+        """
+        if self._given_up and not self._heard:
+            left, planned, why = self._leader.left, len(self._leader.worker.cells), self._given_up[-1][1]
+            raise WorkersEnded(
+                f"no worker lived until its first answer ({why}): {left} of {planned} cells are left; the same command "
+                "goes on with them"
+            )
+        worker = self._leader.worker
+        while self._given_up:
+            cell, why = self._given_up.pop()
+            reason = (
+                f"it lost {LIVES} workers ({why}); the same command tries it once more; --workers 1 computes it alone"
+            )
+            fields = planned_row(worker.part(cell), cell)
+            row = Row(**fields, status="error", reason=reason, provenance=worker.made_of[cell.id].cell)
+            self._finish(cell, row, "")
+
+    def _finish(self, cell: Cell, row: Row, took: str) -> None:
+        """Store a row and tell of it, with the time left."""
+        self._leader.finish(cell, row)
+        self._schedule.finish(cell)
+        done, total = len(self._leader.rows), len(self._leader.worker.cells)
+        rate = (perf_counter() - self._start) / (done - self._before)
+        rest = f", about {duration(rate * (total - done))} left" if done < total else ""
+        status = row.status.replace("_", " ")
+        self._progress.note(f"cell {done} of {total}: {named(cell)}: {status}{took}{rest}")

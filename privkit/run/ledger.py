@@ -1,0 +1,337 @@
+"""The folder of a run as its ledger, with one writer: safe against kills, full disks and other commands."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from privkit.errors import DamagedFile, RunFolderError
+from privkit.files.observed import leave_out
+from privkit.files.paths import inside, open_file
+from privkit.files.sealed import Broken, altered, digests
+from privkit.files.storage import (
+    append_line,
+    make_folder,
+    make_root,
+    read_record,
+    remove,
+    sweep,
+    write_bytes,
+    write_record,
+    writing,
+)
+from privkit.reports.schema import Manifest, Row
+from privkit.run.differences import config_differences
+from privkit.run.folder import RunFolder
+from privkit.run.records import (
+    GUESSES,
+    MADE_OF,
+    PICTURES,
+    SCORES,
+    TRAINED,
+    TRIALS,
+    holds,
+    line,
+    lines_of,
+    parse_row,
+    read_manifest,
+    read_row,
+)
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+_FLUSH = 0.1
+"""Seconds between two times that lines are flushed to the disk, if they come as fast."""
+PATIENCE = 2.0
+"""Seconds to wait for a writer that is about to end."""
+CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
+"""Files that a cell's record lists, if they exist."""
+LEADER = ".leader.json"
+"""In the run folder while a command writes there: who it is."""
+SCRATCH = ".scratch"
+"""In the run folder: a folder for each cell that a worker computes."""
+
+
+def check_usable(path: Path) -> Manifest | None:
+    """Refuse a place where no run can be, before anything is made there.
+
+    Returns:
+        The manifest of the run that it holds; None if it is empty or not there.
+
+    Raises:
+        RunFolderError: if it is a file, or holds other files.
+    """
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not os.path.isdir(there):
+        raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
+    if there != path:
+        return None
+    manifest = read_manifest(path)
+    strangers = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    if manifest is None and strangers:
+        raise RunFolderError(f"{path} holds other files ({strangers[0]}); name an empty or new folder with --out")
+    return manifest
+
+
+class Ledger(RunFolder):
+    """The folder of one run; a `with` block makes this process its only writer.
+
+    Args:
+        path: created if absent; must be empty or hold this configuration's run.
+        manifest: of the run that is about to start.
+
+    Attributes:
+        unlocked: why the folder could not be locked, in a sentence; empty where it is.
+        token: of this writer, by which its workers know the folder.
+
+    Raises:
+        RunFolderError: if the path is a file, or the folder belongs to another configuration, holds other files or is
+            in use.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        super().__init__(path)
+        self.manifest = manifest
+        self.unlocked, self.token, self._flushed = "", secrets.token_hex(8), 0.0
+        self._lock = FileLock(self.path / ".lock", poll_interval=0.01)
+        check_usable(self.path)
+        if os.path.lexists(self.path):
+            self._own()  # refused folders stay as they were, without even a lock
+
+    def __enter__(self) -> Ledger:
+        """Become the writer: go on with the run that is here, or begin one."""
+        make_root(self.path)
+        leave_out(self.path)
+        with writing(self.path / ".lock"):
+            self.unlocked = _no_locks(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT))
+            self._acquire()
+        try:
+            earlier = self._own()  # again: another process may have begun a run since
+            sweep(self.path)
+            if earlier is not None:
+                self.manifest = earlier
+            else:
+                self.save_manifest()
+            for part in ("cells", "models", "controls"):
+                with writing(self.path / part):
+                    make_folder(self.path / part)
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            here = {"token": self.token, "pid": os.getpid(), "host": platform.node(), "since": since}
+            write_record(self.path / LEADER, here)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _acquire(self) -> None:
+        """Lock the folder, if it can be locked.
+
+        Raises:
+            RunFolderError: if another process writes there.
+        """
+        if self.unlocked:
+            return
+        try:
+            self._lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            try:
+                other = read_record(self.path / LEADER) or {}
+            except DamagedFile:
+                other = {}
+            who = f"process {other['pid']} on {other['host']}, since {other['since']}" if other else "of no name yet"
+            raise RunFolderError(
+                f"{self.path} is in use by another process ({who}); wait for it to end, or name another folder with "
+                "--out"
+            ) from None
+
+    def _own(self) -> Manifest | None:
+        """The manifest of this configuration's earlier run here, None where nothing is begun; all else is refused."""
+        earlier = check_usable(self.path)
+        if earlier is None:
+            return None
+        if earlier.fingerprint != self.manifest.fingerprint:
+            if not self._begun():
+                return None  # refused over its data, batch size or model: the mended command goes on
+            differs = next(config_differences(earlier.config, self.manifest.config), "its order")
+            raise RunFolderError(
+                f"{self.path} belongs to another configuration (it differs in {differs}); "
+                "name another folder with --out, or repeat that run's command to resume it"
+            )
+        return earlier
+
+    def _begun(self) -> bool:
+        """Whether anything was computed: a model, a control experiment or a finished cell."""
+        some = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
+        return some or any(map(holds, self.path.glob("models/*")))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Be its writer no more."""
+        if self.path.is_dir():
+            remove(self.path / LEADER)
+            if (self.path / SCRATCH).is_dir():
+                with suppress(OSError):
+                    (self.path / SCRATCH).rmdir()  # if no worker left anything
+        self._lock.release()
+
+    def set_aside(self, homes: Iterable[Path]) -> None:
+        """Move models and cells that are to be made anew to RUN/superseded: nothing finished is lost."""
+        past = self.path / "superseded"
+        numbers = [int(there.name) for there in past.glob("*") if there.name.isdigit()]
+        here = past / str(max(numbers, default=0) + 1)
+        with writing(past):
+            for folder in (past, here, here / "cells", here / "models"):
+                make_folder(folder)
+            for home in homes:
+                os.replace(home, here / home.relative_to(self.path))
+
+    @property
+    def results(self) -> Path:
+        """One row a finished cell."""
+        return self.path / "results.jsonl"
+
+    def save_manifest(self) -> None:
+        """Write the manifest."""
+        write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
+
+    def take(self, threads: int, settings: Mapping[str, Any]) -> None:
+        """Note in the manifest with how many threads and with which settings the run goes on."""
+        changes = {"threads": threads, "settings": dict(settings)}
+        if {name: getattr(self.manifest, name) for name in changes} != changes:
+            self.manifest = self.manifest.model_copy(update=changes)
+            self.save_manifest()
+
+    def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
+        """Rows of the finished cells, and a sentence for everything that had to be mended.
+
+        The cells' own `result.json` are the truth; `results.jsonl` is their append-only copy, which is written anew
+        where it differs. A damaged `result.json` is restored from a whole line of the copy. A cell runs again where
+        there is none, where it ended in an error, or where another file of the cell is damaged.
+
+        Args:
+            cells: ids of the planned cells.
+        """
+        rows = {}
+        present, mended = self._lines()
+        damaged = bool(mended)
+        copies = {row.cell: row for row in map(parse_row, present)}
+        for cell_id in cells:
+            home = self.cell(cell_id)
+            try:
+                row = read_row(home)
+            except DamagedFile as error:
+                row = copies.get(cell_id)
+                mended.append(f"{error}; {'the cell runs again' if row is None else 'restored from results.jsonl'}")
+                if row is not None:
+                    write_record(home / "result.json", row.model_dump(mode="json"))
+            if row is None:
+                continue
+            if row.status == "error":
+                remove(home / "result.json")
+                continue
+            wrong = altered(home, row.files)
+            mended += [f"{home / name} {what}; the cell runs again" for name, what in wrong]
+            if not wrong:
+                rows[cell_id] = row
+        wanted = {line(row): None for row in rows.values()}
+        if damaged or sorted(present) != sorted(wanted):
+            kept = {text: None for text in present if text in wanted}
+            self._write_lines(kept | wanted)
+        return rows, mended
+
+    def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
+        """Take over what a worker computed, so that a kill between two files leaves nothing that looks finished.
+
+        A finished model and a finished cell stay as they are, but for what the model's code was seen to read.
+
+        Args:
+            files: path in the folder -> content.
+            gone: paths of checkpoints that are of no more use.
+        """
+        marks = {"models": TRAINED, "cells": "result.json"}
+        for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
+            path, mark = inside(self.path, *name.split("/")), marks.get(name.partition("/")[0])
+            if mark is None or (mark, path.name) == (TRAINED, MADE_OF) or not (path.parent / mark).exists():
+                write_bytes(path, files[name], flush=mark == TRAINED)  # of a cell, the row's line says what is whole
+        for name in gone:
+            remove(inside(self.path, *name.split("/")))
+
+    def recover(self, task: str = "*") -> None:
+        """Take over what a lost worker had saved, and remove its folder.
+
+        Args:
+            task: its name; "*" for all of them, which no worker may use any more.
+        """
+        for scratch in self.path.glob(f"{SCRATCH}/{task}"):
+            there = RunFolder(scratch)
+            if there.path == scratch:  # it is no link
+                self.store({name: data for name in there.names() if (data := there.content(name)) is not None})
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    def finish(self, row: Row) -> Row:
+        """Store a finished cell: first its own file, then the line in `results.jsonl`; the row as it was stored.
+
+        A kill loses neither. After a loss of power, lines since the last tenth of a second before may be gone, and
+        their cells run again.
+        """
+        row = row.model_copy(update={"files": digests(self.cell(row.cell), CELL_FILES)})
+        write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)
+        due = perf_counter() - self._flushed > _FLUSH
+        append_line(self.results, line(row), flush=due)
+        self._flushed = perf_counter() if due else self._flushed
+        return row
+
+    def arrange(self, rows: Iterable[Row]) -> None:
+        """Bring the lines of `results.jsonl` into the order of these rows, as one worker alone writes them."""
+        wanted = [line(row) for row in rows]
+        if [data.decode() for data in lines_of(self.results)] != wanted or self._flushed:
+            self._write_lines(wanted)  # and flushed
+
+    def _write_lines(self, lines: Iterable[str]) -> None:
+        """Write `results.jsonl` anew."""
+        write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
+
+    def _lines(self) -> tuple[list[str], list[str]]:
+        """Whole lines of `results.jsonl`, and what is wrong with the others."""
+        whole, mended = [], []
+        for number, data in enumerate(lines_of(self.results), start=1):
+            try:
+                parse_row(data)
+                whole.append(data.decode())
+            except Broken:
+                mended.append(
+                    f"{self.results} line {number} is truncated or damaged; rewritten from its cell's own result.json, "
+                    "or its cell runs again"
+                )
+        return whole, mended
+
+
+def _no_locks(descriptor: int) -> str:
+    """Why this system cannot lock a file, in a sentence; empty if it can."""
+    try:
+        if fcntl is None:
+            return ""
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return ""
+    except OSError as error:  # network file systems may have none
+        return f"the run folder cannot be locked ({error.strerror}); start no second process on it"
+    finally:
+        os.close(descriptor)
+    return ""
