@@ -200,7 +200,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.M
     if dies_after >= 2:
         monkeypatch.setattr("privkit.attacks.order.jigsaw.piece_losses", lambda *_: pytest.fail("trained again"))
     if dies_after >= 4:
-        monkeypatch.setattr("privkit.attacks.order.jigsaw.message_losses", lambda *_: pytest.fail("trained again"))
+        monkeypatch.setattr("privkit.attacks.order.jigsaw.shuffled_losses", lambda *_: pytest.fail("trained again"))
     went_on = Session(state=killed.state)
     resumed = attack.run(replace(knowledge, views=views), Generator().manual_seed(0), went_on)
     assert torch.equal(resumed.images, straight.images)
