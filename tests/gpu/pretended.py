@@ -42,6 +42,16 @@ def pretended_gpu() -> Iterator[FakeTensorMode]:
         yield mode
 
 
+def why_not() -> str:
+    """Why torch cannot pretend a GPU here; empty if it can."""
+    try:
+        with pretended_gpu() as mode:
+            mode.from_tensor(torch.zeros(2)).cuda()
+    except (AssertionError, RuntimeError) as error:
+        return f"torch {torch.__version__} pretends no GPU without a driver: {str(error).splitlines()[0]}"
+    return ""
+
+
 @contextmanager
 def without_numbers() -> Iterator[FakeTensorMode]:
     """Tensors without numbers on the CPU, gradients included."""

@@ -19,10 +19,11 @@ from privkit.domains.partition import ClientPartition, Iid
 from privkit.parts.registry import load, parse, table
 from privkit.training import Clients, SplitProtocol, split_round
 from privkit.training.loop import round_order
-from tests.gpu.pretended import DefaultGenerator, emptied, pretended_gpu, without_numbers
+from tests.gpu.pretended import DefaultGenerator, emptied, pretended_gpu, why_not, without_numbers
 from tests.small import IMAGES, built, digits, generator
 
 CLASSES, TOKENS, SIDE = 5, 16, 28
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 QUICK = ("batch_shuffle", "gaussian_noise", "random_cutmix")
 """Defenses of three kinds whose graphs are quickly traced."""
 
