@@ -83,7 +83,7 @@ def test_is_at_the_floor_on_noise() -> None:
 
 
 @pytest.mark.parametrize(("bend", "helps"), [(torch.relu, True), (torch.clone, False)], ids=["bent", "linear"])
-def test_the_network_draws_what_no_line_gives_and_is_left_out_where_a_line_gives_all(bend: Any, helps: bool) -> None:
+def test_the_network_draws_what_no_line_gives_and_spoils_nothing_where_a_line_gives_all(bend: Any, helps: bool) -> None:
     images = digits(1_640).x
     victims, own = images[:40], images[40:]
     turn = torch.randn(64, 48 if helps else 96, generator=Generator().manual_seed(0)) / 4
@@ -95,9 +95,8 @@ def test_the_network_draws_what_no_line_gives_and_is_left_out_where_a_line_gives
     )
     errors = [(guess.images - victims).square().mean() for guess in (alone, refined)]
     assert refined.curve[0] == alone.curve[0]
-    assert (errors[1] < 0.98 * errors[0]) == helps
-    assert (refined.note == "") == helps
-    assert torch.equal(refined.images, alone.images) != helps
+    assert (errors[1] < 0.98 * errors[0]) if helps else (errors[1] < 1.02 * errors[0] + 1e-4)
+    assert "of the network's correction was taken" in refined.note
 
 
 def test_goes_on_after_a_kill_bit_for_bit() -> None:
