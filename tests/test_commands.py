@@ -52,7 +52,7 @@ COMMANDS = sorted(set(FOUND) - set(ELSEWHERE) - NAMED)
 
 
 def is_planned(command: str) -> bool:
-    return command.split()[1] in PLANNED
+    return command.split()[1] in PLANNED and "--help" not in command
 
 
 @pytest.fixture
