@@ -118,6 +118,7 @@ class Ridge(Checked):
             with seeded(device, module):
                 training = _Residual(own_guess, targets, held, self.width, self.epochs, root)
                 curve += fit(training, self.epochs, session, objective="ridge: the held-out error")
+            training.network.eval()  # a training that was finished before a kill runs no epoch again
             with torch.no_grad():
                 share = _helpful(training.network(own_guess[held]) - own_guess[held], targets[held] - own_guess[held])
                 guess = (guess + share * (training.network(guess) - guess)).clamp(0, 1)

@@ -108,6 +108,10 @@ def test_goes_on_after_a_kill_bit_for_bit() -> None:
     resumed = run(NoDefense(), attack, Session(state=session.state))
     assert torch.equal(resumed.images, whole.images)
     assert resumed.curve == whole.curve
+    session = Session(dies_after=4)  # behind the last epoch
+    with pytest.raises(Killed):
+        run(NoDefense(), attack, session)
+    assert torch.equal(run(NoDefense(), attack, Session(state=session.state)).images, whole.images)
 
 
 def test_few_own_images_are_refused() -> None:
