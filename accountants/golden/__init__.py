@@ -1,22 +1,99 @@
-"""Reference values that `privkit doctor` recomputes: a file of JSON lines an area, and small evaluators beside it.
-
-Values that no certificate rests on, such as those of other libraries' orders, are among the tests.
-"""
+"""Reference values that `privkit doctor` recomputes: of the numbers on which certificates rest, lines of `cases.jsonl`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from importlib.resources import files
+from math import isfinite
+from typing import Any
 
-from privkit.accountants.golden.case import Case
+from privkit.accountants import answer
+from privkit.accountants.calibration import calibrate
+from privkit.accountants.spec.records import from_json
 
-__all__ = ["AREAS", "Case", "cases"]
+__all__ = ["Case", "cases", "read"]
 
-AREAS = ("auditing", "gaussian", "mixing", "permutations", "subsampling")
-"""Modules of this folder; each reads its file into a tuple `CASES`."""
+Specification = dict[str, Any]
+"""A specification as `spec.records.to_json` gives it; fields that are left out have their default."""
 
 
-def cases() -> Iterator[Case]:
-    """All cases, area by area."""
-    for area in AREAS:
-        yield from import_module(f"{__name__}.{area}").CASES
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A reference value.
+
+    Attributes:
+        id: unique; the name of the case in the reference tables.
+        what: the quantity, in words.
+        compute: the evaluation, without arguments.
+        expected: the reference value.
+        rel: relative tolerance.
+        abs: absolute tolerance.
+        source: where the reference value comes from.
+    """
+
+    id: str
+    what: str
+    compute: Callable[[], Any]
+    expected: float
+    rel: float = 0.0
+    abs: float = 0.0
+    source: str = ""
+
+    def check(self) -> tuple[bool, float]:
+        """Whether the evaluation reproduces the value, and what it gave.
+
+        >>> Case(id="x", what="two", compute=lambda: 2.0, expected=2.0).check()
+        (True, 2.0)
+        """
+        computed, allowed = float(self.compute()), max(self.abs, self.rel * abs(self.expected))
+        return isfinite(computed) and abs(computed - self.expected) <= allowed, computed
+
+
+def read(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) -> tuple[Case, ...]:
+    """The cases of a file of JSON lines.
+
+    Args:
+        package: where the file lies.
+        name: of the file. A line has id, what, evaluate (a name of `evaluators`, or "module:function" below
+            `privkit.accountants`), inputs (its arguments), expected, rel or abs (the tolerance; neither: equal), source.
+        evaluators: name -> function of the inputs.
+
+    Raises:
+        KeyError: if a line names no evaluator.
+    """
+    cases = []
+    for line in (files(package) / name).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        module, _, function = row.pop("evaluate").rpartition(":")
+        evaluate = getattr(import_module(f"privkit.accountants.{module}"), function) if module else evaluators[function]
+        cases.append(Case(compute=partial(evaluate, **row.pop("inputs")), **row))
+    return tuple(cases)
+
+
+def epsilon(mechanism: Specification, delta: float) -> float:
+    """ε of the certificate of a specification."""
+    return answer.epsilon(from_json(mechanism), delta).epsilon
+
+
+def delta(mechanism: Specification, epsilon: float) -> float:
+    """δ of the certificate of a specification."""
+    return answer.delta(from_json(mechanism), epsilon).delta or 0.0
+
+
+def rdp(mechanism: Specification, order: float) -> float:
+    """Rényi divergence of a specification at one order."""
+    return answer.rdp(from_json(mechanism), [order]).values[0]
+
+
+def calibrated_sigma(mechanism: Specification, epsilon: float, delta: float) -> float:
+    """σ with which a specification reaches a target ε."""
+    return calibrate(from_json(mechanism), "sigma", epsilon=epsilon, delta=delta).value
+
+
+def cases() -> tuple[Case, ...]:
+    """All cases that ship with the package."""
+    return read(__name__, "cases.jsonl", globals())

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from privkit.errors import unknown
 
 if TYPE_CHECKING:
-    from privkit.accountants.golden.case import Case
     from privkit.papers.contract import Paper
 
-__all__ = ["PAPERS", "paper", "reference_values"]
+__all__ = ["PAPERS", "paper"]
 
 PAPERS = ("accurate_sl", "cutmixsl", "dp_cutmixsl", "patch_shuffling", "patch_splitnn")
 """Folders of this package; each has a `PAPER`."""
@@ -31,12 +29,3 @@ def paper(name: str) -> Paper:
         raise unknown("paper", name, PAPERS)
     published: Paper = import_module(f"{__name__}.{name}").PAPER
     return published
-
-
-def reference_values() -> Iterator[Case]:
-    """Every value that `privkit doctor` recomputes: the accountants' own, then the papers'."""
-    from privkit.accountants import golden
-
-    yield from golden.cases()
-    for name in PAPERS:
-        yield from paper(name).reference_values()

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from privkit.accountants.golden.case import Case
-
 ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
 """What every published single-release bound takes for granted."""
 
@@ -62,7 +60,6 @@ class Paper:
         citation: authors and short title, as a certificate cites it.
         pictures: whether the folder has a module `figures`.
         from_runs: whether that module draws a run folder's models, too, by `of_run`.
-        cases: whether the folder has a module `reference`.
         judges_runs: whether the folder has a module `effects`.
     """
 
@@ -71,7 +68,6 @@ class Paper:
     citation: str
     pictures: bool = False
     from_runs: bool = False
-    cases: bool = False
     judges_runs: bool = False
 
     @property
@@ -106,10 +102,3 @@ class Paper:
         module = import_module(f"privkit.papers.{self.name}.figures")
         drawings: Mapping[str, Callable[[], Figure]] = module.FIGURES
         return drawings if run is None or not self.from_runs else {**drawings, **module.of_run(run)}
-
-    def reference_values(self) -> tuple[Case, ...]:
-        """Values of the paper's formulas that `privkit doctor` recomputes."""
-        if not self.cases:
-            return ()
-        cases: tuple[Case, ...] = import_module(f"privkit.papers.{self.name}.reference").CASES
-        return cases

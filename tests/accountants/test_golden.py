@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from privkit.accountants.golden.case import Case, read
-from privkit.papers import reference_values
-from tests.accountants.golden import others
+from privkit.accountants.golden import Case, cases, read
+from tests.accountants.golden import auditing, gaussian, mixing, others, permutations, subsampling
+from tests.papers import accurate_sl_reference, dp_cutmixsl_reference
 
-ALL = (*reference_values(), *others.CASES)
+AREAS = (auditing, gaussian, mixing, others, permutations, subsampling, accurate_sl_reference, dp_cutmixsl_reference)
+ALL = (*cases(), *(case for area in AREAS for case in area.CASES))
 CASES = {case.id: case for case in ALL}
 
 
@@ -55,4 +56,4 @@ def _value(oracle: dict[str, Any]) -> float:
 
 def test_a_line_without_an_evaluator_is_an_error() -> None:
     with pytest.raises(KeyError, match="epsilon"):
-        read("privkit.accountants.golden", "gaussian.jsonl", {})
+        read("privkit.accountants.golden", "cases.jsonl", {})

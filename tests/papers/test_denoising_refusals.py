@@ -146,7 +146,7 @@ def test_any_layer_gives_a_finite_logarithm_or_a_sentence(
 
 def test_imports_neither_torch_nor_matplotlib() -> None:
     code = (
-        "import sys, privkit.papers.accurate_sl.denoising_simulation, privkit.papers.accurate_sl.reference;"
+        "import sys, privkit.papers.accurate_sl.denoising_simulation, privkit.papers.accurate_sl.composition;"
         "print(sorted({'torch', 'matplotlib', 'scipy.integrate', 'scipy.stats'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,6 +7,5 @@ PAPER = Paper(
     title="Accurate Split Learning on Noisy Signals",
     citation="Xu et al., Accurate Split Learning on Noisy Signals",
     pictures=True,
-    cases=True,
     judges_runs=True,
 )

@@ -7,5 +7,4 @@ PAPER = Paper(
     title="Patch-Wise Random and Noisy CutMix for Privacy-Preserving Split Learning with Vision Transformer",
     citation="Oh et al., DP-CutMixSL",
     pictures=True,
-    cases=True,
 )

@@ -15,11 +15,10 @@ from scipy.stats import binom, binomtest
 
 from privkit.accountants.auditing import many_runs, one_run, rates
 from privkit.accountants.auditing.base import Correction
-from privkit.accountants.golden import auditing
-from privkit.accountants.golden.case import Case
+from privkit.accountants.golden import Case
 from privkit.shared.empirical_bound import EmpiricalBound
 from tests.accountants.auditing.mechanisms import BOUNDS
-from tests.accountants.golden import others
+from tests.accountants.golden import auditing, others
 
 CASES = (*auditing.CASES, *(case for case in others.CASES if case.id.startswith("gdp_")))
 

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from privkit.accountants.bounds import pld, renyi, round_profiles, subsampled_rdp
-from privkit.accountants.golden.case import read
-from privkit.accountants.golden.gaussian import ORDERS
+from privkit.accountants.golden import read
+from tests.accountants.golden.gaussian import ORDERS
 from privkit.accountants.spec.mixing import DirichletRatio, beta_nodes
 from tests.accountants.golden import hidden_mixtures, published_gdp, theorem_27
 

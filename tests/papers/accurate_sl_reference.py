@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, sqrt
 
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden import read
 from privkit.papers.accurate_sl import claims, composition, denoising, denoising_softmax
 from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
 
@@ -71,4 +71,4 @@ theorem_3_5_epsilon = claims.theorem_3_5_epsilon
 theorem_3_7_mu = claims.theorem_3_7_mu
 theorem_a7_epsilon = composition.theorem_a7_epsilon
 
-CASES = read(__package__, "reference.jsonl", globals())
+CASES = read(__package__, "accurate_sl_reference.jsonl", globals())

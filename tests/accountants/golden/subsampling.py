@@ -6,22 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from privkit.accountants.bounds import pld, round_profiles, subsampled_rdp
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden import read
 
-
-def poisson_rdp(order: float, rate: float, sigma: float) -> float:
-    """One order of the Poisson curve."""
-    return float(subsampled_rdp.poisson_gaussian_rdp(order, rate, 1 / sigma, exact_fractional=True))
 
 
 def theorem_9(order: float, rate: float, sigma: float) -> float:
     """The general theorem for a Gaussian; σ in replace-one distances."""
     return float(subsampled_rdp.without_replacement_rdp(order, rate, lambda j: j / (2 * sigma**2)))
 
-
-def composed(profile: str, arguments: Sequence[Any], rounds: int) -> float:
-    """ε at 1e-5 of one numerical composition of a profile of `round_profiles`."""
-    return pld.composed_epsilon(getattr(round_profiles, profile)(*arguments), rounds, 1e-5, 1e-4)
 
 
 def composed_poisson(steps: Sequence[tuple[float, float, int]]) -> float:

@@ -9,7 +9,7 @@ from math import sqrt
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.subsampling import without_replacement_epsilon
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden import read
 from privkit.papers.dp_cutmixsl import group_size as sizes
 from privkit.papers.dp_cutmixsl.claims import assumed_shift, corollary_1_epsilon, rdp
 from privkit.papers.dp_cutmixsl.group_size import DELTA, ORDER
@@ -41,4 +41,4 @@ best_group_size = partial(group_size, sizes.best_group)
 exact_group_size = partial(group_size, sizes.exact_group_size)
 published_group_size = partial(group_size, sizes.published_group_size)
 
-CASES = read(__package__, "reference.jsonl", globals())
+CASES = read(__package__, "dp_cutmixsl_reference.jsonl", globals())

@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from privkit.accountants import answer
-from privkit.accountants.bounds import gaussian, laplace, renyi, subsampling
-from privkit.accountants.calibration import calibrate
-from privkit.accountants.golden.case import read
+from privkit.accountants.bounds import gaussian, renyi, subsampling
+from privkit.accountants.golden import read
 from privkit.accountants.shuffles import laws
 from privkit.accountants.spec import shift as spec_shift
 from privkit.accountants.spec.records import from_json
@@ -25,39 +23,11 @@ Specification = dict[str, Any]
 """A specification as `spec.records.to_json` gives it; fields that are left out have their default."""
 
 
-def epsilon(mechanism: Specification, delta: float) -> float:
-    """ε of the certificate."""
-    return answer.epsilon(from_json(mechanism), delta).epsilon
 
 
-def delta(mechanism: Specification, epsilon: float) -> float:
-    """δ of the certificate."""
-    return answer.delta(from_json(mechanism), epsilon).delta or 0.0
 
 
-def rdp(mechanism: Specification, order: float) -> float:
-    """Rényi divergence of one order."""
-    return answer.rdp(from_json(mechanism), [order]).values[0]
 
-
-def calibrated_sigma(mechanism: Specification, epsilon: float, delta: float) -> float:
-    """σ for a target ε."""
-    return calibrate(from_json(mechanism), "sigma", epsilon=epsilon, delta=delta).value
-
-
-def gaussian_rdp(order: float, sensitivity: float, sigma: float, rounds: int = 1) -> float:
-    """αTμ²/2."""
-    return float(rounds * gaussian.rdp(order, sensitivity / sigma))
-
-
-def gaussian_epsilon(delta: float, mu: float) -> float:
-    """Exact ε of a shift."""
-    return gaussian.epsilon(delta, mu)
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The shift that has this ε."""
-    return gaussian.mu_for(epsilon, delta)
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
@@ -95,14 +65,6 @@ def best_delta(epsilon: float, mu: float) -> float:
     return float(np.exp(renyi.best_delta(alpha, gaussian.rdp(alpha, mu), epsilon).value))
 
 
-def laplace_rdp(order: float, scale: float) -> float:
-    """Rényi divergence of one coordinate."""
-    return float(laplace.rdp(order, 1 / scale))
-
-
-def laplace_epsilon(delta: float, scale: float) -> float:
-    """Exact ε of one coordinate."""
-    return laplace.epsilon(delta, 1 / scale)
 
 
 def laplace_shift(mechanism: Specification) -> float:
@@ -126,8 +88,6 @@ def delta_of_classical_claim(epsilon: float, delta: float) -> float:
     return gaussian.delta(epsilon, epsilon / sqrt(2 * log(1.25 / delta)))
 
 
-# Evaluators that lie elsewhere, by the names that the cases have for them.
 averaged_noise_std = laws.averaged_noise_std
-gaussian_delta = gaussian.delta
 
 CASES = read(__package__, "gaussian.jsonl", globals())

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from privkit.accountants.bounds import mixture
-from privkit.accountants.golden import gaussian
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden import read
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.shift import ShiftLaw
 
@@ -63,10 +62,5 @@ def law_epsilon(mu: Sequence[float], delta: float) -> float:
     """Exact ε with the shift told."""
     return mixture.invert(mixture.profile(_equally_likely(mu)), delta)
 
-
-# Evaluators that lie elsewhere, by the names that the cases have for them.
-delta = gaussian.delta
-epsilon = gaussian.epsilon
-rdp = gaussian.rdp
 
 CASES = read(__package__, "mixing.jsonl", globals())

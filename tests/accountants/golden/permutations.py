@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privkit.accountants.golden.case import read
-from privkit.accountants.shuffles import entropy, laws, permutations, variants
+from privkit.accountants.golden import read
+from privkit.accountants.shuffles import laws, permutations, variants
 from privkit.accountants.shuffles.variants import Variant
 
 Images = Sequence[Sequence[str]]
 """Patches of each image of a batch."""
 
 
-def log10_permutations(tokens: int, batch: int, keep: float) -> float:
-    """log10 of Eq. 7."""
-    return permutations.log10_total_permutations(tokens, batch, permutations.kept_tokens(tokens, keep))
-
-
-def log10_target_share(tokens: int, batch: int, keep: float) -> float:
-    """log10 of Eq. 8 over Eq. 7."""
-    return permutations.log10_target_share(tokens, batch, permutations.kept_tokens(tokens, keep))
 
 
 def release_probability(release: Images, images: Images, kept: int, variant: Variant) -> float:
@@ -42,10 +34,7 @@ def _tuples(images: Images) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(image) for image in images)
 
 
-# Evaluators that lie elsewhere, by the names that the cases have for them.
 distinct_outcomes = variants.distinct_outcomes
-fano_bits = entropy.fano_bits
-patch_entropy_bits = entropy.patch_entropy_bits
 target_permutations = permutations.target_permutations
 
 CASES = read(__package__, "permutations.jsonl", globals())

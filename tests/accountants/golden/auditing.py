@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from privkit.accountants.auditing import many_runs, rates
 from privkit.accountants.auditing.one_run import epsilon_one_run
-from privkit.accountants.golden.case import read
+from privkit.accountants.golden import read
 
 
 @cache
