@@ -173,14 +173,12 @@ def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tig
 
 
 def _least(answered: Sequence[tuple[Bound, Limit]]) -> tuple[Bound, Limit]:
-    """The bound with the smallest limit; the first of equals."""
     return min(answered, key=lambda one: one[1].value)
 
 
 def _certified(
     mechanism: SplitMechanism, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None
 ) -> Certificate:
-    """The answer with everything that it rests on."""
     if not isfinite(epsilon) or delta >= 1:
         return Certificate(
             kind="nothing",

@@ -179,7 +179,6 @@ def calibrate_rates(
 
 
 def _calibrated(mechanism: SplitMechanism, parameter: Parameter, target: Target, tight: bool) -> Calibrated:
-    """Search for a parameter that reaches a target."""
     validate.choice("parameter", parameter, ("sigma", "rounds", "group"))
     search = {"sigma": _sigma, "rounds": _rounds, "group": _group}[parameter]
     value, reached = search(mechanism, target, tight)
@@ -202,7 +201,6 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
 
 
 def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """Smallest factor on the noise that reaches the target."""
     tolerance = _NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4
 
     def misses(factor: float) -> bool:
@@ -221,7 +219,6 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 
 
 def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """Largest number of rounds within the target."""
     part = mechanism.participation
     unit = part.epoch_rounds if isinstance(part, RandomAllocation) else 1  # whole epochs
     if (one := target.cost(replace(mechanism, rounds=unit))) > target.value:
@@ -257,7 +254,6 @@ def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 
 
 def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
-    """The same law of ratios for another number of clients."""
     ratio = mixing.ratio
     if isinstance(ratio, DirichletRatio | DirichletCounts):
         regrouped: Any = replace(ratio, clients=group)  # of the mixing's own kind

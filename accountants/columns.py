@@ -63,7 +63,6 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
 
 
 def _any_text(name: str, value: Any) -> str:
-    """Any text."""
     return str(value)
 
 

@@ -47,7 +47,6 @@ def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
 
 
 def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
-    """Gaussian noise: the only law with secret places and public mixtures of shifts."""
     rounds, sampling = mechanism.composed_rounds, mechanism.sampling
     if isinstance(part := mechanism.participation, RandomAllocation):
         mu = _unmixed_shift(mechanism)
@@ -75,7 +74,6 @@ def _laplace_step(mechanism: SplitMechanism) -> tuple[Step, int]:
 
 
 def _response_step(mechanism: SplitMechanism) -> tuple[Step, int]:
-    """Randomized response: every answer of every release."""
     answered = mechanism.smashed
     assert isinstance(answered, Categories)
     one = RandomizedAnswer(noise=mechanism.noise.smashed, classes=answered.classes)
@@ -145,7 +143,6 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
 
 
 def _unmixed_shift(mechanism: SplitMechanism) -> float:
-    """μ of a release that is not mixed."""
     mu = mechanism.shift().constant
     assert mu is not None
     return mu

@@ -220,12 +220,10 @@ class Ledger:
         return self._certificate(best, limit, e, exp(min(limit.value, 0.0)), None)
 
     def _least(self, ask: Callable[[Bound], Limit]) -> tuple[Bound, Limit]:
-        """The bound with the smallest limit."""
         bounds = ledger_cost.bounds_of_charges(self._counts, self._total + self._rest, tight=self.tight)
         return min(((bound, ask(bound)) for bound in bounds), key=lambda pair: pair[1].value)
 
     def _nothing(self, epsilon: float, delta: float) -> Certificate:
-        """Before the first charge."""
         return Certificate(
             kind="differential_privacy",
             statement="nothing was charged: ε = 0 as long as nothing is released",
@@ -235,7 +233,6 @@ class Ledger:
         )
 
     def _certificate(self, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None) -> Certificate:
-        """The answer with the assumptions of all charges."""
         first, proven = next(iter(self._counts)), epsilon < inf and delta < 1
         relation = first.relation.replace("_one", "").replace("_", "-") + "-one"
         claim = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy of one {first.unit} under {relation}"
@@ -258,7 +255,6 @@ class Ledger:
         )
 
     def __len__(self) -> int:
-        """Number of charges."""
         return self._file.lines
 
     def close(self) -> None:
@@ -345,7 +341,6 @@ def _json_and_mechanism(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]
 
 @lru_cache(maxsize=256)
 def _mechanism_of_json(text: str) -> SplitMechanism:
-    """A mechanism from JSON."""
     spec = records.from_json(json.loads(text))
     if not isinstance(spec, SplitMechanism):
         raise ValueError(f"a charge is for a split_mechanism, got {text[:40]}")
@@ -353,12 +348,10 @@ def _mechanism_of_json(text: str) -> SplitMechanism:
 
 
 def _charge_of_line(line: str) -> tuple[SplitMechanism, int]:
-    """Mechanism and rounds of a line."""
     head, _, text = line.partition(_MECHANISM)  # cannot stand in the note, whose quotes are escaped
     rounds = validate.whole("rounds", json.loads(head + "}").get("rounds"))
     return _mechanism_of_json(text[:-1]), rounds
 
 
 def _python_number(number: Any) -> int | float:
-    """Numbers of other libraries, as JSON has them."""
     return int(number) if isinstance(number, Integral) else float(number)

@@ -11,7 +11,7 @@ import numpy as np
 from privkit.accountants import compile as compiled
 from privkit.accountants.bounds import gaussian, renyi
 from privkit.accountants.bounds.bound import Bound
-from privkit.accountants.bounds.gaussian_bound import BALLE_WANG, GaussianBound
+from privkit.accountants.bounds.closed_forms import BALLE_WANG, GaussianBound
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.renyi_composition import CONVERSION, AddedCurves, RenyiBound
 from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
@@ -78,7 +78,6 @@ def unit_cost(one: SplitMechanism) -> Array:
 
 @lru_cache(maxsize=256)
 def _updates_cost(updates: PrivateUpdates) -> Array:
-    """[1 + A] of one charge's updates; not to be changed."""
     return _cost(*compiled.update_step(updates))
 
 
@@ -99,12 +98,10 @@ def _unsampled(one: SplitMechanism) -> bool:
 
 
 def _cost(step: Step, count: int) -> Array:
-    """Σμ² and the Rényi curve of a step."""
     return np.concatenate([[step.shift(count) ** 2], step.rdp(USUAL_ORDERS, count)])
 
 
 def _steps_of_charges(counts: Counts) -> Steps:
-    """The steps of all charges."""
     run: list[tuple[Step, int]] = []
     for one, (units, charges) in counts.items():
         step, count = compiled.releases(one)

@@ -176,12 +176,10 @@ class LedgerFile:
 
 
 def _start(number: int) -> str:
-    """How a line begins."""
     return f'{{"charge": {number}, '
 
 
 def _end(check: int) -> bytes:
-    """How a line ends."""
     return f', "check": "{check:08x}"}}'.encode()
 
 

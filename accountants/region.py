@@ -91,7 +91,6 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
 
 
 def _checked_rates(name: str, values: ArrayLike) -> Array:
-    """Rates, each in [0, 1]."""
     checked = np.asarray(values, float)
     if not np.all((checked >= 0) & (checked <= 1)):
         raise ValueError(f"{name} must lie in [0, 1], got {values!r}")

@@ -59,5 +59,4 @@ def narrowed(
 
 
 def _mean(low: Number, high: Number) -> Number:
-    """Of two ends; whole numbers have a whole one."""
     return (low + high) // 2 if isinstance(low, int) else (low + high) / 2

@@ -65,7 +65,6 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def _quoted(name: str) -> str:
-    """A name as Python writes it, cut to what fits into a sentence."""
     return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
 
 

@@ -155,7 +155,6 @@ def _clip(get: Callable[[str], Any], norm: Norm) -> ClipSet:
 
 
 def _categories(get: Callable[[str], Any]) -> Categories:
-    """What randomized response answers."""
     return Categories(classes=_needed(get, "classes", "randomized_response"), answers=get("dimensions") or 1)
 
 
@@ -167,14 +166,12 @@ def _foreign(kind: str) -> tuple[str, ...]:
 
 
 def _label_set(get: Callable[[str], Any]) -> ClipSet | None:
-    """Where labels lie."""
     if get("labels") == "none":
         return None
     return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=_needed(get, "classes", "labels = box"))
 
 
 def _mixing_of_row(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
-    """How a group is mixed, and whether its clients collude."""
     colluding = get("colluding") == "yes"
     if get("mechanism") == "hidden_mask":
         return HiddenMask(kept=_needed(get, "kept", "hidden_mask"), patches=_needed(get, "patches", "hidden_mask"))
@@ -187,7 +184,6 @@ def _mixing_of_row(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | Hid
 
 
 def _ratio(get: Callable[[str], Any]) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
-    """The law of the mixing ratios."""
     law = get("ratio")
     if law == "fixed":
         return FixedRatio(ratios=_needed(get, "ratios", "ratio = fixed"))
@@ -202,7 +198,6 @@ def _ratio(get: Callable[[str], Any]) -> FixedRatio | FixedCounts | DirichletRat
 
 
 def _participation_of_row(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
-    """Who takes part."""
     if get("sampling") == "random_allocation":
         epoch = get("rounds") if get("epoch_rounds") is None else get("epoch_rounds")
         return RandomAllocation(participations=get("participations"), epoch_rounds=epoch)

@@ -63,7 +63,6 @@ def _check_kind(path: Path) -> None:
 
 
 def _whole_text(path: Path) -> str:
-    """A file that is read whole, as TOML and JSON are."""
     _check_kind(path)
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
@@ -114,7 +113,6 @@ def _content(file: Iterable[str]) -> Iterator[str]:
 
 
 def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
-    """A list of tables."""
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
         raise ValueError(f"{path} must hold {wanted}, one a row")

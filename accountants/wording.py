@@ -93,7 +93,6 @@ def library_versions() -> dict[str, str]:
 
 
 def _sentences(mechanism: SplitMechanism) -> list[str]:
-    """In the order clip, noise, mixing, participation, composition."""
     noise = mechanism.noise
     if isinstance(categories := mechanism.smashed, Categories):
         return [*_said_of_answers(mechanism, categories), *_said_of_sampling(mechanism), *_composition(mechanism)]
@@ -117,7 +116,6 @@ def _sentences(mechanism: SplitMechanism) -> list[str]:
 
 
 def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[str]:
-    """What is answered, and how."""
     each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
     return [
         f"a release holds {each} of {categories.classes:,} categories, and nothing else that depends on the record",
@@ -127,7 +125,6 @@ def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[
 
 
 def _said_of_mixing(mechanism: SplitMechanism) -> list[str]:
-    """Ratios, masks and whom the guarantee is against."""
     mixing = mechanism.mixing
     if isinstance(mixing, NoMixing):
         return []
@@ -181,7 +178,6 @@ def _said_of_mixing(mechanism: SplitMechanism) -> list[str]:
 
 
 def _hidden_mask(mechanism: SplitMechanism, mask: HiddenMask) -> list[str]:
-    """What hides the mask."""
     said = [
         f"each release keeps {mask.kept:,} of {mask.patches:,} patches, drawn uniformly and afresh; the other patches "
         "hold noise alone"
@@ -192,7 +188,6 @@ def _hidden_mask(mechanism: SplitMechanism, mask: HiddenMask) -> list[str]:
 
 
 def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
-    """Sampling and what it needs."""
     part = mechanism.participation
     if isinstance(part, EveryRound) or (isinstance(part, WithoutReplacement) and part.rate == 1):
         said = ["every client takes part in every round: nothing is credited to sampling"]
@@ -225,7 +220,6 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
 
 
 def _composition(mechanism: SplitMechanism) -> list[str]:
-    """Why rounds compose."""
     lower = mechanism.lower_model
     if isinstance(lower, PrivateUpdates):
         said = [
@@ -241,6 +235,5 @@ def _composition(mechanism: SplitMechanism) -> list[str]:
 
 
 def _spec(clip: object) -> str:
-    """A clip set as it was written."""
     fields = ", ".join(f"{name}={value}" for name, value in vars(clip).items())
     return f"{getattr(clip, 'kind', type(clip).__name__)}({fields})" if fields else str(getattr(clip, "kind", clip))

@@ -1,4 +1,8 @@
-"""Lower bounds on ε from the scores of an attack."""
+"""Lower bounds on ε from the scores of members and non-members: what an attack's success rules out.
+
+A score is high where the attack believes "member": scores are finite numbers, at least one of each. A bound holds with
+the stated confidence over their draw, for every mechanism; a small bound proves nothing in favor of the mechanism.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,6 @@ if TYPE_CHECKING:
         epsilon_one_run_curve,
         planned_guesses,
     )
-    from privkit.accountants.auditing.rates import auroc
     from privkit.shared.empirical_bound import EmpiricalBound
 
 __all__ = [
@@ -24,7 +27,6 @@ __all__ = [
     "EmpiricalBound",
     "Gaussian",
     "ScaledNoise",
-    "auroc",
     "ceiling_independent",
     "ceiling_many_runs",
     "ceiling_one_run",

@@ -24,17 +24,12 @@ LARGEST = 64.0
 
 
 class Rates(Protocol):
-    """Which rates of true and false positives an attack can have; `Region` is one."""
+    """Which rates of true and false positives an attack can have; `Region` is one and describes the methods."""
 
     @property
-    def advantage(self) -> float:
-        """The largest TPR − FPR."""
-
-    def true_positives(self, false_positives: ArrayLike) -> Array:
-        """The largest true positive rate at each false positive rate."""
-
-    def false_positives(self, true_positives: ArrayLike) -> Array:
-        """The smallest false positive rate at each true positive rate."""
+    def advantage(self) -> float: ...
+    def true_positives(self, false_positives: ArrayLike) -> Array: ...
+    def false_positives(self, true_positives: ArrayLike) -> Array: ...
 
 
 class Family(ABC):

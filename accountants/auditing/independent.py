@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import levels
 from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
 from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split
-from privkit.accountants.auditing.score_cuts import Cuts, scores, upper
+from privkit.accountants.auditing.score_cuts import Cuts, levels, scores, upper
 from privkit.shared.empirical_bound import EmpiricalBound
 
 Test = Literal["errors", "rates"]
@@ -31,8 +30,7 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run whose canaries are independent trials: far closer to the truth than other one-run
-    bounds.
+    """Lower bound on ε from one run whose canaries are independent trials: closer to the truth than the others.
 
     Canary i is a member by a fair coin. It is wrongly accused with probability a_i/2 and wrongly acquitted with
     probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need not be alike.
@@ -45,8 +43,9 @@ def epsilon_independent(
       Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
     Args:
-        in_scores: [n] scores of the canaries that were members, finite.
-        out_scores: [k] scores of the canaries that were not, finite.
+        in_scores: [n] scores of the canaries that were members.
+        out_scores: [k] scores of the canaries that were not; a split that fair coins give with probability below 1e-9
+            is refused.
         threshold: fixed before the coins were known; scores of at least this are guessed "member". 0 is the best for
             log-likelihood ratios and "errors".
         confidence: in [1/2, 1).
@@ -56,10 +55,6 @@ def epsilon_independent(
             noise. The bound may lie far above the truth if the curve is of another family. Without a claim, None: the
             bound then holds for every (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
-
-    Raises:
-        ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, or the split is one
-            that fair coins give with probability below 1e-9.
 
     Source: derived; the limits are those of Clopper and Pearson 1934, one threshold and a Gaussian curve as in Nasr et
     al. 2023, §4; trials that differ: Hoeffding 1956, Theorem 4.
@@ -107,12 +102,7 @@ def ceiling_independent(
 ) -> float:
     """The largest ε that `epsilon_independent` can hold against a claim with so many canaries: no guess is wrong.
 
-    Args:
-        canaries: m ≥ 1.
-        confidence: in [1/2, 1).
-        delta: as there.
-        family: as there.
-        test: as there.
+    Arguments are those of `epsilon_independent`, with canaries ≥ 1.
 
     >>> round(ceiling_independent(200, confidence=0.95, delta=1e-5), 2)
     4.19
@@ -125,7 +115,6 @@ def ceiling_independent(
 
 
 def _strongest(missed: int, alarms: int, canaries: int, confidence: float, family: Family, test: Test) -> float:
-    """The largest strength of a curve that these errors reject."""
     validate.choice("test", test, ("errors", "rates"))
     error, _ = levels(validate.real("confidence", confidence, least=0.5, below=1), 0.0)
     if test == "errors":

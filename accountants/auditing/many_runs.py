@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import FRONTIER, Correction, levels
 from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
-from privkit.accountants.auditing.score_cuts import Cuts, lower, scores, upper
+from privkit.accountants.auditing.score_cuts import FRONTIER, Correction, Cuts, levels, lower, scores, upper
 from privkit.shared.array import Array
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -38,8 +37,8 @@ def epsilon_clopper_pearson(
     the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
 
     Args:
-        in_scores: [n] scores of members, finite.
-        out_scores: [k] scores of non-members, finite.
+        in_scores: [n] scores of members.
+        out_scores: [k] scores of non-members.
         confidence: in (0, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
@@ -47,10 +46,6 @@ def epsilon_clopper_pearson(
             tail at the corners of the ROC curve's convex hull, their number as the divisor); its `sound` is False.
         family: that the mechanism's trade-off curve is claimed to be of; the bound may lie far above the truth if it is
             of another one. Without a claim, None: the bound then holds for every (ε, δ)-DP mechanism.
-
-    Raises:
-        ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, or a family is given
-            with the published correction, which has none.
 
     Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4
     (a Gaussian curve); the correction: derived.
@@ -119,9 +114,7 @@ def ceiling_many_runs(
     Args:
         members: runs with the canary, ≥ 1.
         others: runs without, ≥ 1.
-        confidence: in (0, 1).
-        delta: as there.
-        family: as there.
+        confidence: as there, like delta and family.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6
@@ -134,16 +127,9 @@ def ceiling_many_runs(
 
 
 def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
-    """The largest strength whose curve some cut's error rates rule out, and which cut that is.
-
-    Args:
-        family: of the curves.
-        accused: [J] upper limits on the false positive rate.
-        missed: [J] upper limits on the rate of missed members.
-    """
+    """The largest strength whose curve some cut rules out by its [J] limits on both error rates, and which cut."""
 
     def beyond(strength: float) -> Array:
-        """By how much each cut's true positive rate exceeds what the curve allows."""
         return 1 - missed - family.at(strength).true_positives(accused)
 
     found = largest_rejected(lambda strength: bool(np.any(beyond(strength) > 0)), family.precision)

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.base import FRONTIER, Correction, levels
-from privkit.accountants.auditing.score_cuts import Cuts, halved, lower, scores
+from privkit.accountants.auditing.score_cuts import FRONTIER, Correction, Cuts, halved, levels, lower, scores
 from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 from privkit.shared.empirical_bound import EmpiricalBound
@@ -44,8 +43,9 @@ def epsilon_one_run(
     P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
 
     Args:
-        in_scores: [n] scores of the canaries that were members, finite.
-        out_scores: [k] scores of the canaries that were not, finite.
+        in_scores: [n] scores of the canaries that were members.
+        out_scores: [k] scores of the canaries that were not; a split that fair coins give with probability below 1e-9
+            is refused.
         confidence: in (0, 1).
         delta: in [0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
@@ -53,10 +53,6 @@ def epsilon_one_run(
             (about 3·log2(m)), which is proven, since they depend on m only.
         correction: "as_published" is what the reference library does: "member" guesses only, above each corner of the
             ROC curve's convex hull, their number as the divisor; `sound` is False.
-
-    Raises:
-        ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, more guesses are asked
-            for than there are canaries, or the split is one that fair coins give with probability below 1e-9.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
@@ -118,9 +114,7 @@ def ceiling_one_run(
     Args:
         members: canaries that were members, ≥ 1.
         others: canaries that were not, ≥ 1.
-        confidence: in (0, 1).
-        delta: in [0, 1).
-        guesses: as there.
+        confidence: as there, like delta and guesses.
 
     Source: the same theorem; no score makes more guesses right than there are members above and others below.
 
@@ -139,8 +133,6 @@ def ceiling_one_run(
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """How many of the guesses were right."""
-
     correct: int
     asked: tuple[int, int]  # "member", "non-member"
     threshold: float | None  # of the "member" guesses
@@ -167,7 +159,6 @@ def _family(canaries: int, error: float) -> list[tuple[int, int]]:
 
 
 def _largest_epsilon(trials: list[_Trial], canaries: int, delta: float, error: float) -> tuple[float, _Trial | None]:
-    """Largest rejected ε over all trials, and the trial that rejects it."""
     best, winner = 0.0, None
     for trial in sorted(trials, key=lambda trial: -lower(trial.correct, max(1, sum(trial.asked)), error)):
 

@@ -38,18 +38,15 @@ def epsilon_one_run_curve(
     curve is rejected. Unlike ε at one δ, this uses the whole curve.
 
     Args:
-        in_scores: [n] scores of the canaries that were members, finite.
-        out_scores: [k] scores of the canaries that were not, finite.
+        in_scores: [n] scores of the canaries that were members.
+        out_scores: [k] scores of the canaries that were not; ties at a border of the guesses are refused, and a split
+            that fair coins give with probability below 1e-9.
         confidence: in (0, 1).
         delta: in (0, 1), at which the strength of the curve is said as an ε.
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
         family: that the curve is claimed to be of; the bound may lie far above the truth if it is of another one.
             Without a claim, None: the bound then holds for every (ε, δ)-DP mechanism.
-
-    Raises:
-        ValueError: if an argument is out of range, scores are empty, NaN, infinite or booleans, scores tie at a border
-            of the guesses, or the split is one that fair coins give with probability below 1e-9.
 
     Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; that the greedy filling
     is the worst case is derived.
@@ -115,10 +112,7 @@ def ceiling_one_run_curve(
     Args:
         members: canaries that were members, ≥ 1.
         others: canaries that were not, ≥ 1.
-        confidence: in (0, 1).
-        delta: in (0, 1).
-        guesses: as there.
-        family: as there.
+        confidence: as there, like delta, guesses and family.
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)
@@ -134,7 +128,6 @@ def ceiling_one_run_curve(
 def _largest_strength(
     family: Family, right: int, asked: int, canaries: int, error: float, precision: float | None = None
 ) -> float:
-    """Largest rejected strength, 0 where not even 0 is rejected."""
     return largest_rejected(
         lambda strength: rejected(family.at(strength), right, asked, canaries, error), precision or family.precision
     )

@@ -1,17 +1,31 @@
-"""Sorted scores, the errors of thresholds on them, and exact limits of an error probability."""
+"""Sorted scores, the errors of thresholds on them, and exact limits of an error probability; levels of a bound."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv
 
+from privkit.accountants import validate
 from privkit.shared.array import Array
 
 Counts = NDArray[np.int64]
+Correction = Literal["proven", "as_published"]
+FRONTIER = (
+    "the error probability is divided by the number of corners of the ROC curve's convex hull, which the scores "
+    "themselves determine, so that no union bound covers the choice of the threshold"
+)
+"""Why the correction of the reference library is not claimed."""
+
+
+def levels(confidence: float, delta: float) -> tuple[float, float]:
+    """Error probability and δ; refuse a confidence outside (0, 1) and a δ outside [0, 1)."""
+    error = 1 - validate.real("confidence", confidence, above=0, below=1)
+    return error, validate.real("delta", delta, least=0, below=1)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
@@ -68,7 +82,6 @@ class Cuts:
         )
 
     def __add__(self, other: Cuts) -> Cuts:
-        """Both, one after the other."""
         return Cuts(
             thresholds=np.concatenate([self.thresholds, other.thresholds]),
             missed=np.concatenate([self.missed, other.missed]),
@@ -103,7 +116,6 @@ def upper(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
 
 
 def _at_least(ordered: Array, threshold: float) -> int:
-    """How many sorted scores are at or above a threshold."""
     return int(ordered.size - np.searchsorted(ordered, threshold, "left"))
 
 

@@ -1,7 +1,8 @@
 """A Gaussian shift in one of t places that nobody is told: Rényi divergence and privacy profile, both directions.
 
-P = mean over i of N(μ·e_i, I) against Q = N(0, I). Under Q the likelihood ratio L is the mean of t independent
-lognormal variables X with mean 1. Everything here is an upper bound on what a sum of such variables can do.
+P = mean over i of N(μ·e_i, I) against Q = N(0, I), for t ≥ 1 places and a shift μ ≥ 0 over the noise's standard
+deviation. Under Q the likelihood ratio L is the mean of t independent lognormal variables X with mean 1. Everything
+here is an upper bound on what a sum of such variables can do.
 """
 
 from __future__ import annotations
@@ -37,15 +38,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
 
     With the shift against without it, E L^α − 1 is exact at whole α: α!/t^α times the coefficient of z^α in
     (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between them (α − 1)·D is interpolated, which is
-    convex. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at every α.
-
-    Args:
-        orders: [A] α > 1; above 256 the curve is that of a place that is told.
-        places: t ≥ 1.
-        mu: shift over the noise's standard deviation, ≥ 0.
-
-    Returns:
-        [A], at most αμ²/2, the curve of a place that is told.
+    convex. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at every α. At [A] orders
+    α > 1 it is at most αμ²/2, the curve of a place that is told; above 256 it is that curve.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
 
@@ -88,14 +82,7 @@ def profile(places: int, mu: float) -> Pair:
     The lognormal X is moved to a grid by connecting the dots of E(c − X)₊, which keeps its mean and makes it larger in
     the convex order; so the sum of t of them is larger, too, and with it δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
     c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is known. A bound
-    on rounding is added.
-
-    Args:
-        places: t ≥ 1; more than 4096 are taken as 4096, which is an upper bound.
-        mu: shift over the noise's standard deviation, ≥ 0; above 4 the profile is that of a place that is told.
-
-    Returns:
-        Profiles for ε ≥ 0, ready for `pld`.
+    on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one whose place is told.
 
     Source: Feldman and Shenfeld 2025 (the pair dominates, whatever is chosen in between); the convex order is derived:
     a mean of more independent variables is smaller in it, and so is δ.
@@ -139,7 +126,6 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
         rest = np.where(j < 2, -np.inf, log_expm1(j * (j - 1) * mu * mu / 2)) - j * log(places) - factorial
 
     def plain(count: int) -> Array:
-        """e^{count·z} in z/t."""
         return np.asarray(j * log(count / places) - factorial)
 
     def product(left: tuple[int, Array], right: tuple[int, Array]) -> tuple[int, Array]:
@@ -273,12 +259,6 @@ def _sum_of_losses(masses: Array, count: int) -> Array:
 
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
     """ln E L^α of a shift in k of t secret places, α = 2 or 3: the mean of e^{μ²·Σ_{a<b}|A_a ∩ A_b|} over α subsets.
-
-    Args:
-        order: 2 or 3.
-        chosen: k in 1..t.
-        places: t.
-        mu: shift of one place over the noise's standard deviation.
 
     Source: derived; the overlap of two subsets is hypergeometric, and the third is counted region by region.
 

@@ -29,18 +29,10 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
         mu: L2 sensitivity divided by the noise's standard deviation, ≥ 0 (0: nothing depends on the record);
             broadcasts against `epsilon`. T releases compose to √T·μ.
 
-    Returns:
-        δ in [0, 1], a float for scalars.
-
-    Raises:
-        ValueError: if an argument is NaN, infinite or negative.
-
     Source: Balle and Wang 2018, Theorem 8.
 
-    >>> round(delta(1.0, 1.0), 6)
-    0.126937
-    >>> round(delta(800.0, 40.0), 7)
-    0.4900327
+    >>> round(delta(1.0, 1.0), 6), round(delta(800.0, 40.0), 7)
+    (0.126937, 0.4900327)
     """
     e, m = _checked_shifts("epsilon", epsilon), _checked_shifts("mu", mu)
     with np.errstate(under="ignore"):
@@ -83,24 +75,12 @@ def epsilon(delta_: float, mu: float) -> float: ...
 @overload
 def epsilon(delta_: ArrayLike, mu: ArrayLike) -> Array: ...
 def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
-    """Smallest ε at a given δ: the inverse of `delta`. Zero where δ is at least the total variation 2Φ(μ/2) − 1.
-
-    Args:
-        delta_: δ in (0, 1); scalar or array.
-        mu: as in `delta`, ≥ 0.
-
-    Returns:
-        ε ≥ 0 in nats, a float for scalars.
-
-    Raises:
-        ValueError: if δ is not strictly between 0 and 1, or μ is not a finite number ≥ 0.
+    """Smallest ε ≥ 0 at δ in (0, 1): the inverse of `delta`, 0 if δ is at least the total variation 2Φ(μ/2) − 1.
 
     Source: Balle and Wang 2018, Theorem 8, solved for ε by Newton's method inside a bracket.
 
-    >>> round(epsilon(1e-5, 1.0), 4)
-    4.3772
-    >>> epsilon(0.5, 1.0)
-    0.0
+    >>> round(epsilon(1e-5, 1.0), 4), epsilon(0.5, 1.0)
+    (4.3772, 0.0)
     """
     target, m = np.asarray(delta_, float), _checked_shifts("mu", mu)
     if not np.all((target > 0) & (target < 1)):
@@ -138,10 +118,6 @@ def _inverse(target: Array, m: Array) -> Array:
 def mu_for(epsilon_: float, delta_: float) -> float:
     """Largest μ whose Gaussian release is (ε, δ)-DP; the noise's standard deviation is the sensitivity over it.
 
-    Args:
-        epsilon_: ε ≥ 0.
-        delta_: δ in (0, 1).
-
     Source: Balle and Wang 2018, Algorithm 1 (solved here in logarithms).
 
     >>> round(3.7306316348159374 * mu_for(1.0, 1e-5), 9)
@@ -178,7 +154,6 @@ def total_variation(mu: float) -> float:
 
 
 def _checked_shifts(name: str, value: ArrayLike) -> Array:
-    """Refuse NaN, infinities and negatives."""
     array = np.asarray(value)
     if array.dtype == bool or array.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")

@@ -64,14 +64,14 @@ def mu(
     Φ⁻¹(1 − α) − Φ⁻¹(β) over them, and between them convexity of the Gaussian's curve does the rest.
 
     Args:
-        steps: (profile, rounds), as in `pld.composed_bounds`.
+        steps: (profile, rounds), as in `pld`.
         floor: smallest false positive rate that is covered, in [1e-12, 0.1]. What lies below is covered by
             `delta_floor` alone; μ grows without a useful limit as the floor falls.
-        interval: of the grid of losses; chosen where it is not given.
+        interval: of the grid of losses; chosen unless it is given.
 
     Raises:
-        ValueError: if an argument is out of range, no test has both error rates above the floor (then report ε at δ
-            instead), or the grid would be too large.
+        ValueError: if no test has both error rates above the floor (then report ε at δ instead), or an argument is out
+            of range, or the grid would be too large.
 
     Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
 
@@ -134,7 +134,6 @@ def _composed(
 
 
 def _hull(epsilon: Array, delta: Array) -> list[int]:
-    """Corners of the lower convex hull of δ as a function of e^ε."""
     corners: list[int] = []
 
     def slope(left: int, right: int) -> float:

@@ -86,16 +86,11 @@ class LaplaceRelease(Step):
 
     @property
     def _once(self) -> float:
-        """Largest loss of one release."""
         return sum(shift * many for shift, many in self.parts)
 
 
 def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
-    """Rényi divergence of two Laplace laws of scale 1 that lie `shift` apart.
-
-    Args:
-        orders: α > 1.
-        shift: L1 sensitivity over the scale b, ≥ 0.
+    """Rényi divergence at orders α > 1 of two Laplace laws of scale 1 that lie `shift` ≥ 0 apart.
 
     Source: Mironov 2017, Proposition 6.
 
@@ -112,17 +107,7 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
 
 
 def _vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
-    """Rényi divergence of independent coordinates: the sum of theirs.
-
-    Args:
-        orders: α > 1.
-        parts: (shift, how many coordinates of it).
-
-    Source: Mironov 2017, Proposition 1.
-
-    >>> float(_vector_rdp(2, [(1.0, 3)]).round(6))
-    1.857371
-    """
+    """Rényi divergence of independent coordinates, (shift, how many of it): the sum (Mironov 2017, Proposition 1)."""
     return np.asarray(sum((count * rdp(orders, shift) for shift, count in parts), np.zeros(np.shape(orders))))
 
 
@@ -133,11 +118,7 @@ def _beyond_linear(x: Array) -> Array:
 
 
 def delta(epsilon: float, shift: float) -> float:
-    """Smallest δ of one Laplace variable: 1 − exp((ε − t)/2) for ε ≤ t, else 0.
-
-    Args:
-        epsilon: ε ≥ 0.
-        shift: t, sensitivity of the one coordinate over the scale, ≥ 0.
+    """Smallest δ at ε ≥ 0 of one Laplace variable, which moves by t ≥ 0 scales: 1 − exp((ε − t)/2) for ε ≤ t, else 0.
 
     Source: derived from the hockey-stick integral; equals Balle et al. 2018's profile.
 

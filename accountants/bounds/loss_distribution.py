@@ -80,12 +80,12 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
     """Loss distributions of a mechanism by connecting the dots of its privacy profile: valid upper bounds.
 
     Args:
-        profile: δ(ε ≥ 0), vectorised, where both directions are alike (replace-one); else the profiles of both.
+        profile: δ(ε ≥ 0), vectorised, if both directions are alike (replace-one); else the profiles of both.
         interval: distance of the grid's nodes, > 0. Its error in the composed ε is about T·interval²/12.
         tail: the grid ends where δ falls below; what lies beyond counts as infinite loss.
 
     Returns:
-        One distribution, or two where two profiles were given; both are to be composed, and the larger δ holds.
+        One distribution, or two if two profiles were given; both are to be composed, and the larger δ holds.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
@@ -113,31 +113,16 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
 
 
 def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
-    """The parts of either direction; one entry where no step tells them apart.
-
-    Args:
-        steps: (profile, rounds), as in `pld.composed_bounds`.
-        interval: of the grid.
-        tail: as in `from_profile`.
-
-    Raises:
-        ValueError: as `from_profile`.
-    """
+    """The parts of either direction, by `from_profile`; one entry if no step tells the directions apart."""
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
     width = max(len(grid) for grid, _ in grids)
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
-    """A hundredth of the spread of one round's loss or finer, coarser where the grids would grow too large.
+    """A hundredth of the spread of one round's loss or finer, coarser if the grids would grow too large.
 
-    Args:
-        steps: (profile, rounds), as in `pld.composed_bounds`.
-        tail: as in `from_profile`.
-        wanted: taken as it is, where it is given.
-
-    Raises:
-        ValueError: if what is wanted is no number > 0, or as `from_profile`.
+    An interval that is wanted is taken as it is.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -192,7 +177,6 @@ def _sampled(profile: Profile, interval: float, tail: float) -> Array:
 
 
 def _checked_profile(values: ArrayLike) -> Array:
-    """Refuse a profile that is no probability."""
     array = np.asarray(values, float)
     if not np.all((array >= 0) & (array <= 1 + 1e-12)):
         raise ValueError("a privacy profile must give numbers in [0, 1]")

@@ -1,7 +1,11 @@
 """Tight composition: privacy loss distributions on a grid, composed by one FFT.
 
-Upper bounds come from the grid (`loss_distribution`). The lower bound takes back what the grid can have added.
-The composition itself is `fft_composition`.
+Upper bounds come from the grid (`loss_distribution`). The lower bound takes back what the grid can have added. The
+composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one, with
+1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They raise
+ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
+
+Source: Koskela, Jälkö and Honkela 2020 (composition by FFT); Doroshenko et al. 2022 (the grid).
 """
 
 from __future__ import annotations
@@ -35,17 +39,6 @@ _MOST_ROUNDS = 10**11
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
     """ε of T rounds of one mechanism at δ: an upper bound, tight up to the grid.
 
-    Args:
-        profile: of one round, as in `from_profile`.
-        rounds: T in 1..10¹¹; 10⁶ is fine.
-        delta: in (0, 1).
-        interval: of the grid; chosen from the spread of one round's loss where it is not given.
-
-    Raises:
-        ValueError: if an argument is out of range, or the grid would be too large.
-
-    Source: Koskela, Jälkö and Honkela 2020 (composition by FFT); Doroshenko et al. 2022 (the grid).
-
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> round(composed_epsilon(without_replacement_gaussian(0.2, 1.0), 100, 1e-5, 1e-3), 3)
     16.099
@@ -54,17 +47,9 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
 
 
 def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -> float:
-    """δ of a history of mechanisms at ε, each with its own number of rounds: an upper bound, tight up to the grid.
+    """δ of a history of mechanisms at ε: an upper bound, tight up to the grid.
 
-    Args:
-        steps: (profile, rounds), at least one.
-        epsilon: ε ≥ 0.
-        interval: of the grid.
-
-    Raises:
-        ValueError: if an argument is out of range, or the grid would be too large.
-
-    Source: as `composed_epsilon`. Below about T·1e-280 the result is the truncated tail, not the mechanism's δ.
+    Below about T·1e-280 the result is the truncated tail, not the mechanism's δ.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
@@ -80,16 +65,7 @@ def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -
 
 
 def history_deltas(steps: Steps, epsilons: Array) -> Array:
-    """δ of a history at many ε from one composition: upper bounds, tight up to the grid where δ is above 1e-12.
-
-    Args:
-        steps: (profile, rounds), at least one.
-        epsilons: [J] ε ≥ 0.
-
-    Raises:
-        ValueError: as `history_delta`.
-
-    Source: as `composed_epsilon`; whatever the tilt, δ is bounded at every ε.
+    """δ of a history at [J] ε from one composition: upper bounds, tight up to the grid where δ is above 1e-12.
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> history_deltas([(without_replacement_gaussian(0.2, 1.0), 100)], np.array([0.0, 16.0])).round(6).tolist()
@@ -100,24 +76,14 @@ def history_deltas(steps: Steps, epsilons: Array) -> Array:
 
 
 def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -> tuple[float, float]:
-    """Lower and upper bound on ε of a history of mechanisms, each with its own number of rounds.
+    """Lower and upper bound on ε of a history of mechanisms; they are about interval·√(8T) apart.
 
-    Args:
-        steps: (profile, rounds), at least one.
-        delta: in (0, 1).
-        interval: of the grid.
+    The lower bound is proven if one pair of neighbors attains every profile in both directions. Sampling without
+    replacement does not: its pair has the profiles of `poisson_gaussian`.
 
-    Returns:
-        A lower bound, proven where one pair of neighbors attains every profile in both directions (sampling without
-        replacement does not: its pair has the profiles of `poisson_gaussian`), and
-        an upper bound that needs no such thing. They are about interval·√(8T) apart.
-
-    Raises:
-        ValueError: if an argument is out of range, or the grid would be too large.
-
-    Source: upper: Doroshenko et al. 2022. Lower: derived. Given the true losses, the grid's are independent, within one
-    interval of them, and by at most b = d/(1−e^{−d}) − 1 − ln(d/(1−e^{−d})) ≈ d²/8 too large on average; by Hoeffding's
-    inequality their sum exceeds the true one by T·b + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ = δ/1000.
+    Source of the lower bound: derived. Given the true losses, the grid's are independent, within one interval of them,
+    and by at most b = d/(1−e^{−d}) − 1 − ln(d/(1−e^{−d})) ≈ d²/8 too large on average; by Hoeffding's inequality their
+    sum exceeds the true one by T·b + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ = δ/1000.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> low, high = composed_bounds([(lambda e: gaussian.delta(e, 0.1), 100)], 1e-5, 1e-4)
@@ -132,16 +98,6 @@ def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -
 
 def composed_lower(steps: Steps, delta: float, interval: float | None = None) -> float:
     """The lower bound of `composed_bounds`, from the first direction alone: half of its work for a pair of profiles.
-
-    Args:
-        steps: as in `composed_bounds`.
-        delta: in (0, 1).
-        interval: of the grid.
-
-    Raises:
-        ValueError: as `composed_bounds`.
-
-    Source: as `composed_bounds`.
 
     >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
     >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)
@@ -161,7 +117,6 @@ def _without_grid_error(parts: Parts, composed: ComposedLosses, target: float) -
 
 
 def _checked_history(steps: Steps) -> Steps:
-    """Refuse a history without steps, or without rounds."""
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
     return [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]

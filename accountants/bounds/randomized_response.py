@@ -1,4 +1,8 @@
-"""k-ary randomized response: pure ε, Rényi curve and privacy profile, of one answer or of many."""
+"""k-ary randomized response: pure ε, Rényi curve and privacy profile, of one answer or of many.
+
+In all functions the noise p in (0, 1] is the probability with which an answer is replaced by a uniform draw of the
+k ≥ 2 categories (`classes`), the true one among them.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,7 @@ _MOST_ANSWERS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class RandomizedAnswer(Step):
-    """One answer of k-ary randomized response; all answers of a run may differ between neighbors.
-
-    Attributes:
-        noise: p in (0, 1], the probability with which the answer is replaced by a uniform draw.
-        classes: k ≥ 2.
-    """
+    """One answer of k-ary randomized response; all answers of a run may differ between neighbors."""
 
     noise: float
     classes: int
@@ -60,11 +59,6 @@ class RandomizedAnswer(Step):
 def pure_epsilon(noise: float, classes: int) -> float:
     """ε of one answer at δ = 0: ln(1 + k(1 − p)/p).
 
-    Args:
-        noise: p in (0, 1], the probability with which an answer is replaced by a uniform draw of the k categories, the
-            true one among them.
-        classes: k ≥ 2.
-
     Source: Warner 1965 (k = 2); Kairouz, Bonawitz and Ramage 2016.
 
     >>> round(pure_epsilon(0.5, 2), 6)
@@ -85,15 +79,10 @@ def noise_for(epsilon: float, classes: int) -> float:
 
 
 def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
-    """Rényi divergence of two answers whose true categories differ: exact.
+    """Rényi divergence at [A] α > 1 of two answers whose true categories differ: exact.
 
     ln(a^α·b^{1−α} + b^α·a^{1−α} + (k − 2)·b)/(α − 1), where a = 1 − p + p/k is the probability of the true category and
     b = p/k that of any other.
-
-    Args:
-        orders: [A] α > 1.
-        noise: p, as for `pure_epsilon`.
-        classes: k ≥ 2.
 
     Source: definition; Mironov 2017, Proposition 5 for k = 2.
 
@@ -112,15 +101,9 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
 
 
 def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> Array:
-    """Smallest δ at ε of n independent answers that all differ: exact, Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊.
+    """Smallest δ at ε ≥ 0 of n ≤ 1000 independent answers that all differ: exact.
 
-    The loss of an answer is ε₀ with probability a, −ε₀ with b, and 0 otherwise, so that the sum is trinomial.
-
-    Args:
-        epsilon: ε ≥ 0; scalar or array.
-        noise: p, as for `pure_epsilon`.
-        classes: k ≥ 2.
-        answers: n in 1..1000.
+    It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊. The loss of an answer is ε₀ with probability a, −ε₀ with b, and 0 otherwise, so that the sum is trinomial.
 
     Source: Kairouz, Oh and Viswanath 2015 (k = 2); k > 2 is derived likewise.
 
@@ -194,5 +177,4 @@ def _sums_of_losses(noise: float, classes: int, answers: int) -> tuple[Array, Ar
 
 
 def _checked_response(noise: float, classes: int) -> tuple[float, int]:
-    """p and k."""
     return validate.real("noise_parameter", noise, above=0, most=1), validate.whole("classes", classes, least=2)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
+from privkit.accountants.bounds.bound import Limit
 from privkit.shared.array import Array
 
 ORDERS: tuple[float, ...] = (
@@ -32,21 +31,6 @@ BANDS = ((2.0, 9.0), (14.0, 22.0), (28.0, 36.0), (44.0, 64.0))
 
 HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 320.0, 448.0])))
 """Orders that are tried likewise if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Converted:
-    """Smallest (ε, δ) that a Rényi curve gives.
-
-    Attributes:
-        value: ε, or ln δ.
-        order: at which it was found.
-        at_edge: whether that is the first or last order of the grid.
-    """
-
-    value: float
-    order: float
-    at_edge: bool
 
 
 def mironov(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
@@ -86,16 +70,13 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
     return np.asarray(np.minimum(logs, 0.0))
 
 
-def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Converted:
+def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
     """Smallest ε over a grid of orders, by the tighter of the two conversions at each.
 
     Args:
         orders: [A], each > 1, increasing.
         rdp: [A] upper bounds at these orders, ≥ 0; `inf` where none is known.
         delta: in (0, 1).
-
-    Raises:
-        ValueError: if an order or δ is out of range, or a value is NaN or negative.
 
     >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
     5.0
@@ -104,23 +85,10 @@ def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Converted:
     validate.delta(delta)
     values = np.minimum(canonne(a, r, delta), mironov(a, r, delta))
     at = int(np.argmin(values))
-    return Converted(value=max(0.0, float(values[at])), order=float(a[at]), at_edge=at in (0, len(a) - 1))
-
-
-def best_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: float) -> Converted:
-    """Smallest ln δ over a grid of orders.
-
-    >>> best_delta(ORDERS, np.array(ORDERS) / 2, 5.0).value < -11
-    True
-    """
-    a, r = _checked_curve(orders, rdp)
-    values = log_delta(a, r, validate.real("epsilon", epsilon, least=0))
-    at = int(np.argmin(values))
-    return Converted(value=float(values[at]), order=float(a[at]), at_edge=at in (0, len(a) - 1))
+    return Limit(value=max(0.0, float(values[at])), order=float(a[at]), at_edge=at in (0, len(a) - 1))
 
 
 def _checked_curve(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
-    """Both as arrays, refused where they are no Rényi curve."""
     a, r = np.asarray(orders, float), np.asarray(rdp, float)
     if a.ndim != 1 or a.shape != r.shape or not a.size:
         raise ValueError(f"orders and rdp must be two lists of one length >= 1, got shapes {a.shape} and {r.shape}")

@@ -1,4 +1,7 @@
-"""Privacy profiles of one round, ready to be composed: Gaussian, sampled or mixed, and Laplace."""
+"""Privacy profiles of one round, ready to be composed: a Gaussian, a sampled one, or a Laplace variable.
+
+The shift (μ or t) is the sensitivity over the noise's standard deviation or scale, ≥ 0; a rate lies in [0, 1].
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,9 @@ from privkit.accountants.bounds.loss_distribution import Pair, Profile
 
 
 def without_replacement_gaussian(rate: float, mu: float) -> Profile:
-    """One Gaussian release from k of n clients, replace-one: the tight profile (W).
-
-    Args:
-        rate: γ = k/n in [0, 1].
-        mu: L2 sensitivity under replace-one over the noise's standard deviation, ≥ 0.
+    """One Gaussian release from k of n clients, replace-one: the tight profile.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9; Balle and Wang 2018, Theorem 8.
-
-    >>> float(without_replacement_gaussian(0.2, 1.0)(np.array(0.0)).round(6))
-    0.076585
     """
     g, base = validate.real("rate", rate, least=0, most=1), gaussian_profile(mu)
     return lambda epsilon: subsampling.without_replacement_delta(epsilon, g, base)
@@ -27,10 +23,6 @@ def without_replacement_gaussian(rate: float, mu: float) -> Profile:
 
 def poisson_gaussian(rate: float, mu: float) -> Pair:
     """One Poisson-sampled Gaussian release, add or remove one: the profiles of both directions.
-
-    Args:
-        rate: q in [0, 1].
-        mu: L2 sensitivity under add-or-remove over the noise's standard deviation, ≥ 0.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 8.
 
@@ -47,9 +39,6 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
 
 def laplace_profile(shift: float) -> Profile:
     """One Laplace variable: 1 − e^{(ε−t)/2} up to ε = t.
-
-    Args:
-        shift: t, sensitivity over the scale b, ≥ 0.
 
     Source: derived from the hockey-stick integral.
 

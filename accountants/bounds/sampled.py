@@ -111,7 +111,6 @@ class GaussianRelease(Step):
         return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)] if self.worst else None
 
     def _profile(self, epsilon: Array) -> Array:
-        """δ(ε) of one release from everyone or from k of n."""
         if self.rate == 1:
             return gaussian.fast_delta(epsilon, self.mu)
         return without_replacement_delta(epsilon, self.rate, lambda e: gaussian.fast_delta(e, self.mu))

@@ -1,4 +1,8 @@
-"""Rényi divergence of sampled Gaussians at any order, whole or fractional: an upper bound that is exact to rounding."""
+"""Rényi divergence of sampled Gaussians at any order, whole or fractional: an upper bound that is exact to rounding.
+
+Orders are [A] real numbers in (1, 100000], the rate lies in [0, 1], and μ ≥ 0 is the L2 sensitivity over the noise's
+standard deviation. The result is [A], at most the unsampled αμ²/2.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,12 @@ _SLACK = 1e-12
 
 
 def poisson_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
-    """Rényi divergence of one Poisson-sampled Gaussian release, add or remove one, at any orders.
+    """Rényi divergence of one Poisson-sampled Gaussian release, add or remove one.
 
     With the likelihood ratio L = 1 − q + q·e^{μx − μ²/2} of x ~ N(0, 1) it is ln E L^α/(α − 1). The trapezoidal rule is
     taken of E[L^α − 1 − α(L − 1)], whose integrand is never negative, so that small divergences keep their digits. On
     the line Im x = b with 2bμ ≤ π the modulus has at most √2·(2 + b²)·e^{b²/2} times the integral, so that a step h
     errs by less than e^{−40} of it once b²/2 − 2πb/h ≤ −47.
-
-    Args:
-        orders: [A] α > 1, any real numbers up to 100000.
-        rate: q in [0, 1].
-        mu: L2 sensitivity under add-or-remove over the noise's standard deviation, ≥ 0.
-
-    Returns:
-        [A], at most the unsampled αμ²/2.
 
     Source: Mironov, Talwar and Zhang 2019, Theorem 5 (the larger direction); the error of the rule is derived from
     Trefethen and Weideman 2014, Theorem 5.1.
@@ -48,15 +44,8 @@ def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float
     """Rényi divergence of the pair with the tight profile of one release from k of n clients, replace-one.
 
     The profile is γ·δ(ln(1 + (e^ε − 1)/γ)) in both directions, and a Rényi divergence is an integral over a profile:
-    E over x > μ/2 of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1), where L = 1 − γ + γ·e^{μx − μ²/2}.
-
-    Args:
-        orders: [A] α > 1, any real numbers up to 100000.
-        rate: γ = k/n in [0, 1].
-        mu: L2 sensitivity under replace-one over the noise's standard deviation, ≥ 0.
-
-    Returns:
-        [A], at most the unsampled αμ²/2, and never above the bound of Wang, Balle and Kasiviswanathan 2019.
+    E over x > μ/2 of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1), where L = 1 − γ + γ·e^{μx − μ²/2}. It is
+    never above the bound of Wang, Balle and Kasiviswanathan 2019.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
     Theorem 11. A profile that dominates gives a divergence that dominates.
@@ -68,7 +57,6 @@ def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float
 
 
 def _by_order(orders: ArrayLike, rate: float, mu: float, both: bool) -> Array:
-    """Checked, and order by order."""
     a = finite_numbers("order", orders)
     if not a.size or np.any((a <= 1) | (a > 1e5)):
         raise ValueError(f"orders must be numbers > 1 and <= 100000, at least one, got {orders!r}")

@@ -25,14 +25,11 @@ def without_replacement_rdp(
     Args:
         orders: [A] α > 1. At integers Theorem 9; between them (α − 1)ε(α), which is convex and 0 at 1, is interpolated.
         rate: γ = k/n in [0, 1].
-        rdp: vectorised base curve α ↦ ε(α); it is asked for all integers up to the largest order, and for `orders`.
-        pure_epsilon: ε(∞) of the base mechanism where it is finite (Laplace); tightens the terms.
+        rdp: vectorised base curve α ↦ ε(α) ≥ 0; it is asked for all integers up to the largest order, and for `orders`.
+        pure_epsilon: ε(∞) of the base mechanism if it is finite (Laplace); tightens the terms.
 
     Returns:
         [A], never above the base curve: the theorem can exceed it, and sampling cannot hurt.
-
-    Raises:
-        ValueError: if an argument is out of range, or the base curve is NaN or negative.
 
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 9 and Corollary 10.
 
@@ -71,7 +68,7 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
     Args:
         orders: [A] α > 1; between integers the convex (α − 1)ε(α) is interpolated.
         rate: γ = k/n in [0, 1]; scalar or [R].
-        mu: L2 sensitivity under replace-one over the noise's standard deviation, ≥ 0; scalar or [R].
+        mu: L2 sensitivity over the noise's standard deviation, ≥ 0; scalar or [R].
 
     Returns:
         [A], or [R, A]; never above the unsampled αμ²/2.
@@ -92,14 +89,8 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
 def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, exact_fractional: bool = False) -> Array:
     """Rényi curves of Poisson-sampled Gaussian releases, add or remove one, for many rows at once.
 
-    Args:
-        orders: [A] α > 1; exact at integers, and between them an upper bound from interpolating (α − 1)ε(α).
-        rate: q in [0, 1]; scalar or [R].
-        mu: L2 sensitivity under add-or-remove over the noise's standard deviation, ≥ 0; scalar or [R].
-        exact_fractional: integrate at fractional orders, too (`sampled_renyi`, about 0.1 ms for each number).
-
-    Returns:
-        [A], or [R, A].
+    Arguments and shapes are those of `fixed_size_gaussian_rdp`; the curve is exact at integers. With `exact_fractional`
+    it is integrated at fractional orders, too (`sampled_renyi`, about 0.1 ms for each number).
 
     Source: Mironov, Talwar and Zhang 2019, §3.3. The sum is taken over e^{j(j−1)μ²/2} − 1, all of one sign.
 
@@ -222,7 +213,6 @@ def checked_orders(value: ArrayLike) -> Array:
 
 
 def _base_values(rdp: Callable[[Array], Array], orders: Array) -> Array:
-    """Values of a base curve; NaN and negatives are refused."""
     curve = np.asarray(rdp(orders), float)
     if curve.shape != orders.shape or not np.all(curve >= 0):
         raise ValueError("the base Rényi curve must give a number >= 0 for every order")

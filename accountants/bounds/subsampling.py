@@ -1,4 +1,7 @@
-"""Amplification by subsampling: tight privacy profiles. The Rényi curves are in `subsampled_rdp`."""
+"""Amplification by subsampling: tight privacy profiles. The Rényi curves are in `subsampled_rdp`.
+
+A rate is a probability in [0, 1]; ε is a number or an array; a base profile gives [0, 1] at an array of ε ≥ 0.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,7 @@ def amplify(epsilon: float, rate: float) -> float: ...
 @overload
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """ε after subsampling: ln(1 + γ(e^ε − 1)), for any ε without overflow.
-
-    Args:
-        epsilon: ε of the base mechanism, any real number; scalar or array.
-        rate: γ in [0, 1]; broadcasts against `epsilon`.
+    """ε after subsampling: ln(1 + γ(e^ε − 1)), for any real ε without overflow; rates broadcast against ε.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (without replacement) and Theorem 8 (Poisson). δ becomes γδ.
 
@@ -45,9 +44,7 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """ε of the base mechanism that subsampling turns into `epsilon`: ln(1 + (e^ε − 1)/γ).
 
-    Args:
-        epsilon: ε > ln(1 − γ), which is what the base ε → −∞ becomes; scalar or array.
-        rate: γ in (0, 1].
+    It needs γ > 0 and ε > ln(1 − γ), which is what the base ε → −∞ becomes.
 
     Source: the inverse of `amplify`.
 
@@ -69,15 +66,7 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
     For ε ≥ 0 it is γ·δ_base(ln(1 + (e^ε − 1)/γ)), γ = k/n, replace-one; for ε < 0 it follows from the exchange of the
     neighbors, δ(−ε) = 1 − e^{−ε} + e^{−ε}δ(ε).
 
-    Args:
-        epsilon: ε, any real number; scalar or array.
-        rate: γ = k/n in [0, 1].
-        base_delta: vectorised profile δ(ε ≥ 0) of the mechanism on the chosen clients.
-
-    Raises:
-        ValueError: if an argument is out of range, or the base profile is no number in [0, 1].
-
-    Source: Balle, Barthe and Gaboardi 2018, Theorem 9; attained where all other data are zero.
+    Source: Balle, Barthe and Gaboardi 2018, Theorem 9; attained if all other data are zero.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> float(without_replacement_delta(0.0, 0.2, lambda e: gaussian.delta(e, 1.0)).round(6))
@@ -89,33 +78,10 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
     return np.where(e >= 0, delta, -np.expm1(-size) + np.exp(-size) * delta)
 
 
-def without_replacement_epsilon(delta: float, rate: float, base_epsilon: Callable[[float], float]) -> float:
-    """Tight ε of one release from k of n clients: ln(1 + γ(e^{ε_base(δ/γ)} − 1)), and 0 where δ ≥ γ.
-
-    Args:
-        delta: δ in (0, 1).
-        rate: γ = k/n in [0, 1].
-        base_epsilon: ε(δ) of the mechanism on the chosen clients.
-
-    Source: Balle, Barthe and Gaboardi 2018, Theorem 9. At δ ≥ γ, publishing a chosen client's data is allowed.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> without_replacement_epsilon(0.5, 0.5, lambda delta: gaussian.epsilon(delta, 23.77))
-    0.0
-    """
-    d, g = validate.delta(delta), float(rates(validate.real("rate", rate)))
-    return 0.0 if d >= g else float(amplify(validate.real("base epsilon", base_epsilon(d / g), least=0), g))
-
-
 def poisson_removed_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
-    """Tight privacy profile of one release under Poisson sampling, with a record against without it.
+    """Tight privacy profile of one Poisson-sampled release, with a record against without it, at ε ≥ 0.
 
     It is never below the other direction (`poisson_added_delta`); composition needs both.
-
-    Args:
-        epsilon: ε ≥ 0; scalar or array.
-        rate: q in [0, 1], the probability with which a record takes part.
-        base_delta: vectorised profile δ(ε ≥ 0) of the mechanism with the record against without it.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 8.
 
@@ -127,14 +93,9 @@ def poisson_removed_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) 
 
 
 def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
-    """Tight privacy profile of one release under Poisson sampling, without a record against with it.
+    """Tight privacy profile of one Poisson-sampled release, without a record against with it, at ε ≥ 0.
 
     The loss is at most −ln(1 − q): δ = (1 − (1−q)e^ε)·δ_base(ln(q·e^ε/(1 − (1−q)e^ε))), and 0 from there on.
-
-    Args:
-        epsilon: ε ≥ 0; scalar or array.
-        rate: q in [0, 1].
-        base_delta: vectorised profile δ(ε ≥ 0) of the mechanism without the record against with it.
 
     Source: derived from the hockey-stick integral; Zhu, Dong and Wang 2022 (dominating pairs under Poisson sampling).
 
@@ -153,10 +114,7 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
 
 
 def finite_numbers(name: str, value: ArrayLike) -> Array:
-    """Finite numbers as floats; booleans, NaN and words are refused.
-
-    Raises:
-        ValueError: with the name and what was given.
+    """Finite numbers as floats; booleans, NaN and words are refused with the name.
 
     >>> finite_numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]
@@ -168,14 +126,7 @@ def finite_numbers(name: str, value: ArrayLike) -> Array:
 
 
 def nonnegative(name: str, value: ArrayLike) -> Array:
-    """Finite numbers ≥ 0.
-
-    Raises:
-        ValueError: with the name and what was given.
-
-    >>> nonnegative("mu", 1).tolist()
-    1.0
-    """
+    """Finite numbers ≥ 0."""
     array = finite_numbers(name, value)
     if np.any(array < 0):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
@@ -183,14 +134,7 @@ def nonnegative(name: str, value: ArrayLike) -> Array:
 
 
 def rates(value: ArrayLike, *, positive: bool = False) -> Array:
-    """Sampling rates in [0, 1], or (0, 1] where they must be `positive`.
-
-    Raises:
-        ValueError: with what is allowed and what was given.
-
-    >>> rates([0, 0.1]).tolist()
-    [0.0, 0.1]
-    """
+    """Sampling rates in [0, 1], or (0, 1] if they must be `positive`."""
     array = finite_numbers("rate", value)
     if np.any((array < 0) | (array > 1) | (positive & (array == 0))):
         raise ValueError(f"rate must lie in {'(0' if positive else '[0'}, 1], got {value!r}")
@@ -198,7 +142,6 @@ def rates(value: ArrayLike, *, positive: bool = False) -> Array:
 
 
 def _probabilities(values: ArrayLike) -> Array:
-    """Values of a base profile; anything outside [0, 1] is refused."""
     array = np.asarray(values, float)
     if not np.all((array >= 0) & (array <= 1)):
         raise ValueError("the base privacy profile must give numbers in [0, 1]")

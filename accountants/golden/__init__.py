@@ -1,4 +1,4 @@
-"""Reference values that `privkit doctor` recomputes: of the numbers on which certificates rest, lines of `cases.jsonl`."""
+"""Values of numbers on which certificates rest, lines of `cases.jsonl`; `privkit doctor` recomputes them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) 
     Args:
         package: where the file lies.
         name: of the file. A line has id, what, evaluate (a name of `evaluators`, or "module:function" below
-            `privkit.accountants`), inputs (its arguments), expected, rel or abs (the tolerance; neither: equal), source.
+            `privkit.accountants`), inputs (its arguments), expected, rel or abs (the tolerance) and source.
         evaluators: name -> function of the inputs.
 
     Raises:

@@ -100,7 +100,6 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
 
 
 def _gaussian_event(mechanism: SplitMechanism) -> DpEvent:
-    """One round with Gaussian noise."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 
     law = mechanism.shift()
@@ -122,7 +121,6 @@ def _gaussian_event(mechanism: SplitMechanism) -> DpEvent:
 
 
 def _laplace_event(mechanism: SplitMechanism) -> DpEvent:
-    """One round with Laplace noise."""
     from dp_accounting import LaplaceDpEvent
 
     shift, one = laplace_shift(mechanism)
@@ -146,7 +144,6 @@ _EVENTS: Mapping[LawName, Callable[[SplitMechanism], DpEvent]] = {
 
 
 def _updates(updates: PrivateUpdates) -> DpEvent:
-    """Noisy updates of the lower model, for the replacement of one record as the releases."""
     from dp_accounting import GaussianDpEvent, SampledWithoutReplacementDpEvent, SelfComposedDpEvent
 
     step: DpEvent = GaussianDpEvent(float(updates.noise_multiplier))

@@ -87,7 +87,6 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         return _smallest_epsilon(counts, target, poisson)
 
     def __len__(self) -> int:
-        """Number of optimizer steps."""
         return sum(steps for _, _, steps in self.history)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -122,7 +121,6 @@ def register() -> None:
 
 
 def _checked_entry(entry: Iterable[Any]) -> Step:
-    """One entry of a history, as Python numbers."""
     sigma, rate, steps = entry
     if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # a sum of batches' shares that rounds above the whole
         rate = 1.0
@@ -134,7 +132,6 @@ def _checked_entry(entry: Iterable[Any]) -> Step:
 
 
 def _smallest_epsilon(counts: Mapping[tuple[float, float], int], delta: float, poisson: bool) -> float:
-    """The smallest of the valid bounds."""
     if sum(steps / sigma / sigma for (sigma, _), steps in counts.items()) == inf:
         return inf
     run = [

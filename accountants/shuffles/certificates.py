@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import lgamma, log
 
 from privkit.accountants import validate
-from privkit.accountants.shuffles.laws import intersection_odds
 from privkit.accountants.shuffles.permutations import (
     checked_multiplicities,
+    intersection_odds,
     log10_distinct_orderings,
     log10_target_share,
     own_image_share,
@@ -25,7 +25,6 @@ from privkit.shared.certificate import Certificate
 
 NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
 
-
 NO_POSTERIOR = (
     "equal likelihood of orderings is not equal posterior: natural patches fit together, so a solver may still "
     "recover the order"
@@ -37,10 +36,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
 
     Args:
         tokens: N ≥ 1.
-        multiplicities: how often each different patch occurs; all differ where it is left out.
-
-    Raises:
-        ValueError: also if the multiplicities do not sum to N.
+        multiplicities: how often each different patch occurs, summing to N; all differ unless given.
 
     Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
 
@@ -82,10 +78,7 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
         tokens: N ≥ 1.
         batch: B ≥ 2 images that were really mixed.
         kept: K in 0..N.
-        variant: "algorithm_2", "final_shuffle" or "kept_in_place".
-
-    Raises:
-        ValueError: if the batch has one image: nothing is mixed, so that is patch shuffling.
+        variant: one of `VARIANTS`.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8. Proposition 2 (σ-privacy over N·B patches) is false for K ≥ 1 and
     is not claimed here.
@@ -138,5 +131,4 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
 
 
 def _ten_to(log10: float) -> str:
-    """A count as a power of ten, for variant: 10^28239.7."""
     return f"10^{log10:.1f}"

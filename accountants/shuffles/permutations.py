@@ -1,10 +1,11 @@
-"""Permutation counts as published: Eq. 7 and Eq. 8 of batch shuffling, exact and as logarithms."""
+"""Permutation counts as published, Eq. 7 and Eq. 8 of batch shuffling, as logarithms; and what fresh rounds show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from math import comb, factorial, lgamma, log
+from math import floor, inf, lgamma, log, log1p, log10
 
 from privkit.accountants import validate
 
@@ -25,8 +26,8 @@ def kept_tokens(tokens: int, keep: float) -> int:
     return int(Decimal(repr(validate.real("keep", keep, least=0, most=1))) * tokens)
 
 
-def total_permutations(tokens: int, batch: int, kept: int) -> int:
-    """Permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!, with N′ = N − K.
+def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
+    """log10 of Eq. 7, the permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!, with N′ = N − K.
 
     Args:
         tokens: N ≥ 1 patches an image.
@@ -35,28 +36,6 @@ def total_permutations(tokens: int, batch: int, kept: int) -> int:
 
     Source: Yao et al., patch shuffling, Eq. 7. It counts the outcomes of Algorithm 2 as written exactly (checked by
     enumeration); with the text's final shuffle inside each image it undercounts them.
-
-    >>> total_permutations(3, 2, 1)
-    216
-    """
-    tokens, batch, kept = shape(tokens, batch, kept)
-    return int((comb(tokens, kept) * factorial(kept)) ** batch * factorial(batch * (tokens - kept)))
-
-
-def target_permutations(tokens: int, batch: int, kept: int) -> int:
-    """Permutations that contain one given image in order: (C(N,K)·K!)^(B−1) · ((B−1)·N′)!.
-
-    Source: Yao et al., patch shuffling, Eq. 8.
-
-    >>> target_permutations(3, 3, 2)
-    72
-    """
-    tokens, batch, kept = shape(tokens, batch, kept)
-    return total_permutations(tokens, batch - 1, kept) if batch > 1 else 1
-
-
-def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 7 without the integer, for any size.
 
     >>> round(log10_total_permutations(196, 50, 78), 6)
     28239.734373
@@ -68,6 +47,8 @@ def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
 
 def log10_target_share(tokens: int, batch: int, kept: int) -> float:
     """log10 of Eq. 8 / Eq. 7, the share of permutations that hold one image in order: −log10(N!·C(B·N′, N′)).
+
+    Source: Yao et al., patch shuffling, Eq. 7 and 8.
 
     >>> round(log10_target_share(196, 50, 78), 6)
     -615.484214
@@ -104,6 +85,74 @@ def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
     """
     counts = checked_multiplicities(multiplicities)
     return max(0.0, (lgamma(sum(counts) + 1) - sum(lgamma(m + 1) for m in counts)) / log(10))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntersectionOdds:
+    """What fresh rounds of batch shuffling reveal about two patches.
+
+    Attributes:
+        same_image: probability that two patches of one image share an output, one round.
+        other_image: the same for patches of two different images.
+        ratio: same_image / other_image ≥ 1, the factor on the odds "one image" : "two" for each round in which they
+            share an output; `inf` if nothing is ever moved.
+        rounds: R.
+        log10_ratio: of the factor if they share an output in all R rounds, log10(ratio)·R.
+        advantage: total variation between the numbers of shared outputs in R rounds, in [0, 1]; the best test errs
+            with probability (1 − advantage)/2 at even odds.
+    """
+
+    same_image: float
+    other_image: float
+    ratio: float
+    rounds: int
+    log10_ratio: float
+    advantage: float
+
+
+def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> IntersectionOdds:
+    """How much more often two patches share an output if they belong to one image; every variant has the same odds.
+
+    Args:
+        tokens: N ≥ 2.
+        batch: B ≥ 2.
+        kept: K in 0..N.
+        rounds: R ≥ 1 independent rounds over the same images, dealt into the same batch.
+
+    Source: derived from Algorithm 2; a test simulates it.
+
+    >>> odds = intersection_odds(196, 50, 78, rounds=30)
+    >>> round(odds.same_image, 4), round(odds.other_image, 4), round(odds.ratio, 1), odds.advantage > 0.9
+    (0.1739, 0.0168, 10.4, True)
+    """
+    from scipy.special import bdtr
+
+    tokens, batch, kept = shape(validate.whole("tokens", tokens, least=2), batch, kept)
+    validate.whole("batch", batch, least=2)
+    rounds, moved = validate.whole("rounds", rounds), tokens - kept
+    dealt_together = (moved - 1) / max(1, batch * moved - 1)
+    pairs = tokens * (tokens - 1)
+    both_kept, one_kept = kept * (kept - 1) / pairs, 2 * kept * moved / pairs
+    same = both_kept + one_kept / batch + moved * (moved - 1) / pairs * dealt_together
+    other = 2 * kept * moved / tokens**2 / batch + (moved / tokens) ** 2 * dealt_together
+    if kept == 0:
+        same = other  # the two formulas agree; the last bit must, too
+    if other == 0:  # nothing ever moves
+        ratio, advantage = inf, 1.0
+    elif same == other:
+        ratio, advantage = 1.0, 0.0
+    else:  # the likelihood ratio grows with the count: compare both laws where it crosses 1
+        ratio, drop = same / other, log1p(-other) - log1p(-same)
+        crossing = floor(rounds * drop / (log(ratio) + drop))
+        advantage = float(bdtr(crossing, rounds, other) - bdtr(crossing, rounds, same))
+    return IntersectionOdds(
+        same_image=same,
+        other_image=other,
+        ratio=ratio,
+        rounds=rounds,
+        log10_ratio=rounds * log10(ratio),
+        advantage=advantage,
+    )
 
 
 def ln_choose(n: int, k: int) -> float:

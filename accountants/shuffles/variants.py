@@ -11,25 +11,14 @@ from math import comb, exp, factorial, gcd, isqrt, lgamma, log, log10
 from typing import Literal, get_args
 
 from privkit.accountants import validate
-from privkit.accountants.shuffles.permutations import ln_choose, log10_total_permutations, shape, total_permutations
+from privkit.accountants.shuffles.permutations import ln_choose, log10_total_permutations, shape
 
 Variant = Literal["algorithm_2", "final_shuffle", "kept_in_place"]
-
-
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-
-
-_EXACT_WORK = 1_000_000
-"""Largest B·N′² of an exact integer: half a minute or more."""
-
-
 _LOG_WORK = 300_000
 """Largest B·N′² of a logarithm that needs one: seconds."""
-
-
 _MOST_TOKENS = 4096
 """Most tokens an image whose outcomes are counted."""
-
 
 READ_AS: dict[Variant, str] = {
     "algorithm_2": "as written, the first K tokens of an output are known to be its own image's; permutations inside "
@@ -42,50 +31,27 @@ READ_AS: dict[Variant, str] = {
 """What a variant means for the guarantee."""
 
 
-def distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> int:
-    """Distinct releases of a batch under a variant, as an exact integer; all patches differ.
+def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
+    """log10 of the distinct releases of a batch under a variant, to about 1e-12 of its value; all patches differ.
 
     Under "algorithm_2" that is Eq. 7. The other two variants can release every arrangement in which each output holds
     at least K patches of its own image (for "kept_in_place": at their own place). They are counted with the rook
     numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K} C(m−1,K−1) r_m x^m
     there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle that is (N!)²·Σ_{t≥K} C(N,t)².
 
+    Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak. The polynomial is in exact integers, so that
+    its alternating terms cannot cancel. If the peak does not stand out, the exact integer is taken.
+
     Args:
         tokens: N ≥ 1 patches an image.
         batch: B ≥ 1 images a batch.
         kept: K in 0..N.
-        variant: "algorithm_2", "final_shuffle" or "kept_in_place".
+        variant: one of `VARIANTS`.
 
     Raises:
-        ValueError: also where the exact integer would take minutes (B·N′² > 10⁶ or N > 4096); the logarithm is
-            quick.
+        ValueError: also for N > 4096, and for a few shapes (B = 3, N in the hundreds) for which neither way is quick.
 
-    Source: derived by inclusion and exclusion; equals enumeration in the tests.
-
-    >>> [distinct_outcomes(3, 2, 1, variant=variant) for variant in VARIANTS]
-    [216, 684, 133]
-    """
-    tokens, batch, kept = shape(tokens, batch, kept)
-    if validate.choice("variant", variant, VARIANTS) == "algorithm_2":
-        return total_permutations(tokens, batch, kept)
-    if kept and (tokens > _MOST_TOKENS or batch * (tokens - kept) ** 2 > _EXACT_WORK):
-        raise ValueError(
-            f"batch·(tokens − kept)² must be at most {_EXACT_WORK} and tokens at most {_MOST_TOKENS} for an exact "
-            f"integer, got tokens={tokens}, batch={batch}, kept={kept}: use log10_distinct_outcomes"
-        )
-    return _count(tokens, batch, kept, variant)
-
-
-def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """log10 of `distinct_outcomes` for any size, to about 1e-12 of its value.
-
-    Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak, with the polynomial in exact integers, so
-    that its alternating terms cannot cancel; where the peak does not stand out, the exact integer is taken.
-
-    Raises:
-        ValueError: also for N > 4096, and the few shapes (B = 3, N in the hundreds) where neither is quick.
-
-    Source: derived; the tests compare it with the exact integers.
+    Source: derived by inclusion and exclusion; the tests compare it with the exact integers and with enumeration.
 
     >>> round(log10_distinct_outcomes(196, 50, 78, variant="final_shuffle"), 6)
     30987.704122

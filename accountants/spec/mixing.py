@@ -358,7 +358,6 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
 
 
 def _legendre(starts: Array, widths: Array, size: int) -> tuple[Array, Array]:
-    """Gauss–Legendre nodes and weights of all pieces, flat."""
     node, weight = np.polynomial.legendre.leggauss(size)
     return (starts[:, None] + widths[:, None] * (node + 1) / 2).ravel(), np.outer(widths / 2, weight).ravel()
 
@@ -380,5 +379,4 @@ def _seat_law(ratios: Array, shares: Array) -> RatioLaw:
 
 
 def _one_ratio(ratio: float, share: float, norm: float) -> RatioLaw:
-    """A law without randomness."""
     return RatioLaw(ratio=np.array([ratio]), share=np.array([share]), norm=np.array([norm]), log_weight=np.zeros(1))

@@ -102,7 +102,6 @@ def check_secrets(mechanism: SplitMechanism) -> None:
 
 
 def _check_alone(mechanism: SplitMechanism, name: str) -> None:
-    """What neither random allocation nor hidden masks are derived with."""
     law = mechanism.noise.law
     if mechanism.labels is not None:
         raise ValueError(f"no bound is derived for {name} together with labels: leave out the labels")
@@ -118,7 +117,6 @@ def _check_alone(mechanism: SplitMechanism, name: str) -> None:
 
 
 def _check_allocation(mechanism: SplitMechanism, part: RandomAllocation) -> None:
-    """Whole epochs of units that come or go, without mixing."""
     if mechanism.relation != "add_or_remove_one":
         raise ValueError("random allocation is derived for relation='add_or_remove_one'")
     if mechanism.mixing.kind != "none":
@@ -131,7 +129,6 @@ def _check_allocation(mechanism: SplitMechanism, part: RandomAllocation) -> None
 
 
 def _check_mask(mechanism: SplitMechanism, mask: HiddenMask) -> None:
-    """A bound on every patch, and everybody in every round."""
     if mechanism.participation.kind != "every_round":
         raise ValueError("hidden masks are derived for clients that take part in every round: use every_round")
     clip = mechanism.smashed

@@ -237,7 +237,6 @@ CLIP_SETS = get_args(ClipSet)
 
 
 def _ball(radius: float, nonnegative: bool, relation: Relation, norm: Norm) -> float:
-    """Diameter or radius of an L2 ball."""
     if norm != "l2":
         raise ValueError("an L2 ball bounds no L1 distance without its dimensions; clamp coordinates for Laplace noise")
     if relation == "add_or_remove_one":

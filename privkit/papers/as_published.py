@@ -78,7 +78,6 @@ def as_published(
 
 
 def _setting(mechanism: SplitMechanism) -> Setting:
-    """The mechanism in the paper's terms."""
     clip, labels, mixing, part = mechanism.smashed, mechanism.labels, mechanism.mixing, mechanism.participation
     assert not isinstance(mixing, HiddenMask)  # refused before
     if not isinstance(clip, Clamp):

@@ -148,7 +148,6 @@ def configuration(name: str, entry: Entry) -> Path:
 
 
 def _by(entry: Entry, state: State) -> str:
-    """What is behind a state, in words."""
     if state == "measured":
         return "; ".join((*entry.claims, *entry.methods))
     flags = "".join(f" --{key} {value}" for key, value in entry.settings.items())

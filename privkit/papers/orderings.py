@@ -170,7 +170,6 @@ def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
 
 
 def _verdict(gap: Interval | None, published: float | None) -> Verdict:
-    """See `Judged`."""
     if gap is None:
         return "not run"
     if gap.low > 0:
@@ -231,6 +230,5 @@ def without_protocol(defense: str) -> str:
 
 @cache
 def _toml(package: str, name: str) -> dict[str, Any]:
-    """A TOML file of a package; empty if there is none."""
     file = files(package) / name
     return parse_toml(file.read_text(encoding="utf-8")) if file.is_file() else {}

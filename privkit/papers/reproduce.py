@@ -175,7 +175,6 @@ def _methods(name: str, one: Work) -> set[tuple[str, str]]:
 
 
 def _root(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The data root alone, if there is one."""
     return {key: value for key, value in changes.items() if key == "data_root"}
 
 
@@ -195,7 +194,6 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(name: str, table: str) -> None:
-    """Refuse a table that the paper does not have."""
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
 

@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from privkit.accountants import answer
 from privkit.accountants import compile as compiled
 from privkit.accountants.bounds import mixture
-from privkit.accountants.bounds.gaussian_bound import gaussian_bound
+from privkit.accountants.bounds.closed_forms import gaussian_bound
 from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.renyi_composition import renyi_bound

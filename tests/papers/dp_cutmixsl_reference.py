@@ -8,12 +8,12 @@ from functools import partial
 from math import sqrt
 
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.bounds.subsampling import without_replacement_epsilon
 from privkit.accountants.golden import read
 from privkit.papers.dp_cutmixsl import group_size as sizes
 from privkit.papers.dp_cutmixsl.claims import assumed_shift, corollary_1_epsilon, rdp
 from privkit.papers.dp_cutmixsl.group_size import DELTA, ORDER
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
+from tests.accountants.golden.subsampling import without_replacement_epsilon
 
 
 def theorem_1(mechanism: Mechanism, group: int, sigma: float) -> float:

@@ -192,7 +192,6 @@ def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"])
 
 
 def _constant(delta: float) -> float:
-    """c = √(2·ln(1.25/δ))."""
     return sqrt(2 * (log(1.25) - log(validate.delta(delta))))
 
 

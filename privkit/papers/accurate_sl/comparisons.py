@@ -91,7 +91,6 @@ def _linear_layer() -> Iterator[Comparison]:
 
 
 def _best_factors(average: LinearLayer, noise: Noise) -> Comparison:
-    """The best λ of the mean error, of single layers, and the best p."""
     singles = np.quantile(best_scales(Settings(draws=20_000), noise.scale), [0.05, 0.95])
     best = best_scale(average, noise)
     return Comparison(
@@ -105,7 +104,6 @@ def _best_factors(average: LinearLayer, noise: Noise) -> Comparison:
 
 
 def _softmax() -> Iterator[Comparison]:
-    """Theorems 3.3 and 3.4."""
     error = lognormal_error(4.0)
     yield Comparison(
         claim="Theorem 3.3: for large noise some mask lowers the loss's error",
@@ -130,7 +128,6 @@ def _softmax() -> Iterator[Comparison]:
 
 
 def _privacy() -> Iterator[Comparison]:
-    """Theorems 3.5, 3.7 and A.7."""
     limit, _ = theorem_3_5_limit(DELTA)
     bounds = list(table_11())
     largest = max(row.certificate.epsilon for row in bounds if row.printed.noise == "gaussian")
@@ -181,7 +178,6 @@ def _privacy() -> Iterator[Comparison]:
 
 
 def _bound(row: Table11Row) -> Comparison:
-    """One printed ε beside the exact one."""
     bound = row.printed
     return Comparison(
         claim=f"Table 11: {bound.name}, {bound.noise} noise {bound.scale:g}",

@@ -198,7 +198,6 @@ class _Batch:
 
     @cached_property
     def clean(self) -> dict[str, Array]:
-        """Results without noise."""
         return self.results(self.features)
 
     def results(self, seen: Array) -> dict[str, Array]:
@@ -234,7 +233,6 @@ def _batches(settings: Settings) -> Iterator[_Batch]:
 
 
 def _unit_noise(generator: Generator, law: str, shape: tuple[int, int]) -> Array:
-    """Noise of scale 1."""
     return generator.standard_normal(shape) if law == "gaussian" else generator.laplace(size=shape)
 
 

@@ -89,7 +89,6 @@ def with_fault(defense: str) -> str:
 
 @cache
 def _toml() -> dict[str, Any]:
-    """`effects.toml`."""
     return parse_toml((files(_FOLDER) / "effects.toml").read_text(encoding="utf-8"))
 
 
@@ -211,7 +210,6 @@ def shown(interval: Interval) -> str:
 
 
 def _interval(values: Iterable[float]) -> Interval:
-    """Mean with Student's interval over seeds."""
     from privkit.reports.seed_intervals import over_values
 
     return over_values(list(values), _CONFIDENCE)

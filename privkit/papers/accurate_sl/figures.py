@@ -51,7 +51,6 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {"figure_2": figure_2, "figure_6":
 
 
 def _drawn(drawn_curves: Sequence[Curves], settings: Settings) -> Figure:
-    """Two panels a row, with the settings below."""
     drawn = [panel(curves, settings, "abcdef"[number]) for number, curves in enumerate(drawn_curves)]
     return panels([drawn[row : row + 2] for row in range(0, len(drawn), 2)], note=settings.describe())
 

@@ -80,7 +80,6 @@ def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
 
 
 def _draw(axis: Any, panel: Panel) -> None:
-    """Curves with their error bands, minima, baselines and labels."""
     for number, label in enumerate(panel.levels):
         color, curve, error = COLORS[number % len(COLORS)], panel.mse[number], panel.error[number]
         axis.fill_between(panel.factor, curve - 2 * error, curve + 2 * error, color=color, alpha=0.15, lw=0)

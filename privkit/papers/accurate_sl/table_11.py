@@ -114,7 +114,6 @@ def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
 
 
 def _checked(bound: PrintedBound) -> Table11Row:
-    """The printed bound against the exact one."""
     n, scale, claim = bound.dimensions, bound.scale, bound.epsilon
     if bound.noise == "laplace":
         formula, exact = laplace_epsilon(n, scale, norm="l2") / 2, laplace_epsilon(n, scale, norm="l1")

@@ -38,5 +38,4 @@ def _stated(row: str, column: str, ours: float, quantity: str) -> Comparison:
 
 
 def _accuracy(table: str, row: str, column: str) -> float:
-    """A number of a table."""
     return printed("cutmixsl", table, row, column)

@@ -162,7 +162,6 @@ def corollary_1(setting: Setting, *, order: float, delta: float) -> Certificate:
 def _certificate(
     setting: Setting, epsilon: float, order: float, delta: float, theorem: str, objections: list[str]
 ) -> Certificate:
-    """The formula's value with what it takes for granted."""
     rate = setting.group / setting.clients
     assumptions = [
         "neighbors differ in one record of one client; the number of clients and their ratios stay the same",

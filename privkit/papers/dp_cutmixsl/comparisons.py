@@ -83,7 +83,6 @@ def _figure_7() -> Iterator[Comparison]:
 
 
 def _theorem_1(name: Mechanism) -> Comparison:
-    """Its Rényi bound for a group of two."""
     claim = theorem_1(table_1(name, group=2, sigma=_SIGMA), order=ORDER, delta=_USUAL_DELTA)
     unsampled = replace(Experiment(name=name).specification(), participation=EveryRound())
     return Comparison(
@@ -97,7 +96,6 @@ def _theorem_1(name: Mechanism) -> Comparison:
 
 
 def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> Comparison:
-    """Its ε beside the proven one."""
     experiment = Experiment(name=name, drawn=drawn)
     stated, objection = experiment.published(delta)
     proven = experiment.proven(delta)

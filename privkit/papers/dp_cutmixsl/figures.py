@@ -52,7 +52,6 @@ def against_group(groups: Sequence[int] = _GROUPS, *, drawn: bool = False) -> Fi
 
 
 def _against_sigma(sigmas: Sequence[float] = _SIGMAS) -> Figure:
-    """ε against the standard deviation of the noise."""
     return _picture(
         [[Experiment(name=name, sigma=sigma) for sigma in sigmas] for name in NAMES],
         sigmas,

@@ -84,7 +84,6 @@ def _image_errors() -> Iterator[Comparison]:
 
 
 def _pairs() -> Iterator[tuple[PrintedValue, PrintedValue]]:
-    """MSE and PSNR of each row that prints both."""
     values = {(value.table, value.row, value.column): value for value in printed_values("patch_shuffling")}
     for (table, row, column), value in values.items():
         psnr = values.get((table, row, "PSNR"))

@@ -75,6 +75,5 @@ def patches(pattern: str) -> int:
 
 
 def _value(printed: PrintedValue) -> float:
-    """The printed number of a row that has one."""
     assert printed.value is not None
     return printed.value

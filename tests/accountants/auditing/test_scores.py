@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from scipy.stats import binom, binomtest
 
-from privkit.accountants.auditing import many_runs, one_run, rates
-from privkit.accountants.auditing.base import Correction
+from privkit.accountants.auditing import many_runs, one_run
+from privkit.accountants.auditing.score_cuts import Correction
 from privkit.accountants.golden import Case
 from privkit.shared.empirical_bound import EmpiricalBound
+from tests.accountants.auditing import roc_area
 from tests.accountants.auditing.mechanisms import BOUNDS
 from tests.accountants.golden import auditing, others
 
@@ -47,8 +48,8 @@ def test_reference_values_are_those_of_the_table(shared: Path) -> None:
 @given(members=INTEGERS, others=INTEGERS)
 def test_auroc_by_counting_pairs(members: list[int], others: list[int]) -> None:
     wins = sum((a > b) + (a == b) / 2 for a in members for b in others)
-    assert rates.auroc(members, others) == pytest.approx(wins / len(members) / len(others), abs=1e-12)
-    assert rates.auroc(others, members) == pytest.approx(1 - rates.auroc(members, others), abs=1e-12)
+    assert roc_area.auroc(members, others) == pytest.approx(wins / len(members) / len(others), abs=1e-12)
+    assert roc_area.auroc(others, members) == pytest.approx(1 - roc_area.auroc(members, others), abs=1e-12)
 
 
 @given(members=INTEGERS, others=INTEGERS)
@@ -69,9 +70,9 @@ def test_convex_hull_by_all_chords(members: list[int], others: list[int]) -> Non
 
     nodes = np.arange(len(others) + 1) / len(others)
     expected = float(trapezoid([best(float(x)) for x in nodes], nodes))
-    found = rates.auroc(members, others, convex_hull=True)
+    found = roc_area.auroc(members, others, convex_hull=True)
     assert found == pytest.approx(expected, abs=1e-9)
-    assert found >= max(0.5, rates.auroc(members, others)) - 1e-12
+    assert found >= max(0.5, roc_area.auroc(members, others)) - 1e-12
 
 
 def exact_limit(successes: int, trials: int, error: float, side: str) -> float:
@@ -235,7 +236,7 @@ def test_bounds_carry_what_they_rest_on() -> None:
 # Bad input
 
 FUNCTIONS: list[Callable[[Any, Any], object]] = [
-    rates.auroc,
+    roc_area.auroc,
     lambda a, b: many_runs.epsilon_clopper_pearson(a, b, confidence=0.9, delta=0.0),
     lambda a, b: one_run.epsilon_one_run(a, b, confidence=0.9, delta=0.0),
 ]

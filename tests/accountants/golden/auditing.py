@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privkit.accountants.auditing import many_runs, rates
+from privkit.accountants.auditing import many_runs
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.golden import read
+from tests.accountants.auditing import roc_area
 
 
 @cache
@@ -23,7 +24,7 @@ def _gaussian_quantiles() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def auroc() -> float:
     """Area under the ROC curve's convex hull."""
-    return rates.auroc(*_gaussian_quantiles(), convex_hull=True)
+    return roc_area.auroc(*_gaussian_quantiles(), convex_hull=True)
 
 
 def clopper_pearson(**options: Any) -> float:

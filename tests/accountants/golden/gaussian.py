@@ -9,9 +9,9 @@ import numpy as np
 
 from privkit.accountants.bounds import gaussian, renyi, subsampling
 from privkit.accountants.golden import read
-from privkit.accountants.shuffles import laws
 from privkit.accountants.spec import shift as spec_shift
 from privkit.accountants.spec.records import from_json
+from tests.accountants.shuffles import release_laws
 
 ORDERS: dict[str, np.ndarray] = {
     "dp_accounting": np.array([*(1 + i / 10 for i in range(1, 100)), *range(11, 64), 128, 256, 512, 1024], float),
@@ -21,13 +21,6 @@ ORDERS: dict[str, np.ndarray] = {
 
 Specification = dict[str, Any]
 """A specification as `spec.records.to_json` gives it; fields that are left out have their default."""
-
-
-
-
-
-
-
 
 
 def gaussian_sigma(epsilon: float, delta: float) -> float:
@@ -62,9 +55,7 @@ def converted(
 def best_delta(epsilon: float, mu: float) -> float:
     """Smallest δ over a library's orders."""
     alpha = ORDERS["dp_accounting"]
-    return float(np.exp(renyi.best_delta(alpha, gaussian.rdp(alpha, mu), epsilon).value))
-
-
+    return float(np.exp(renyi.log_delta(alpha, gaussian.rdp(alpha, mu), epsilon).min()))
 
 
 def laplace_shift(mechanism: Specification) -> float:
@@ -88,6 +79,6 @@ def delta_of_classical_claim(epsilon: float, delta: float) -> float:
     return gaussian.delta(epsilon, epsilon / sqrt(2 * log(1.25 / delta)))
 
 
-averaged_noise_std = laws.averaged_noise_std
+averaged_noise_std = release_laws.averaged_noise_std
 
 CASES = read(__package__, "gaussian.jsonl", globals())

@@ -11,9 +11,9 @@ from scipy.special import gammaln, log_ndtr, logsumexp
 
 from privkit.accountants.bounds import pld, renyi, round_profiles, subsampled_rdp
 from privkit.accountants.golden import read
-from tests.accountants.golden.gaussian import ORDERS
 from privkit.accountants.spec.mixing import DirichletRatio, beta_nodes
 from tests.accountants.golden import hidden_mixtures, published_gdp, theorem_27
+from tests.accountants.golden.gaussian import ORDERS
 
 _OPACUS_ORDERS: tuple[float, ...] = (*(1 + i / 10 for i in range(1, 100)), *(float(i) for i in range(12, 64)))
 _INTEGERS = np.arange(2.0, 65.0)

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from privkit.accountants.shuffles import certificates, laws
+from privkit.accountants.shuffles import certificates
 from privkit.accountants.shuffles import permutations as counts
 from privkit.accountants.shuffles.variants import VARIANTS, Variant
+from tests.accountants.shuffles import release_laws
 from tests.accountants.shuffles.enumeration import Outcome, law
 
 
@@ -42,14 +43,14 @@ def test_proposition_2_is_false() -> None:
     for variant in VARIANTS:
         for other in (swapped, crossed, one):
             enumerated = variation(law_of(one, 1, variant), law_of(other, 1, variant))
-            assert laws.total_variation(one, other, kept=1, variant=variant) == enumerated
+            assert release_laws.total_variation(one, other, kept=1, variant=variant) == enumerated
 
 
 @settings(deadline=None, max_examples=30)
 @given(order=st.permutations(range(6)), k=st.integers(0, 3), variant=st.sampled_from(VARIANTS))
 def test_total_variation_is_that_of_enumeration(order: list[int], k: int, variant: Variant) -> None:
     one, other = ((0, 1, 2), (3, 4, 5)), (tuple(order[:3]), tuple(order[3:]))
-    found = laws.total_variation(one, other, kept=k, variant=variant)
+    found = release_laws.total_variation(one, other, kept=k, variant=variant)
     assert found == variation(law_of(one, k, variant), law_of(other, k, variant))
     if k == 0:
         assert found == 0
@@ -57,20 +58,20 @@ def test_total_variation_is_that_of_enumeration(order: list[int], k: int, varian
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_orders_inside_an_image_are_hidden_unless_patches_stay_in_place(variant: Variant) -> None:
-    found = laws.total_variation(((0, 1, 2), (3, 4, 5)), ((1, 2, 0), (3, 5, 4)), kept=1, variant=variant)
+    found = release_laws.total_variation(((0, 1, 2), (3, 4, 5)), ((1, 2, 0), (3, 5, 4)), kept=1, variant=variant)
     assert (found == 0) == (variant != "kept_in_place")
 
 
 def test_other_patches_have_disjoint_releases() -> None:
-    assert laws.total_variation([[1, 2], [3, 4]], [[1, 2], [3, 5]], kept=0, variant="final_shuffle") == 1
-    assert laws.release_probability([[1, 2], [3, 5]], [[1, 2], [3, 4]], kept=0, variant="final_shuffle") == 0
+    assert release_laws.total_variation([[1, 2], [3, 4]], [[1, 2], [3, 5]], kept=0, variant="final_shuffle") == 1
+    assert release_laws.release_probability([[1, 2], [3, 5]], [[1, 2], [3, 4]], kept=0, variant="final_shuffle") == 0
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", [(2, 2, 1), (3, 2, 1), (3, 2, 2), (2, 3, 1), (3, 2, 0), (2, 2, 2)])
 def test_intersection_odds_are_those_of_enumeration(variant: Variant, shape: tuple[int, int, int]) -> None:
     n, _, _ = shape
-    odds = laws.intersection_odds(*shape)
+    odds = counts.intersection_odds(*shape)
     for first, second, expected in ((0, 1, odds.same_image), (0, n, odds.other_image)):
         together = sum(
             p for outcome, p in law(*shape, variant).items() if any({first, second} <= set(row) for row in outcome)
@@ -85,7 +86,7 @@ def test_intersection_odds_are_those_of_a_simulation() -> None:
     home = np.empty((rounds, n * b), dtype=int)
     released = np.concatenate([orders[:, :, :k], pool], axis=2).reshape(rounds, -1)
     np.put_along_axis(home, released, np.broadcast_to(np.repeat(np.arange(b), n), released.shape), axis=1)
-    odds = laws.intersection_odds(n, b, k)
+    odds = counts.intersection_odds(n, b, k)
     for other, expected in ((1, odds.same_image), (n, odds.other_image)):
         error = np.sqrt(expected * (1 - expected) / rounds)
         assert abs(np.mean(home[:, 0] == home[:, other]) - expected) < 4 * error
@@ -95,7 +96,7 @@ def test_intersection_odds_are_those_of_a_simulation() -> None:
 @given(n=st.integers(2, 400), b=st.integers(2, 100), rounds=st.integers(1, 300), data=st.data())
 def test_rounds_help_the_adversary_as_two_binomials_differ(n: int, b: int, rounds: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
-    odds = laws.intersection_odds(n, b, k, rounds=rounds)
+    odds = counts.intersection_odds(n, b, k, rounds=rounds)
     assert 0 <= odds.other_image <= odds.same_image <= 1
     j = np.arange(rounds + 1)
     gap = np.abs(binom.pmf(j, rounds, odds.same_image) - binom.pmf(j, rounds, odds.other_image)).sum() / 2
@@ -108,14 +109,14 @@ def test_rounds_help_the_adversary_as_two_binomials_differ(n: int, b: int, round
 
 
 def test_rounds_by_the_million_do_not_overflow() -> None:
-    odds = laws.intersection_odds(196, 50, 78, rounds=10**6)
+    odds = counts.intersection_odds(196, 50, 78, rounds=10**6)
     assert odds.advantage == pytest.approx(1, abs=1e-12)
     assert odds.log10_ratio == pytest.approx(10**6 * log10(odds.ratio))
 
 
 def test_averaging_over_releases(shared: Path) -> None:
     (case,) = (c for c in json.loads((shared / "checks.json").read_text()) if c["id"] == "F14")
-    found = laws.averaged_noise_std(case["params"]["var"] ** 0.5, case["params"]["e"])
+    found = release_laws.averaged_noise_std(case["params"]["var"] ** 0.5, case["params"]["e"])
     assert found == pytest.approx(case["expected"], rel=case["tolerance"])
     noise = np.random.default_rng(0).normal(0, 2, size=(60, 100_000)).mean(axis=0)
     assert noise.std() == pytest.approx(found, rel=0.02)

@@ -10,22 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants.shuffles import certificates, laws, variants
+from privkit.accountants.shuffles import certificates, variants
 from privkit.accountants.shuffles import permutations as counts
 from privkit.accountants.shuffles.variants import VARIANTS, Variant
+from tests.accountants.shuffles import release_laws
 from tests.accountants.shuffles.enumeration import COUNTED, EDGES, SHAPES, assignments, law
 
 
 @pytest.mark.parametrize(("variant", "shape"), [(r, s) for r in VARIANTS for s in COUNTED[r]])
 def test_outcomes_of_every_reading_are_those_of_enumeration(variant: Variant, shape: tuple[int, int, int]) -> None:
-    found = variants.distinct_outcomes(*shape, variant=variant)
+    found = release_laws.distinct_outcomes(*shape, variant=variant)
     assert found == COUNTED[variant][shape] == len(law(*shape, variant))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("shape", EDGES)
 def test_outcomes_at_the_edges(variant: Variant, shape: tuple[int, int, int]) -> None:
-    found = variants.distinct_outcomes(*shape, variant=variant)
+    found = release_laws.distinct_outcomes(*shape, variant=variant)
     assert found == len(law(*shape, variant))
     assert variants.log10_distinct_outcomes(*shape, variant=variant) == pytest.approx(log10(found), abs=1e-13)
 
@@ -36,7 +37,7 @@ def test_odds_of_outcomes_are_those_of_enumeration(variant: Variant, shape: tupl
     n, b, k = shape
     enumerated, plain = law(*shape, variant), [tuple(range(i * n, (i + 1) * n)) for i in range(b)]
     for outcome, odds in enumerated.items():
-        assert laws.release_probability(outcome, plain, kept=k, variant=variant) == odds
+        assert release_laws.release_probability(outcome, plain, kept=k, variant=variant) == odds
     assert variants.equally_likely(*shape, variant=variant) == (len(set(enumerated.values())) == 1)
     best = variants.log10_best_guess(*shape, variant=variant)
     assert best == pytest.approx(-log10(max(enumerated.values())), abs=1e-12)
@@ -53,14 +54,14 @@ def test_odds_of_outcomes_are_those_of_enumeration(variant: Variant, shape: tupl
 def test_final_shuffle_counts_contingency_tables(n: int, b: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = factorial(n) ** b * assignments(n, b, k)
-    assert variants.distinct_outcomes(n, b, k, variant="final_shuffle") == expected
+    assert release_laws.distinct_outcomes(n, b, k, variant="final_shuffle") == expected
 
 
 @given(n=st.integers(1, 120), data=st.data())
 def test_final_shuffle_of_two_images_has_a_closed_form(n: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = factorial(n) ** 2 * sum(comb(n, t) ** 2 for t in range(k, n + 1))
-    assert variants.distinct_outcomes(n, 2, k, variant="final_shuffle") == expected
+    assert release_laws.distinct_outcomes(n, 2, k, variant="final_shuffle") == expected
     found = variants.log10_distinct_outcomes(n, 2, k, variant="final_shuffle")
     assert found == pytest.approx(log10(expected), rel=1e-12, abs=1e-13)
 
@@ -88,7 +89,7 @@ def in_place_by_derangements(n: int, b: int, k: int, terms: int = 1_000) -> int:
 def test_kept_in_place_counts_derangements(n: int, b: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     expected = in_place_by_derangements(n, b, k)
-    assert variants.distinct_outcomes(n, b, k, variant="kept_in_place") == expected
+    assert release_laws.distinct_outcomes(n, b, k, variant="kept_in_place") == expected
     found = variants.log10_distinct_outcomes(n, b, k, variant="kept_in_place")
     assert found == pytest.approx(log10(expected), rel=1e-12, abs=1e-13)
 
@@ -98,7 +99,7 @@ def test_kept_in_place_counts_derangements(n: int, b: int, data: st.DataObject) 
 def test_logarithms_of_outcomes_equal_the_integers(n: int, b: int, variant: Variant, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
     found = variants.log10_distinct_outcomes(n, b, k, variant=variant)
-    assert found == pytest.approx(log10(variants.distinct_outcomes(n, b, k, variant=variant)), rel=1e-12, abs=1e-12)
+    assert found == pytest.approx(log10(release_laws.distinct_outcomes(n, b, k, variant=variant)), rel=1e-12, abs=1e-12)
     assert found >= variants.log10_best_guess(n, b, k, variant=variant) - 1e-9
     if k:
         assert found <= variants.log10_distinct_outcomes(n, b, k - 1, variant=variant) + 1e-9
@@ -107,7 +108,7 @@ def test_logarithms_of_outcomes_equal_the_integers(n: int, b: int, variant: Vari
 @pytest.mark.parametrize("variant", ["final_shuffle", "kept_in_place"])
 @pytest.mark.parametrize("shape", [(64, 16, 25), (196, 3, 117), (196, 4, 78), (30, 40, 1), (100, 5, 90), (128, 3, 40)])
 def test_large_logarithms_equal_the_integers(variant: Variant, shape: tuple[int, int, int]) -> None:
-    exact = log10(variants.distinct_outcomes(*shape, variant=variant))
+    exact = log10(release_laws.distinct_outcomes(*shape, variant=variant))
     assert variants.log10_distinct_outcomes(*shape, variant=variant) == pytest.approx(exact, rel=1e-13)
 
 
@@ -130,7 +131,7 @@ def test_any_size_has_a_logarithm(n: int, b: int) -> None:
 
 def test_what_is_out_of_reach_is_refused_with_the_way_out() -> None:
     with pytest.raises(ValueError, match="use log10_distinct_outcomes"):
-        variants.distinct_outcomes(1024, 64, 100, variant="final_shuffle")
+        release_laws.distinct_outcomes(1024, 64, 100, variant="final_shuffle")
     with pytest.raises(ValueError, match="log10_best_guess"):
         variants.log10_distinct_outcomes(5000, 3, 100, variant="final_shuffle")
     certificate = certificates.batch_shuffle(tokens=5000, batch=3, kept=100)
@@ -140,7 +141,7 @@ def test_what_is_out_of_reach_is_refused_with_the_way_out() -> None:
 
 @pytest.mark.parametrize("variant", ["", "final", None, 2])
 def test_refuses_an_unknown_reading(variant: object) -> None:
-    for call in (variants.distinct_outcomes, variants.log10_distinct_outcomes, variants.equally_likely):
+    for call in (release_laws.distinct_outcomes, variants.log10_distinct_outcomes, variants.equally_likely):
         with pytest.raises(ValueError, match="variant must be one of algorithm_2"):
             call(3, 2, 1, variant=variant)  # type: ignore[arg-type]
 
@@ -149,22 +150,22 @@ def test_refuses_an_unknown_reading(variant: object) -> None:
     ("call", "match"),
     [
         (
-            lambda: laws.release_probability([[1, 2], [3]], [[1, 2], [3, 4]], kept=1, variant="algorithm_2"),
+            lambda: release_laws.release_probability([[1, 2], [3]], [[1, 2], [3, 4]], kept=1, variant="algorithm_2"),
             "equal",
         ),
-        (lambda: laws.release_probability([[1, 2]], [[1, 2], [3, 4]], kept=1, variant="algorithm_2"), "shape"),
-        (lambda: laws.release_probability([[1, 1]], [[1, 2]], kept=1, variant="algorithm_2"), "distinct"),
-        (lambda: laws.release_probability([], [], kept=0, variant="algorithm_2"), "rows"),
-        (lambda: laws.release_probability([[1, 2]], [[1, 2]], kept=3, variant="algorithm_2"), "kept"),
-        (lambda: laws.total_variation([range(9)], [range(9)], kept=0, variant="final_shuffle"), "at most 8"),
-        (lambda: laws.intersection_odds(1, 2, 0), "tokens"),
-        (lambda: laws.intersection_odds(4, 1, 0), "batch"),
-        (lambda: laws.intersection_odds(4, 2, 0, rounds=0), "rounds"),
-        (lambda: laws.intersection_odds(4, 2, 5), "kept"),
+        (lambda: release_laws.release_probability([[1, 2]], [[1, 2], [3, 4]], kept=1, variant="algorithm_2"), "shape"),
+        (lambda: release_laws.release_probability([[1, 1]], [[1, 2]], kept=1, variant="algorithm_2"), "distinct"),
+        (lambda: release_laws.release_probability([], [], kept=0, variant="algorithm_2"), "rows"),
+        (lambda: release_laws.release_probability([[1, 2]], [[1, 2]], kept=3, variant="algorithm_2"), "kept"),
+        (lambda: release_laws.total_variation([range(9)], [range(9)], kept=0, variant="final_shuffle"), "at most 8"),
+        (lambda: counts.intersection_odds(1, 2, 0), "tokens"),
+        (lambda: counts.intersection_odds(4, 1, 0), "batch"),
+        (lambda: counts.intersection_odds(4, 2, 0, rounds=0), "rounds"),
+        (lambda: counts.intersection_odds(4, 2, 5), "kept"),
         (lambda: variants.log10_distinct_outcomes(True, 2, 1, variant="final_shuffle"), "tokens"),
-        (lambda: laws.averaged_noise_std(0.0, 60), "std"),
-        (lambda: laws.averaged_noise_std(float("nan"), 60), "std"),
-        (lambda: laws.averaged_noise_std(2.0, 0), "releases"),
+        (lambda: release_laws.averaged_noise_std(0.0, 60), "std"),
+        (lambda: release_laws.averaged_noise_std(float("nan"), 60), "std"),
+        (lambda: release_laws.averaged_noise_std(2.0, 0), "releases"),
         (lambda: counts.log10_distinct_orderings([]), "multiplicities"),
         (lambda: counts.log10_distinct_orderings([2, 0]), "multiplicity"),
         (lambda: certificates.patch_shuffle(tokens=4, multiplicities=[2, 1]), "sum to tokens"),
@@ -178,15 +179,15 @@ def test_refuses_bad_input(call: Callable[[], object], match: str) -> None:
 @pytest.mark.parametrize(("n", "b", "k"), [*SHAPES, (3, 2, 3)])
 def test_eq_7_and_8_count_outcomes_of_algorithm_2_as_written(n: int, b: int, k: int) -> None:
     outcomes = law(n, b, k, "algorithm_2")
-    assert counts.total_permutations(n, b, k) == len(outcomes)
-    assert counts.target_permutations(n, b, k) == sum(outcome[0] == tuple(range(n)) for outcome in outcomes)
+    assert release_laws.total_permutations(n, b, k) == len(outcomes)
+    assert release_laws.target_permutations(n, b, k) == sum(outcome[0] == tuple(range(n)) for outcome in outcomes)
     assert set(outcomes.values()) == {Fraction(1, len(outcomes))}
 
 
 @given(n=st.integers(1, 60), b=st.integers(1, 12), data=st.data())
 def test_logarithms_equal_the_exact_integers(n: int, b: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
-    total, target = counts.total_permutations(n, b, k), counts.target_permutations(n, b, k)
+    total, target = release_laws.total_permutations(n, b, k), release_laws.target_permutations(n, b, k)
     assert counts.log10_total_permutations(n, b, k) == pytest.approx(log10(total), rel=1e-12, abs=1e-12)
     share = log10(target) - log10(total)
     assert counts.log10_target_share(n, b, k) == pytest.approx(share, rel=1e-9, abs=1e-9)
@@ -206,9 +207,9 @@ def test_reference_values(shared: Path) -> None:
     assert found == pytest.approx(cases["F05"]["expected"], rel=cases["F05"]["tolerance"])
     for name in ("F06", "F07"):
         p = cases[name]["params"]
-        assert counts.total_permutations(p["N"], p["B"], p["K"]) == cases[name]["expected"]
+        assert release_laws.total_permutations(p["N"], p["B"], p["K"]) == cases[name]["expected"]
     p = cases["F10"]["params"]
-    assert counts.target_permutations(p["N"], p["B"], p["K"]) == cases["F10"]["expected"]
+    assert release_laws.target_permutations(p["N"], p["B"], p["K"]) == cases["F10"]["expected"]
 
 
 @given(tokens=st.integers(1, 500), percent=st.integers(0, 100))
@@ -225,4 +226,4 @@ def test_refuses_a_share_that_is_none(bad: float) -> None:
 @pytest.mark.parametrize(("n", "b", "k"), [(0, 2, 0), (4, 0, 1), (4, 2, 5), (4, 2, -1), (True, 2, 0), (4.0, 2, 1)])
 def test_refuses_impossible_batches(n: int, b: int, k: int) -> None:
     with pytest.raises(ValueError, match="must be"):
-        counts.total_permutations(n, b, k)
+        release_laws.total_permutations(n, b, k)

@@ -1,4 +1,4 @@
-"""The exact Gaussian profile as a bound: releases that are at least as good as one Gaussian of shift √Σμ²."""
+"""Bounds in closed form: one Gaussian of shift √Σμ² that is at least as bad as a run, and the sum of largest losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.bounds.bound import Bound, Limit
+from privkit.accountants.bounds.bound import Bound, ClosedForm, Limit
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
 from privkit.shared.array import Array
@@ -64,3 +64,24 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
     first = steps[0][0]
     sampling = first.sampling if isinstance(first, GaussianRelease) else None
     return GaussianBound(mu=mu, sampling=sampling, method=f"exact Gaussian profile{remark}", exact=not remark)
+
+
+def pure_bound(steps: Steps) -> ClosedForm | None:
+    """The sum of the largest losses; None if a step's loss has no limit.
+
+    Source: Dwork et al. 2006 (basic composition).
+
+    >>> from privkit.accountants.bounds.laplace import LaplaceRelease
+    >>> pure_bound([(LaplaceRelease(parts=((0.5, 2),)), 3)]).epsilon(1e-5).value
+    3.0
+    """
+    most = sum([step.pure(count) for step, count in steps])
+    if most == inf:
+        return None
+    return ClosedForm(
+        method="pure ε, δ not used",
+        source="Dwork et al. 2006",
+        to_epsilon=lambda delta: most,
+        to_log_delta=lambda epsilon: -inf if epsilon >= most else 0.0,
+        exact=False,
+    )

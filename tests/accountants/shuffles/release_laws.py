@@ -1,22 +1,85 @@
-"""Laws of what shuffling releases: probabilities of a release, distance of two batches, and what fresh rounds show."""
+"""Exact laws of what batch shuffling releases: counts, probabilities of a release, and the distance of two batches."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import permutations
-from math import comb, factorial, floor, inf, log, log1p, log10, prod, sqrt
+from math import comb, factorial, prod, sqrt
 
 from privkit.accountants import validate
-from privkit.accountants.shuffles.permutations import shape, total_permutations
-from privkit.accountants.shuffles.variants import VARIANTS, Variant
+from privkit.accountants.shuffles.permutations import shape
+from privkit.accountants.shuffles.variants import VARIANTS, Variant, _count
 
 Batch = Sequence[Sequence[Hashable]]
-
-
 _MOST_ENUMERATED = 8
 """Most patches whose orders are enumerated."""
+_EXACT_WORK, _MOST_TOKENS = 1_000_000, 4096
+"""Largest B·N′² of an exact integer, half a minute or more; and most tokens an image."""
+
+
+def total_permutations(tokens: int, batch: int, kept: int) -> int:
+    """Permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!, with N′ = N − K.
+
+    Args:
+        tokens: N ≥ 1 patches an image.
+        batch: B ≥ 1 images a batch.
+        kept: K in 0..N patches that stay with their image.
+
+    Source: Yao et al., patch shuffling, Eq. 7. It counts the outcomes of Algorithm 2 as written exactly (checked by
+    enumeration); with the text's final shuffle inside each image it undercounts them.
+
+    >>> total_permutations(3, 2, 1)
+    216
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    return int((comb(tokens, kept) * factorial(kept)) ** batch * factorial(batch * (tokens - kept)))
+
+
+def target_permutations(tokens: int, batch: int, kept: int) -> int:
+    """Permutations that contain one given image in order: (C(N,K)·K!)^(B−1) · ((B−1)·N′)!.
+
+    Source: Yao et al., patch shuffling, Eq. 8.
+
+    >>> target_permutations(3, 3, 2)
+    72
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    return total_permutations(tokens, batch - 1, kept) if batch > 1 else 1
+
+
+def distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> int:
+    """Distinct releases of a batch under a variant, as an exact integer; all patches differ.
+
+    Under "algorithm_2" that is Eq. 7. The other two variants can release every arrangement in which each output holds
+    at least K patches of its own image (for "kept_in_place": at their own place). They are counted with the rook
+    numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K} C(m−1,K−1) r_m x^m
+    there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle that is (N!)²·Σ_{t≥K} C(N,t)².
+
+    Args:
+        tokens: N ≥ 1 patches an image.
+        batch: B ≥ 1 images a batch.
+        kept: K in 0..N.
+        variant: "algorithm_2", "final_shuffle" or "kept_in_place".
+
+    Raises:
+        ValueError: also where the exact integer would take minutes (B·N′² > 10⁶ or N > 4096); the logarithm is
+            quick.
+
+    Source: derived by inclusion and exclusion; equals enumeration in the tests.
+
+    >>> [distinct_outcomes(3, 2, 1, variant=variant) for variant in VARIANTS]
+    [216, 684, 133]
+    """
+    tokens, batch, kept = shape(tokens, batch, kept)
+    if validate.choice("variant", variant, VARIANTS) == "algorithm_2":
+        return total_permutations(tokens, batch, kept)
+    if kept and (tokens > _MOST_TOKENS or batch * (tokens - kept) ** 2 > _EXACT_WORK):
+        raise ValueError(
+            f"batch·(tokens − kept)² must be at most {_EXACT_WORK} and tokens at most {_MOST_TOKENS} for an exact "
+            f"integer, got tokens={tokens}, batch={batch}, kept={kept}: use log10_distinct_outcomes"
+        )
+    return _count(tokens, batch, kept, variant)
 
 
 def release_probability(release: Batch, batch: Batch, *, kept: int, variant: Variant) -> Fraction:
@@ -89,74 +152,6 @@ def total_variation(batch_a: Batch, batch_b: Batch, *, kept: int, variant: Varia
         odds = [release_probability(out, x, kept=kept, variant=variant) for x in (batch_a, batch_b)]
         gap += abs(odds[0] - odds[1])
     return gap / 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntersectionOdds:
-    """What fresh rounds of batch shuffling reveal about two patches.
-
-    Attributes:
-        same_image: probability that two patches of one image share an output, one round.
-        other_image: the same for patches of two different images.
-        ratio: same_image / other_image ≥ 1, the factor on the odds "one image" : "two" for each round in which they
-            share an output; `inf` if nothing is ever moved.
-        rounds: R.
-        log10_ratio: of the factor if they share an output in all R rounds, log10(ratio)·R.
-        advantage: total variation between the numbers of shared outputs in R rounds, in [0, 1]; the best test errs
-            with probability (1 − advantage)/2 at even odds.
-    """
-
-    same_image: float
-    other_image: float
-    ratio: float
-    rounds: int
-    log10_ratio: float
-    advantage: float
-
-
-def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> IntersectionOdds:
-    """How much more often two patches share an output if they belong to one image; every variant has the same odds.
-
-    Args:
-        tokens: N ≥ 2.
-        batch: B ≥ 2.
-        kept: K in 0..N.
-        rounds: R ≥ 1 independent rounds over the same images, dealt into the same batch.
-
-    Source: derived from Algorithm 2; a test simulates it.
-
-    >>> odds = intersection_odds(196, 50, 78, rounds=30)
-    >>> round(odds.same_image, 4), round(odds.other_image, 4), round(odds.ratio, 1), odds.advantage > 0.9
-    (0.1739, 0.0168, 10.4, True)
-    """
-    from scipy.special import bdtr
-
-    tokens, batch, kept = shape(validate.whole("tokens", tokens, least=2), batch, kept)
-    validate.whole("batch", batch, least=2)
-    rounds, moved = validate.whole("rounds", rounds), tokens - kept
-    dealt_together = (moved - 1) / max(1, batch * moved - 1)
-    pairs = tokens * (tokens - 1)
-    both_kept, one_kept = kept * (kept - 1) / pairs, 2 * kept * moved / pairs
-    same = both_kept + one_kept / batch + moved * (moved - 1) / pairs * dealt_together
-    other = 2 * kept * moved / tokens**2 / batch + (moved / tokens) ** 2 * dealt_together
-    if kept == 0:
-        same = other  # the two formulas agree; the last bit must, too
-    if other == 0:  # nothing ever moves
-        ratio, advantage = inf, 1.0
-    elif same == other:
-        ratio, advantage = 1.0, 0.0
-    else:  # the likelihood ratio grows with the count: compare both laws where it crosses 1
-        ratio, drop = same / other, log1p(-other) - log1p(-same)
-        crossing = floor(rounds * drop / (log(ratio) + drop))
-        advantage = float(bdtr(crossing, rounds, other) - bdtr(crossing, rounds, same))
-    return IntersectionOdds(
-        same_image=same,
-        other_image=other,
-        ratio=ratio,
-        rounds=rounds,
-        log10_ratio=rounds * log10(ratio),
-        advantage=advantage,
-    )
 
 
 def averaged_noise_std(std: float, releases: int) -> float:
