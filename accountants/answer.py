@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import exp, isfinite
-from typing import Literal
+from math import exp, inf, isfinite
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,19 +21,9 @@ from privkit.accountants.wording import assumptions, library_versions, statement
 from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
 
-_SMALLEST = 5e-324
-"""Smallest positive float."""
-
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
-    """Rényi divergence of a run at the given orders, upper bounds.
-
-    Args:
-        mechanism: what is released.
-        orders: α > 1, any real numbers.
-
-    Raises:
-        ValueError: if an order is out of range.
+    """Rényi divergence of a run at the given orders α > 1, upper bounds.
 
     Source: Mironov 2017; with random ratios ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
     fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for densities of ratios; never
@@ -60,25 +49,16 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     )
 
 
-def epsilon(
-    mechanism: SplitMechanism,
-    delta: float,
-    *,
-    tight: bool = True,
-    accounting: Literal["sound", "as_published"] = "sound",
-) -> Certificate:
+def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> Certificate:
     """Smallest ε that is proven at δ.
 
     Args:
         mechanism: what is released.
         delta: in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
-        tight: whether numerical composition (PLD) may be used where no closed form is exact; tens of milliseconds.
+        tight: whether numerical composition (PLD) may be used if no closed form is exact; tens of milliseconds.
 
     Returns:
-        A certificate with the upper bound, the lower bound where one is known, the method and the assumptions.
-
-    Raises:
-        ValueError: if δ is out of range.
+        A certificate with the upper bound, the lower bound if one is known, the method and the assumptions.
 
     Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names its own.
 
@@ -94,17 +74,8 @@ def epsilon(
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """ε of many mechanisms: everything but numerical composition is done in one vectorised pass.
-
-    Args:
-        mechanisms: [R].
-        deltas: [R].
-        tight: as in `epsilon`, row by row.
-
-    Yields:
-        One certificate a row, in order.
-
-    Source: as `epsilon`.
+    """ε of [R] mechanisms at [R] δ, one certificate each: as `epsilon`, but all except numerical composition is done in
+    one vectorised pass.
 
     >>> list(epsilons([], []))
     []
@@ -124,12 +95,7 @@ def epsilons(
 
 
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
-    """Smallest δ that is proven at ε.
-
-    Raises:
-        ValueError: if ε is not a finite number ≥ 0.
-
-    Source: as `epsilon`.
+    """Smallest δ that is proven at ε ≥ 0, by the bounds of `epsilon`.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Clamp
@@ -141,25 +107,15 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(compiled.steps(mechanism), tight=tight)])
     value, lower = exp(min(least.value, 0.0)), e if best.exact and mechanism.attained else None
     if value == 0 and not mechanism.noise.distribution.pure:  # δ > 0 is too small for a float
-        value, lower = _SMALLEST, None
+        value, lower = 5e-324, None  # the smallest positive float
     return _certified(mechanism, best, least, e, value, lower)
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
     """Smallest false negative rate that any attack can have at each false positive rate: a proven lower bound.
 
-    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), with the smallest δ(ε) that is proven (`region`).
-
-    Args:
-        mechanism: what is released.
-        false_positive_rates: [A] α in [0, 1].
-        tight: as in `epsilon`.
-
-    Returns:
-        [A] β in [0, 1].
-
-    Raises:
-        ValueError: if a rate is out of range.
+    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), with the smallest δ(ε) that is proven (`region`); [A]
+    rates α in [0, 1] give [A] rates β in [0, 1].
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
@@ -179,20 +135,36 @@ def _least(answered: Sequence[tuple[Bound, Limit]]) -> tuple[Bound, Limit]:
 def _certified(
     mechanism: SplitMechanism, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None
 ) -> Certificate:
+    said = assumptions(mechanism)
     if not isfinite(epsilon) or delta >= 1:
-        return Certificate(
-            kind="nothing",
-            statement="nothing is proven: no ε with δ < 1 follows from these parameters",
-            method=best.method,
-            relation=mechanism.relation,
-            unit=mechanism.unit,
-            assumptions=assumptions(mechanism),
-            source=best.source,
-            versions=library_versions(),
-        )
+        claim = "nothing is proven: no ε with δ < 1 follows from these parameters"
+        return certificate(mechanism, best, Limit(value=inf), claim, said)
+    said = (*said, *warnings(mechanism, delta))
+    return certificate(mechanism, best, limit, statement(mechanism, epsilon, delta), said, (epsilon, delta, lower))
+
+
+def certificate(
+    mechanism: SplitMechanism,
+    best: Bound,
+    limit: Limit,
+    claim: str,
+    said: tuple[str, ...],
+    proven: tuple[float, float, float | None] | None = None,
+) -> Certificate:
+    """The certificate of a limit.
+
+    Args:
+        mechanism: whose relation and unit count.
+        best: the bound that gave the limit.
+        limit: the limit.
+        claim: its statement.
+        said: assumptions and warnings.
+        proven: ε, δ and a lower bound on ε or None; None if nothing is proven.
+    """
+    epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(
-        kind="differential_privacy",
-        statement=statement(mechanism, epsilon, delta),
+        kind="differential_privacy" if proven else "nothing",
+        statement=claim,
         epsilon=epsilon,
         delta=delta,
         lower=lower,
@@ -201,7 +173,7 @@ def _certified(
         at_grid_edge=limit.at_edge,
         relation=mechanism.relation,
         unit=mechanism.unit,
-        assumptions=(*assumptions(mechanism), *warnings(mechanism, delta)),
+        assumptions=said,
         source=best.source,
         versions=library_versions(),
     )

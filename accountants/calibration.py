@@ -46,13 +46,11 @@ class Target:
         name: of the quantity.
         value: the most that it may be.
         cost: the quantity of a mechanism; it falls with noise and grows with rounds.
-        certified: the certificate of a mechanism that reaches the target.
     """
 
     name: str
     value: float
     cost: Callable[[SplitMechanism], float]
-    certified: Callable[[SplitMechanism], Certificate]
 
     def __str__(self) -> str:
         return f"{self.name}={self.value:g}"
@@ -71,7 +69,7 @@ def calibrate(
         tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
 
     Raises:
-        ValueError: if an argument is out of range or no value reaches the target; the sentence says what the best is.
+        ValueError: if no value reaches the target (the sentence says what the best is), or an argument is out of range.
 
     Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
 
@@ -87,26 +85,16 @@ def calibrate(
     def certified(candidate: SplitMechanism) -> Certificate:
         return answer.epsilon(candidate, at, tight=tight)
 
-    target = Target(name="epsilon", value=value, cost=lambda one: certified(one).epsilon, certified=certified)
-    return _calibrated(mechanism, parameter, target, tight)
+    target = Target(name="epsilon", value=value, cost=lambda one: certified(one).epsilon)
+    return _calibrated(mechanism, parameter, target, tight, certified)
 
 
 def calibrate_advantage(
     mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size so that no attack has a larger advantage, its TPR − FPR.
+    """Find σ, rounds or group size so that no attack has a larger advantage, its TPR − FPR, than a target in (0, 1).
 
-    Args:
-        mechanism: as in `calibrate`.
-        parameter: "sigma", "rounds" or "group".
-        advantage: target in (0, 1).
-        tight: as in `calibrate`.
-
-    Returns:
-        The mechanism, with its certificate at ε = 0, whose δ is the advantage.
-
-    Raises:
-        ValueError: as `calibrate`.
+    The rest is as in `calibrate`; the certificate is at ε = 0, where its δ is the advantage.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -119,15 +107,11 @@ def calibrate_advantage(
     """
     value = validate.real("advantage", advantage, above=0, below=1)
 
-    def certified(candidate: SplitMechanism) -> Certificate:
-        return answer.delta(candidate, 0.0, tight=tight)
-
     def cost(candidate: SplitMechanism) -> float:
-        found = certified(candidate).delta
-        return 1.0 if found is None else found
+        least = answer.delta(candidate, 0.0, tight=tight).delta
+        return 1.0 if least is None else least
 
-    target = Target(name="advantage", value=value, cost=cost, certified=certified)
-    return _calibrated(mechanism, parameter, target, tight)
+    return _calibrated(mechanism, parameter, Target(name="advantage", value=value, cost=cost), tight)
 
 
 def calibrate_rates(
@@ -138,20 +122,10 @@ def calibrate_rates(
     false_positives: float,
     tight: bool = True,
 ) -> Calibrated:
-    """Find σ, rounds or group size so that no attack finds more true positives at a false positive rate.
+    """Find σ, rounds or group size so that no attack finds more true positives at a false positive rate in (0, 1).
 
-    Args:
-        mechanism: as in `calibrate`.
-        parameter: "sigma", "rounds" or "group".
-        true_positives: target, above the false positive rate and below 1.
-        false_positives: in (0, 1).
-        tight: as in `calibrate`.
-
-    Returns:
-        The mechanism, with its certificate at ε = 0.
-
-    Raises:
-        ValueError: as `calibrate`.
+    The target rate lies above the false positive rate and below 1. The rest is as in `calibrate`; the certificate is at
+    ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -173,24 +147,26 @@ def calibrate_rates(
         name=f"TPR at FPR {false:g}",
         value=value,
         cost=lambda candidate: float(region(candidate, tight=tight).true_positives(false)),
-        certified=lambda candidate: answer.delta(candidate, 0.0, tight=tight),
     )
     return _calibrated(mechanism, parameter, target, tight)
 
 
-def _calibrated(mechanism: SplitMechanism, parameter: Parameter, target: Target, tight: bool) -> Calibrated:
-    validate.choice("parameter", parameter, ("sigma", "rounds", "group"))
-    search = {"sigma": _sigma, "rounds": _rounds, "group": _group}[parameter]
-    value, reached = search(mechanism, target, tight)
-    return Calibrated(parameter=parameter, value=value, mechanism=reached, certificate=target.certified(reached))
+def _calibrated(
+    mechanism: SplitMechanism,
+    parameter: Parameter,
+    target: Target,
+    tight: bool,
+    certified: Callable[[SplitMechanism], Certificate] | None = None,
+) -> Calibrated:
+    """The certificate is that at ε = 0 unless a function gives it."""
+    search = {"sigma": _sigma, "rounds": _rounds, "group": _group}
+    value, reached = search[validate.choice("parameter", parameter, tuple(search))](mechanism, target, tight)
+    certificate = certified(reached) if certified else answer.delta(reached, 0.0, tight=tight)
+    return Calibrated(parameter=parameter, value=value, mechanism=reached, certificate=certificate)
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The same mechanism with so many times its noise, on smashed data and labels.
-
-    Raises:
-        ValueError: if the noise is randomized response, which has no scale.
-    """
+    """The same mechanism with so many times its noise, on smashed data and labels; randomized response is refused."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(

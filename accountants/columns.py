@@ -13,21 +13,21 @@ from privkit.accountants import validate
 MECHANISMS = ("gaussian", "laplace", "dp_sl", "dp_mixsl", "dp_cutmixsl", "hidden_mask", "randomized_response")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column:
     """One column of a parameter table.
 
     Attributes:
         name: as in the header.
         parse: text or JSON value -> value; raises ValueError with what is allowed.
-        default: where the cell is empty or the column absent.
         what: for `privkit epsilon --schema`.
+        default: if the cell is empty or the column absent.
     """
 
     name: str
     parse: Callable[[str, Any], Any]
-    default: Any = None
     what: str
+    default: Any = None
 
 
 def _decimal(name: str, value: Any) -> float:
@@ -56,8 +56,8 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
 
     def parsed(name: str, value: Any) -> str:
         word = "_".join(value.lower().replace("-", " ").split()) if isinstance(value, str) else value
-        fields: str = validate.choice(name, word if word in allowed else value, allowed)
-        return fields
+        chosen: str = validate.choice(name, word if word in allowed else value, allowed)
+        return chosen
 
     return parsed
 
@@ -66,7 +66,7 @@ def _any_text(name: str, value: Any) -> str:
     return str(value)
 
 
-def _several_numbers(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
+def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
     """Values with semicolons or spaces between them, or a JSON list."""
 
     def parsed(name: str, value: Any) -> tuple[Any, ...]:
@@ -78,88 +78,78 @@ def _several_numbers(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], t
     return parsed
 
 
+_WAYS = ("every_round", "without_replacement", "poisson", "random_allocation")
+_RATIOS = ("equal", "fixed", "counts", "dirichlet", "dirichlet_counts")
+
 COLUMNS: tuple[Column, ...] = (
-    Column(name="name", parse=_any_text, what="any text; names the row in the answer"),
-    Column(name="mechanism", parse=_word(*MECHANISMS), what=f"required: {', '.join(MECHANISMS)}"),
+    Column("name", _any_text, "any text; names the row in the answer"),
+    Column("mechanism", _word(*MECHANISMS), f"required: {', '.join(MECHANISMS)}"),
     Column(
-        name="sigma",
-        parse=_decimal,
-        what="required: noise's standard deviation, or scale b for laplace; > 0; empty for randomized_response",
+        "sigma",
+        _decimal,
+        "required: noise's standard deviation, or scale b for laplace; > 0; empty for randomized_response",
     ),
     Column(
-        name="noise_parameter",
-        parse=_decimal,
-        what="for randomized_response: probability in (0, 1] of a uniform answer instead of the true one",
+        "noise_parameter",
+        _decimal,
+        "for randomized_response: probability in (0, 1] of a uniform answer instead of the true one",
     ),
-    Column(name="sigma_labels", parse=_decimal, what="the same on labels; the value of sigma if labels are released"),
+    Column("sigma_labels", _decimal, "the same on labels; the value of sigma if labels are released"),
+    Column("sensitivity", _decimal, "for gaussian (L2) and laplace (L1): known sensitivity instead of a clip"),
     Column(
-        name="sensitivity",
-        parse=_decimal,
-        what="for gaussian (L2) and laplace (L1): known sensitivity instead of a clip",
+        "dimensions",
+        _whole,
+        "coordinates of one record's smashed data, with clip_high; answers in a release, for randomized_response",
     ),
+    Column("clip_low", _decimal, "lower end of the coordinate clamp", 0.0),
+    Column("clip_high", _decimal, "upper end of the coordinate clamp (Δ)"),
+    Column("clip_norm", _decimal, "L2 norm of the whole release, instead of the clamp"),
+    Column("clip_patch", _decimal, "L2 norm of every patch, with patches, instead of the clamp"),
+    Column("labels", _word("none", "one_hot", "box"), "none, one_hot, or box for [0,1]^L", "none"),
+    Column("classes", _whole, "L, for labels = box; categories of an answer, for randomized_response"),
+    Column("group", _whole, "clients that are mixed, k; for dp_sl clients drawn a round"),
+    Column("clients", _whole, "n, for sampling = without_replacement"),
     Column(
-        name="dimensions",
-        parse=_whole,
-        what="coordinates of one record's smashed data, with clip_high; answers in a release, for randomized_response",
-    ),
-    Column(name="clip_low", parse=_decimal, default=0.0, what="lower end of the coordinate clamp"),
-    Column(name="clip_high", parse=_decimal, what="upper end of the coordinate clamp (Δ)"),
-    Column(name="clip_norm", parse=_decimal, what="L2 norm of the whole release, instead of the clamp"),
-    Column(name="clip_patch", parse=_decimal, what="L2 norm of every patch, with patches, instead of the clamp"),
-    Column(
-        name="labels", parse=_word("none", "one_hot", "box"), default="none", what="none, one_hot, or box for [0,1]^L"
-    ),
-    Column(name="classes", parse=_whole, what="L, for labels = box; categories of an answer, for randomized_response"),
-    Column(name="group", parse=_whole, what="clients that are mixed, k; for dp_sl clients drawn a round"),
-    Column(name="clients", parse=_whole, what="n, for sampling = without_replacement"),
-    Column(
-        name="sampling",
-        parse=_word("every_round", "without_replacement", "poisson", "random_allocation"),
-        default="every_round",
-        what="every_round (partition, round-robin), without_replacement (group of clients), poisson (rate) or "
+        "sampling",
+        _word(*_WAYS),
+        "every_round (partition, round-robin), without_replacement (group of clients), poisson (rate) or "
         "random_allocation (participations of epoch_rounds)",
+        "every_round",
     ),
+    Column("participations", _whole, "k of every t rounds, for sampling = random_allocation", 1),
+    Column("epoch_rounds", _whole, "t, for sampling = random_allocation; empty means all rounds"),
+    Column("rate", _decimal, "for sampling = poisson, in (0, 1]"),
     Column(
-        name="participations", parse=_whole, default=1, what="k of every t rounds, for sampling = random_allocation"
+        "rounds",
+        _whole,
+        "rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn)",
+        1,
     ),
-    Column(name="epoch_rounds", parse=_whole, what="t, for sampling = random_allocation; empty means all rounds"),
-    Column(name="rate", parse=_decimal, what="for sampling = poisson, in (0, 1]"),
+    Column("releases", _whole, "releases a round that belong to one client", 1),
+    Column("delta", _decimal, "in (0, 1); --delta where empty"),
+    Column("relation", _word("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
+    Column("unit", _word("record", "client"), "record or client", "record"),
+    Column("lower_model", _word("frozen", "trained", "averaged"), "what trains it", "frozen"),
+    Column("ratio", _word(*_RATIOS), "law of the mixing ratios", "equal"),
+    Column("ratios", _list_of(_decimal), "for ratio = fixed: 0.7;0.3"),
+    Column("counts", _list_of(_whole), "for ratio = counts: 32;32"),
+    Column("concentration", _decimal, "α_M, for ratio = dirichlet and dirichlet_counts"),
     Column(
-        name="rounds",
-        parse=_whole,
-        default=1,
-        what="rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn)",
+        "drawn",
+        _word("every_round", "once"),
+        "when ratio = dirichlet and dirichlet_counts are drawn: every_round, or once and kept for all rounds",
+        "every_round",
     ),
-    Column(name="releases", parse=_whole, default=1, what="releases a round that belong to one client"),
-    Column(name="delta", parse=_decimal, what="in (0, 1); --delta where empty"),
-    Column(name="relation", parse=_word("replace_one", "add_or_remove_one"), default="replace_one", what="neighbors"),
-    Column(name="unit", parse=_word("record", "client"), default="record", what="record or client"),
-    Column(name="lower_model", parse=_word("frozen", "trained", "averaged"), default="frozen", what="what trains it"),
+    Column("patches", _whole, "N, for dp_cutmixsl, hidden_mask and clip_patch"),
+    Column("kept", _whole, "patches that a hidden mask keeps, for hidden_mask"),
+    Column("noise_site", _word("mixer", "client"), "where noise is added", "mixer"),
     Column(
-        name="ratio",
-        parse=_word("equal", "fixed", "counts", "dirichlet", "dirichlet_counts"),
-        default="equal",
-        what="law of the mixing ratios",
+        "colluding",
+        _word("no", "yes"),
+        "yes if other clients may tell the server their data, their noise and who took part",
+        "no",
     ),
-    Column(name="ratios", parse=_several_numbers(_decimal), what="for ratio = fixed: 0.7;0.3"),
-    Column(name="counts", parse=_several_numbers(_whole), what="for ratio = counts: 32;32"),
-    Column(name="concentration", parse=_decimal, what="α_M, for ratio = dirichlet and dirichlet_counts"),
-    Column(
-        name="drawn",
-        parse=_word("every_round", "once"),
-        default="every_round",
-        what="when ratio = dirichlet and dirichlet_counts are drawn: every_round, or once and kept for all rounds",
-    ),
-    Column(name="patches", parse=_whole, what="N, for dp_cutmixsl, hidden_mask and clip_patch"),
-    Column(name="kept", parse=_whole, what="patches that a hidden mask keeps, for hidden_mask"),
-    Column(name="noise_site", parse=_word("mixer", "client"), default="mixer", what="where noise is added"),
-    Column(
-        name="colluding",
-        parse=_word("no", "yes"),
-        default="no",
-        what="yes if other clients may tell the server their data, their noise and who took part",
-    ),
-    Column(name="source", parse=_any_text, what="any text; copied to the answer"),
+    Column("source", _any_text, "any text; copied to the answer"),
 )
 """The reader, the schema and the flags of the command line come from this list."""
 
@@ -174,10 +164,6 @@ def schema() -> list[dict[str, str]]:
     'mechanism'
     """
     return [
-        {
-            "column": column.name,
-            "default": "" if column.default is None else str(column.default),
-            "what": column.what,
-        }
-        for column in COLUMNS
+        {"column": one.name, "default": "" if one.default is None else str(one.default), "what": one.what}
+        for one in COLUMNS
     ]

@@ -42,14 +42,15 @@ def steps(mechanism: SplitMechanism) -> Steps:
 
 
 def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
-    """What one round releases, and in how many rounds; several answers or epochs count as they compose."""
+    """The step of one round's releases, and how many steps compose: rounds, epochs, or answers."""
     return RELEASES[mechanism.noise.law](mechanism)
 
 
 def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     rounds, sampling = mechanism.composed_rounds, mechanism.sampling
     if isinstance(part := mechanism.participation, RandomAllocation):
-        mu = _unmixed_shift(mechanism)
+        mu = mechanism.shift().constant  # nothing is mixed
+        assert mu is not None
         places = SecretPlaces(chosen=part.participations, places=part.epoch_rounds, mu=mu)
         return places, mechanism.rounds // part.epoch_rounds
     if isinstance(mask := mechanism.mixing, HiddenMask):
@@ -115,9 +116,7 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     """Every bound that holds for a run of at least one step; an exact one alone, since none is smaller.
 
-    Args:
-        run: steps with their counts.
-        tight: whether to compose numerically; tens of milliseconds a question.
+    Numerical composition (`tight`) takes tens of milliseconds a question.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']
@@ -142,12 +141,6 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
     return [cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name)) for module, name in wanted]
 
 
-def _unmixed_shift(mechanism: SplitMechanism) -> float:
-    mu = mechanism.shift().constant
-    assert mu is not None
-    return mu
-
-
 def _patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
     """Largest shift of one patch over the noise: that of ⌈D/N⌉ clamped coordinates, or of a patch's ball."""
     clip = mechanism.smashed
@@ -156,4 +149,4 @@ def _patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
     else:
         assert isinstance(clip, Clamp)
         one = Clamp(low=clip.low, high=clip.high, dimensions=ceil(clip.dimensions / mask.patches))
-    return one.sensitivity(mechanism.relation, "l2").value / mechanism.noise.smashed
+    return one.sensitivity(mechanism.relation, "l2") / mechanism.noise.smashed

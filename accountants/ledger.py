@@ -17,13 +17,14 @@ import numpy as np
 from annotated_types import Gt, Lt
 
 from privkit.accountants import ledger_cost, validate
+from privkit.accountants.answer import certificate
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.search import narrowed
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.wording import assumptions, library_versions, warnings
+from privkit.accountants.wording import assumptions, claim, warnings
 from privkit.constraints import Checked, Positive
 from privkit.shared.certificate import Certificate
 
@@ -85,16 +86,11 @@ class Ledger:
     A charge is one JSON line, flushed to disk before `charge` returns, so that a release that waits for its charge is
     never missing. A last line that a kill has torn was not released yet and is dropped on opening.
 
-    Args:
-        path: the file; made, with its folders, where it is missing.
+    Attributes:
+        path: the file; made, with its folders, if it is missing.
         budget: what all charges together may spend; None for no limit.
         tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. It is
             slow: up to seconds a charge close to the budget.
-
-    Attributes:
-        path: the file.
-        budget: as given.
-        tight: as given.
         rounds: charged in all.
         remarks: sentences about what was found on opening: a torn line that was dropped, a missing lock.
 
@@ -186,17 +182,7 @@ class Ledger:
             return Charge(number=len(self), rounds=count, note=note, mechanism=one)
 
     def epsilon(self, delta: float) -> Certificate:
-        """Smallest ε that is proven at δ for all charges together.
-
-        Args:
-            delta: in (0, 1).
-
-        Returns:
-            A certificate with the assumptions of all charges, each once.
-
-        Raises:
-            ValueError: if δ is out of range.
-        """
+        """Smallest ε that is proven at δ in (0, 1) for all charges together, with the assumptions of each, once."""
         d = validate.delta(delta)
         if not self._counts:
             return self._nothing(0.0, d)
@@ -205,14 +191,7 @@ class Ledger:
         return self._certificate(best, limit, limit.value, d, lower)
 
     def delta(self, epsilon: float) -> Certificate:
-        """Smallest δ that is proven at ε for all charges together, by the bounds of `epsilon`.
-
-        Args:
-            epsilon: ≥ 0.
-
-        Raises:
-            ValueError: if ε is no finite number ≥ 0.
-        """
+        """Smallest δ that is proven at ε ≥ 0 for all charges together, by the bounds of `epsilon`."""
         e = validate.real("epsilon", epsilon, least=0)
         if not self._counts:
             return self._nothing(e, 0.0)
@@ -234,25 +213,11 @@ class Ledger:
 
     def _certificate(self, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None) -> Certificate:
         first, proven = next(iter(self._counts)), epsilon < inf and delta < 1
-        relation = first.relation.replace("_one", "").replace("_", "-") + "-one"
-        claim = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy of one {first.unit} under {relation}"
+        told = claim(first, epsilon, delta) if proven else "nothing is proven: no ε with δ < 1 follows"
+        charged = f"{self.rounds:,} round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}"
         said = [sentence for one in self._counts for sentence in (*assumptions(one), *warnings(one, delta))]
-        return Certificate(
-            kind="differential_privacy" if proven else "nothing",
-            statement=f"{claim if proven else 'nothing is proven: no ε with δ < 1 follows'}, over {self.rounds:,} "
-            f"round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}",
-            epsilon=epsilon if proven else inf,
-            delta=delta if proven else None,
-            lower=lower if proven else None,
-            method=best.method,
-            order=limit.order,
-            at_grid_edge=limit.at_edge,
-            relation=first.relation,
-            unit=first.unit,
-            assumptions=tuple(dict.fromkeys(said)),
-            source=best.source,
-            versions=library_versions(),
-        )
+        answered = (epsilon, delta, lower) if proven else None
+        return certificate(first, best, limit, f"{told}, over {charged}", tuple(dict.fromkeys(said)), answered)
 
     def __len__(self) -> int:
         return self._file.lines

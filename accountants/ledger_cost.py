@@ -25,12 +25,7 @@ Counts = Mapping[SplitMechanism, tuple[int, int]]
 
 
 def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
-    """The bounds that hold for all charges together.
-
-    Args:
-        counts: all charges, at least one.
-        total: [1 + A] their cost, added.
-        tight: whether numerical composition is tried, too.
+    """The bounds that hold for all charges together, at least one, whose costs add up to [1 + A] a total.
 
     Source: as for `ledger.Ledger`.
     """

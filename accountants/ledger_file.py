@@ -23,7 +23,7 @@ class LedgerFile:
     line without its end is what a kill leaves: its `append` had not returned, and it is cut off on opening.
 
     Attributes:
-        path: the file; made, with its folders, where it is missing.
+        path: the file; made, with its folders, if it is missing.
         lines: lines in the file.
         remarks: sentences about what was found on opening.
 
@@ -66,11 +66,8 @@ class LedgerFile:
     def append(self, fields: str) -> None:
         """Number a line, write it, and return when it is on disk.
 
-        Args:
-            fields: what stands between the braces, in JSON, ASCII only.
-
-        Raises:
-            LedgerError: if the file is closed, belongs to another process, was changed by somebody else, or is full.
+        The fields are what stands between the braces, in JSON, ASCII only. What `check` refuses raises `LedgerError`,
+        and so does a full disk.
         """
         self.check()
         body = f"{_start(self.lines + 1)}{fields}".encode("ascii")
@@ -83,11 +80,7 @@ class LedgerFile:
         self._file.close()
 
     def check(self) -> None:
-        """Refuse a file that is closed, copied into another process, or changed under our hands.
-
-        Raises:
-            LedgerError: if it is.
-        """
+        """Refuse a file that is closed, copied into another process, or changed by somebody else (`LedgerError`)."""
         if self._file.closed:
             raise LedgerError(f"the ledger {self.path} is closed; open it again")
         if os.getpid() != self._process:

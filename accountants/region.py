@@ -16,7 +16,7 @@ from privkit.shared.limits import PRIORS, Limits
 NODES = 257
 """Values of ε behind a region."""
 _TAIL, _LARGEST = 1e-9, 700.0
-"""δ at the largest of them, and the largest ε whose exponential is a float."""
+"""δ at the largest ε of a region, and the largest ε whose exponential is a float."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,10 +70,6 @@ class Region:
 
 def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     """The proven region of a mechanism: its smallest proven δ at many ε from 0 to where δ is 1e-9.
-
-    Args:
-        mechanism: what is released.
-        tight: whether to compose numerically where no closed form is exact.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Clamp

@@ -51,12 +51,8 @@ def narrowed(
     [1.414213562, 1.414213562]
     """
     for _ in range(_STEPS):
-        between = middle(low, high) if middle else _mean(low, high)
+        between = middle(low, high) if middle else (low + high) // 2 if isinstance(low, int) else (low + high) / 2
         if between in (low, high) or near(low, high):
             break
         low, high = (between, high) if holds(between) else (low, between)
     return low, high
-
-
-def _mean(low: Number, high: Number) -> Number:
-    return (low + high) // 2 if isinstance(low, int) else (low + high) / 2

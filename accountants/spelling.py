@@ -46,10 +46,7 @@ def known(name: str) -> bool:
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Refuse a name that is no column.
-
-    Raises:
-        ValueError: with the nearest name that is one.
+    """Refuse a name that is no column, with the nearest one that is.
 
     >>> check_known(["sensitivty"])
     Traceback (most recent call last):
@@ -61,11 +58,8 @@ def check_known(names: Iterable[str]) -> None:
         if not known(name):
             near = get_close_matches(name[:_LONGEST], [*BY_NAME, *_SAME, _MULTIPLIER], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown column {_quoted(name)}{hint} (privkit epsilon --schema lists the columns)")
-
-
-def _quoted(name: str) -> str:
-    return repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...")
+            cut = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+            raise ValueError(f"unknown column {cut!r}{hint} (privkit epsilon --schema lists the columns)")
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,9 +67,6 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
     removing a record, which is the clipping norm; without one, sensitivity 1 stands for it.
-
-    Raises:
-        ValueError: for names that are no column, or words that contradict each other.
 
     Source: opacus `PrivacyEngine`; dp_accounting `GaussianDpEvent`, `PoissonSampledDpEvent`.
 

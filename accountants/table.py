@@ -60,11 +60,8 @@ class Entry:
 def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
     """The mechanism that one row describes.
 
-    Args:
-        cells: column name -> value, words of other libraries among the names; missing ones take the column's default.
-
-    Raises:
-        ValueError: naming the column, what is allowed and what was given.
+    Cells are column name -> value, words of other libraries among the names; missing ones take the column's default. A
+    ValueError names the column, what is allowed and what was given.
 
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
@@ -89,7 +86,7 @@ def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
     labels = _label_set(get)
     sigma_labels = get("sigma_labels") if get("sigma_labels") is not None else get("sigma")
     return SplitMechanism(
-        smashed=_categories(get) if law.answers else _clip(get, law.norm),
+        smashed=_clip(get, law.norm, law.answers),
         noise=Noise(
             law=named,
             smashed=_needed(get, "noise_parameter", kind) if law.answers else get("sigma"),
@@ -108,11 +105,9 @@ def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
 
 
 def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[Entry]:
-    """Each row checked on its own: a refused one carries its error, and the others go on.
+    """Each row of a file checked on its own: a refused one carries its error, and the others go on.
 
-    Args:
-        rows: as read from a file; values may be text.
-        default_delta: δ of rows that name none.
+    Values may be text; `default_delta` is the δ of rows that name none.
 
     >>> [entry.error for entry in read([{"mechanism": "gaussian", "sigma": "-1", "sensitivity": "1"}], 1e-5)]
     ['row 1: sigma must be a finite number > 0, got -1.0']
@@ -127,16 +122,17 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
-            yield Entry(
-                row=number, name=called, cells=row, given=cells, mechanism=mechanism, delta=validate.delta(delta)
-            )
+            checked = validate.delta(delta)
+            yield Entry(row=number, name=called, cells=row, given=cells, mechanism=mechanism, delta=checked)
         except ValueError as error:
             refused = Entry(row=number, name=called, cells=cells, given=cells)
             yield replace(refused, error=f"{refused.where}: {error}")
 
 
-def _clip(get: Callable[[str], Any], norm: Norm) -> ClipSet:
-    """The clip set that the row names; exactly one of four ways."""
+def _clip(get: Callable[[str], Any], norm: Norm, answers: bool) -> ClipSet | Categories:
+    """The clip set that the row names, exactly one of four ways; or what randomized response answers."""
+    if answers:
+        return Categories(classes=_needed(get, "classes", "randomized_response"), answers=get("dimensions") or 1)
     ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]
     if len(ways) > 1:
         raise ValueError(f"{ways[0]} and {ways[1]} are both given; one of them must be empty")
@@ -152,10 +148,6 @@ def _clip(get: Callable[[str], Any], norm: Norm) -> ClipSet:
     if ways == ["clip_patch"]:
         return PatchBall(radius=get("clip_patch"), patches=_needed(get, "patches", "clip_patch"))
     return Clamp(low=get("clip_low"), high=get("clip_high"), dimensions=get("dimensions"))
-
-
-def _categories(get: Callable[[str], Any]) -> Categories:
-    return Categories(classes=_needed(get, "classes", "randomized_response"), answers=get("dimensions") or 1)
 
 
 def _foreign(kind: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
-    """One sentence for each thing that the guarantee rests on.
+    """One sentence for each thing that the guarantee rests on, in the order clip, noise, mixing, sampling, composition.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Clamp
@@ -33,7 +33,25 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     >>> assumptions(one)[0]
     'smashed data are clipped by the client before noise to clamp(low=0.0, high=1.0, dimensions=4)'
     """
-    return tuple(_sentences(mechanism))
+    noise = mechanism.noise
+    if isinstance(categories := mechanism.smashed, Categories):
+        said = _said_of_answers(mechanism, categories)
+    else:
+        said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
+        if mechanism.labels is None:
+            said.append("labels stay with the client; nothing that reveals them is released")
+        else:
+            said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
+        where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
+        if isinstance(mechanism.mixing, NoMixing | HiddenMask):
+            where = "by the client"
+        said.append(
+            f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
+            + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
+            + f" is added {where}, fresh and independent in every coordinate and release"
+        )
+        said += _said_of_mixing(mechanism)
+    return (*said, *_said_of_sampling(mechanism), *_composition(mechanism))
 
 
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
@@ -45,21 +63,18 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     >>> statement(one, 4.37717, 1e-5)
     '(ε = 4.377, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
     """
-    relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
-    claim = f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy"
-    return f"{claim} of one {mechanism.unit} under {relation}, over {rounds}{_said_of_draws(mechanism)}"
+    return f"{claim(mechanism, epsilon, delta)}, over {rounds}{_said_of_draws(mechanism)}"
+
+
+def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
+    """The same without rounds: what is proven of one unit under the mechanism's relation."""
+    relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
+    return f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy of one {mechanism.unit} under {relation}"
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
-    """What a reader should be told about δ.
-
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
-    >>> warnings(one, 1e-5)
-    ()
-    """
+    """Sentences about a δ that is too large to prove much; none for a small one."""
     if delta > _LARGE_DELTA:
         return (f"δ = {delta:g} is large: publishing each unit with probability {delta:g} would satisfy it, too",)
     units = getattr(mechanism.participation, "clients", None)
@@ -90,29 +105,6 @@ def library_versions() -> dict[str, str]:
         except PackageNotFoundError:
             versions[name] = "absent"
     return versions
-
-
-def _sentences(mechanism: SplitMechanism) -> list[str]:
-    noise = mechanism.noise
-    if isinstance(categories := mechanism.smashed, Categories):
-        return [*_said_of_answers(mechanism, categories), *_said_of_sampling(mechanism), *_composition(mechanism)]
-    said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
-    if mechanism.labels is None:
-        said.append("labels stay with the client; nothing that reveals them is released")
-    else:
-        said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
-    where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
-    if isinstance(mechanism.mixing, NoMixing | HiddenMask):
-        where = "by the client"
-    said.append(
-        f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
-        + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
-        + f" is added {where}, fresh and independent in every coordinate and release"
-    )
-    said += _said_of_mixing(mechanism)
-    said += _said_of_sampling(mechanism)
-    said += _composition(mechanism)
-    return said
 
 
 def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[str]:

@@ -43,22 +43,16 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     Where drawn clients take secret seats of uneven fixed ratios, dp_accounting has no event for their mean.
     The event is then that of the seat with the largest ratio: its ε is an upper bound, and privkit's is smaller.
 
-    Noise multipliers are one over the mechanism's shift μ, that is, noise over the distance that one neighbor can move
-    the release. dp_accounting's own convention is noise over one record's norm, but its accountants do not agree on
-    what a replacement then costs: `PLDAccountant` doubles the norm, `RdpAccountant` does not (half of the sensitivity
-    is missing), and for samples without replacement it takes the norm for the distance. So a mechanism that replaces
-    one and does not sample comes with `REPLACE_SPECIAL`, where a neighbor moves the release once, whichever accountant
-    asks; only sampling without replacement comes with `REPLACE_ONE`, on which `RdpAccountant` insists.
+    Noise multipliers are noise over the distance that one neighbor can move the release, 1/μ. dp_accounting's own
+    convention is noise over one record's norm, but its accountants do not agree on what a replacement then costs:
+    `PLDAccountant` doubles the norm, `RdpAccountant` does not (half of the sensitivity is missing), and for samples
+    without replacement it takes the norm for the distance. So a mechanism that replaces one and does not sample comes
+    with `REPLACE_SPECIAL`, where a neighbor moves the release once, whichever accountant asks; only sampling without
+    replacement comes with `REPLACE_ONE`, on which `RdpAccountant` insists.
 
-    Args:
-        mechanism: Gaussian noise of constant shift, in every round, sampled k of n, or Poisson-sampled; or sampled k of
-            n with secret seats; or Laplace noise on one coordinate in every round. All its rounds are in the event.
-
-    Returns:
-        The event with the relation, the accountants and the orders that go with it.
-
-    Raises:
-        ValueError: where dp_accounting has no such event; the sentence says why.
+    There are events for Gaussian noise of constant shift in every round, sampled k of n (secret seats included) or
+    Poisson-sampled, and for Laplace noise on one coordinate in every round. Anything else raises ValueError, with the
+    reason.
 
     Source: dp_accounting 0.6, run against exact profiles.
 

@@ -48,12 +48,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         self.history: list[Step] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step of the optimizer.
-
-        Args:
-            noise_multiplier: noise's standard deviation over the clipping norm, ≥ 0; 0 gives ε = ∞.
-            sample_rate: probability with which a record is in the batch, in (0, 1].
-        """
+        """Count one step of the optimizer: noise over the clipping norm, ≥ 0, and a rate in (0, 1]."""
         sigma, rate, _ = _checked_entry((noise_multiplier, sample_rate, 1))
         if self.history and tuple(self.history[-1][:2]) == (sigma, rate):
             self.history[-1] = (sigma, rate, self.history[-1][2] + 1)
@@ -68,9 +63,6 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
             poisson: whether batches are Poisson-sampled, as `make_private` does unless told otherwise. If not, sampling
                 is credited with nothing, and the relation is that a record is replaced by one without a gradient.
             options: of opacus' own accountants (alphas, eps_error, delta_error), which are accepted and not needed.
-
-        Raises:
-            ValueError: if δ or an entry of the history is out of range, or an option is not known.
         """
         target = validate.delta(delta)
         if not isinstance(poisson, bool):
@@ -90,11 +82,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         return sum(steps for _, _, steps in self.history)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up the state of a checkpoint.
-
-        Raises:
-            ValueError: if it is empty, another accountant's, or its history is no list of (noise, rate, steps).
-        """
+        """Take up the state of a checkpoint; refuse one that is empty, another accountant's, or damaged."""
         before = self.history
         super().load_state_dict(state_dict)
         try:

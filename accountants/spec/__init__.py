@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         Known,
         OneHot,
         PatchBall,
-        Sensitivity,
     )
     from privkit.accountants.spec.shift import ShiftLaw
 
@@ -65,7 +64,6 @@ __all__ = [
     "RandomAllocation",
     "Ratio",
     "RealizedRatios",
-    "Sensitivity",
     "ShiftLaw",
     "SplitMechanism",
     "WithoutReplacement",

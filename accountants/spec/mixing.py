@@ -66,8 +66,40 @@ def kept_share(share: Array, patches: int, dimensions: int) -> Array:
     return np.minimum(1.0, np.round(share * patches) * ceil(dimensions / patches) / dimensions)
 
 
+class _Fixed(Checked):
+    """Ratios of clients that keep them or, if drawn clients take the seats at random, of these seats."""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """A number for each client, in proportion to its ratio."""
+        raise NotImplementedError
+
+    def points(self, patches: int | None) -> tuple[Array, Array]:
+        """[k] ratios and [k] shares of the patches of all clients."""
+        raise NotImplementedError
+
+    @property
+    def group(self) -> int:
+        return len(self.values)
+
+    @property
+    def even(self) -> bool:
+        return len(set(self.values)) == 1
+
+    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
+        ratios, shares = self.points(patches)
+        largest = int(ratios.argmax())
+        return _one_ratio(float(ratios[largest]), float(shares[largest]), sum(one**2 for one in ratios.tolist()))
+
+    def seats(self, patches: int | None) -> RatioLaw:
+        ratios, shares = self.points(patches)
+        ratio, first, number = np.unique(ratios, return_index=True, return_counts=True)
+        norm = np.full(ratio.size, sum(one**2 for one in ratios.tolist()))
+        return RatioLaw(ratio=ratio, share=shares[first], norm=norm, log_weight=np.log(number / ratios.size))
+
+
 @dataclass(frozen=True, kw_only=True)
-class FixedRatio(Checked):
+class FixedRatio(_Fixed):
     """The same ratios in every round, as in Theorem 1 of DP-CutMixSL.
 
     Attributes:
@@ -97,29 +129,16 @@ class FixedRatio(Checked):
         return cls(ratios=(1 / validate.whole("group", group, most=_LARGEST),) * group)
 
     @property
-    def group(self) -> int:
-        """k."""
-        return len(self.ratios)
+    def values(self) -> tuple[float, ...]:
+        return self.ratios
 
-    @property
-    def even(self) -> bool:
-        """Whether all seats are alike."""
-        return len(set(self.ratios)) == 1
-
-    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
-        """The client with the largest ratio loses most."""
-        largest = max(self.ratios)
-        share = largest if patches is None else float(rounded_up(np.array(largest), patches))
-        return _one_ratio(largest, share, sum(ratio**2 for ratio in self.ratios))
-
-    def seats(self, patches: int | None) -> RatioLaw:
-        """The ratio of a seat that is drawn uniformly."""
+    def points(self, patches: int | None) -> tuple[Array, Array]:
         ratios = np.array(self.ratios)
-        return _seat_law(ratios, ratios if patches is None else rounded_up(ratios, patches))
+        return ratios, ratios if patches is None else rounded_up(ratios, patches)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedCounts(Checked):
+class FixedCounts(_Fixed):
     """Patches that each client fills in every round; they sum to N, so that masks are exclusive and cover all.
 
     Attributes:
@@ -138,26 +157,14 @@ class FixedCounts(Checked):
             raise ValueError(f"counts must sum to the number of patches, got {self.counts}")
 
     @property
-    def group(self) -> int:
-        """k."""
-        return len(self.counts)
+    def values(self) -> tuple[float, ...]:
+        return self.counts
 
-    @property
-    def even(self) -> bool:
-        """Whether all seats are alike."""
-        return len(set(self.counts)) == 1
-
-    def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
-        """The client with the most patches."""
+    def points(self, patches: int | None) -> tuple[Array, Array]:
         if patches is not None and sum(self.counts) != patches:
             raise ValueError(f"counts must sum to the {patches} patches, got {sum(self.counts)} from {self.counts}")
-        ratios = [count / sum(self.counts) for count in self.counts]
-        return _one_ratio(max(ratios), max(ratios), sum(ratio**2 for ratio in ratios))
-
-    def seats(self, patches: int | None) -> RatioLaw:
-        """The ratio of a seat that is drawn uniformly."""
         ratios = np.array(self.counts) / sum(self.counts)
-        return _seat_law(ratios, ratios)
+        return ratios, ratios
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +192,10 @@ class RealizedRatios:
 
     @property
     def group(self) -> int:
-        """Clients."""
         return len(self.ratios[0])
 
     @property
     def rounds(self) -> int:
-        """Rounds."""
         return len(self.ratios)
 
     def per_round(self, patches: int | None) -> RatioLaw:
@@ -203,7 +208,17 @@ class RealizedRatios:
 
 @dataclass(frozen=True, kw_only=True)
 class _Dirichlet(Checked):
-    """What ratios and counts that follow a symmetric Dirichlet law share."""
+    """What ratios and counts share that follow a symmetric Dirichlet law.
+
+    Attributes:
+        concentration: α_M > 0.
+        clients: k ≥ 1.
+        published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for
+            as if published: that stays an upper bound by joint convexity, and other clients' data can reveal λ.
+        drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds;
+            masks may be fresh all the same. Once costs more over many rounds: a client with a large λ then has it
+            every time.
+    """
 
     concentration: Positive
     clients: ArrayCount
@@ -212,21 +227,17 @@ class _Dirichlet(Checked):
 
     @property
     def group(self) -> int:
-        """k."""
         return self.clients
+
+    def _law(self, ratio: Array, share: Array, log_weight: Array) -> RatioLaw:
+        # Noise before mixing has variance ∝ ‖λ‖² ≥ λ² + (1−λ)²/(k−1), with equality for two clients.
+        norm = ratio**2 + (1 - ratio) ** 2 / (self.clients - 1)
+        return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=log_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletRatio(_Dirichlet):
     """λ ~ Dirichlet(α_M, …, α_M), so that one client's λ is Beta(α_M, (k−1)·α_M).
-
-    Attributes:
-        concentration: α_M > 0.
-        clients: k ≥ 1.
-        published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for
-            as if published: that stays an upper bound by joint convexity, and other clients' data can reveal λ.
-        drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds.
-            Once costs more over many rounds: a client with a large λ then has it every time.
 
     Source: Dirichlet masks of DP-CutMixSL §III.C; the law of the marginal is derived.
 
@@ -238,27 +249,18 @@ class DirichletRatio(_Dirichlet):
     kind: ClassVar[str] = "dirichlet"
 
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
-        """Quadrature of the Beta law, piece by piece between the shares that patches round it up to."""
         if self.clients == 1:
             return _one_ratio(1.0, 1.0, 1.0)
         a, b = self.concentration, (self.clients - 1) * self.concentration
         edges = np.array([1.0]) if patches is None else _edges(patches)
         ratio, log_weight = beta_nodes(a, b, edges[:-1], sharpness)
         share = ratio if patches is None else edges[np.searchsorted(edges, ratio).clip(max=edges.size - 1)]
-        # Noise before mixing has variance ∝ ‖λ‖² ≥ λ² + (1−λ)²/(k−1), with equality for two clients.
-        norm = ratio**2 + (1 - ratio) ** 2 / (self.clients - 1)
-        return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=log_weight)
+        return self._law(ratio, share, log_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletCounts(_Dirichlet):
     """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, so this is the one to use with CutMix.
-
-    Attributes:
-        concentration: α_M > 0.
-        clients: k ≥ 1.
-        published: as in `DirichletRatio`.
-        drawn: as in `DirichletRatio`; masks of the kept counts may be fresh all the same.
 
     Source: CutMixSL §3.2; one client's count is Beta-binomial(N, α_M, (k−1)·α_M).
 
@@ -270,7 +272,6 @@ class DirichletCounts(_Dirichlet):
     kind: ClassVar[str] = "dirichlet_counts"
 
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
-        """The Beta-binomial law, exactly."""
         if patches is None:
             raise ValueError("dirichlet_counts draws numbers of patches: use it with cutmix, or dirichlet with mixup")
         if self.clients == 1:
@@ -279,21 +280,19 @@ class DirichletCounts(_Dirichlet):
         j = np.arange(n + 1.0)
         log_weight = betaln(j + a, n - j + b) - betaln(j + 1, n - j + 1)
         log_weight -= logsumexp(log_weight)
-        ratio = j / n
-        norm = ratio**2 + (1 - ratio) ** 2 / (self.clients - 1)
-        return RatioLaw(ratio=ratio, share=ratio, norm=norm, log_weight=log_weight)
+        return self._law(j / n, j / n, log_weight)
 
 
 Fixed = FixedRatio | FixedCounts
-"""Ratios of clients that keep them or, where drawn clients take the seats at random, of these seats."""
+"""Ratios that are the same in every round."""
 
 Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCounts
 """A law of mixing ratios; `group` is the number of clients, k.
 
 Except for realized ratios, `law(patches, sharpness)` is that of the client that loses most. `patches` is N for CutMix
 and None for Mixup. `sharpness` is the largest μ of the release. It sets the quadrature's resolution: integrands vary on
-a scale of 1/μ in λ. Fixed ratios also have `seats(patches)`: the law of one client's ratio where the clients take the
-seats of the group at random.
+a scale of 1/μ in λ. Fixed ratios are `even` if all seats are alike. They also have `seats(patches)`: the law of one
+client's ratio if the clients take the seats of the group uniformly at random; equal seats are one point.
 """
 
 RATIOS = get_args(Ratio)
@@ -369,13 +368,6 @@ def _edges(patches: int) -> Array:
         growing = EXACT_PATCHES * (patches / EXACT_PATCHES) ** np.linspace(0, 1, 2 * EXACT_PATCHES)
         counts = np.unique(np.append(counts[:EXACT_PATCHES], np.ceil(growing).clip(max=patches))).astype(int)
     return counts / patches
-
-
-def _seat_law(ratios: Array, shares: Array) -> RatioLaw:
-    """[k] ratios and shares of all seats -> the law of one of them, drawn uniformly; equal seats are one point."""
-    ratio, first, number = np.unique(ratios, return_index=True, return_counts=True)
-    norm = np.full(ratio.size, sum(one**2 for one in ratios.tolist()))
-    return RatioLaw(ratio=ratio, share=shares[first], norm=norm, log_weight=np.log(number / ratios.size))
 
 
 def _one_ratio(ratio: float, share: float, norm: float) -> RatioLaw:

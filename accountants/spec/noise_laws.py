@@ -16,28 +16,28 @@ LawName = Literal["gaussian", "laplace", "randomized_response"]
 
 
 class GaussianLaw:
-    """Normal noise. It is the base of the other laws, which say where they differ."""
+    """Normal noise. It is the base of the other laws, which say where they differ.
+
+    `check` refuses a mechanism for which no bound with this noise is derived, with a sentence on what is. `attained`
+    says whether the worst neighbors attain what is charged, as far as this law decides it.
+
+    Attributes:
+        norm: the distance of two releases that the noise is measured against.
+        unit: what `Noise.smashed` is, in words.
+        pure: whether some ε holds at δ = 0.
+        answers: whether categories are drawn anew instead of numbers moved; such a law has no distance and no scale.
+        variance_factor: variance of the noise over the square of its parameter.
+    """
 
     norm: ClassVar[Norm] = "l2"
-    """The distance of two releases that the noise is measured against."""
     unit: ClassVar[str] = "standard deviation"
-    """What `Noise.smashed` is, in words."""
     pure: ClassVar[bool] = False
-    """Whether some ε holds at δ = 0."""
     answers: ClassVar[bool] = False
-    """Whether categories are drawn anew instead of numbers moved; such a law has no distance and no scale."""
     variance_factor: ClassVar[float] = 1.0
-    """Variance of the noise over the square of its parameter."""
 
-    def check(self, mechanism: SplitMechanism) -> None:
-        """Refuse a mechanism for which no bound with this noise is derived.
-
-        Raises:
-            ValueError: with a sentence on what is derived.
-        """
+    def check(self, mechanism: SplitMechanism) -> None: ...
 
     def attained(self, mechanism: SplitMechanism) -> bool:
-        """Whether the worst neighbors attain what is charged, as far as this law decides it."""
         return True
 
 
@@ -50,7 +50,6 @@ class LaplaceLaw(GaussianLaw):
     variance_factor = 2.0
 
     def check(self, mechanism: SplitMechanism) -> None:
-        """Laplace noise is accounted for where its shift is fixed."""
         if not isinstance(getattr(mechanism.mixing, "ratio", None), Fixed | None):
             raise ValueError("Laplace noise is accounted for with fixed ratios; use Gaussian noise with random ones")
         if mechanism.participation.kind == "poisson":
@@ -59,7 +58,7 @@ class LaplaceLaw(GaussianLaw):
             raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
 
     def attained(self, mechanism: SplitMechanism) -> bool:
-        """Not if everyone is charged as taking part, or each neighbor as having the largest ratio."""
+        # Else everyone is charged as taking part, or each neighbor as having the largest ratio.
         return not (mechanism.participation_shows or mechanism.seated)
 
 
@@ -72,7 +71,6 @@ class ResponseLaw(GaussianLaw):
     variance_factor = 0.0
 
     def check(self, mechanism: SplitMechanism) -> None:
-        """Answers are sent in every round, by everybody, as they are."""
         if not isinstance(mechanism.smashed, Categories):
             raise ValueError(NEED_RESPONSE)
         if isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask):

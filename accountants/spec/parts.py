@@ -57,7 +57,6 @@ class Noise:
 
     @property
     def distribution(self) -> GaussianLaw:
-        """What the law answers about itself."""
         return NOISE_LAWS[self.law]
 
 
@@ -97,7 +96,6 @@ class Mixup(Checked):
 
     @property
     def group(self) -> int:
-        """k."""
         return self.ratio.group
 
 
@@ -126,7 +124,6 @@ class CutMix(Checked):
 
     @property
     def group(self) -> int:
-        """k."""
         return self.ratio.group
 
     @property
@@ -179,7 +176,6 @@ class WithoutReplacement(Checked):
 
     @property
     def rate(self) -> float:
-        """γ = k/n."""
         return self.chosen / self.clients
 
 
@@ -234,8 +230,5 @@ class PrivateUpdates(Checked):
         return 1.0 if self.chosen is None or self.records is None else self.chosen / self.records
 
 
-UNMIXED = NoMixing()
-"""Default mixing: none."""
-
-ALWAYS = EveryRound()
-"""Default participation: nothing is credited to sampling."""
+UNMIXED, ALWAYS = NoMixing(), EveryRound()
+"""Defaults: no mixing, and nothing is credited to sampling."""

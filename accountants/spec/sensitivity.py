@@ -1,4 +1,4 @@
-"""Clip sets and the sensitivities that follow from them: a sensitivity never stands without relation and norm."""
+"""Clip sets and the sensitivities that follow from them: a sensitivity is never asked for without relation and norm."""
 
 from __future__ import annotations
 
@@ -16,21 +16,6 @@ Norm = Literal["l1", "l2"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sensitivity:
-    """How far one neighbor can move a release.
-
-    Attributes:
-        relation: "replace_one" (a diameter) or "add_or_remove_one" (a largest norm).
-        norm: "l1" or "l2".
-        value: > 0, in the units of the release.
-    """
-
-    relation: Relation
-    norm: Norm
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Clamp(Checked):
     """Every coordinate clamped to [low, high], for smashed data after the position embedding and before noise.
 
@@ -41,7 +26,7 @@ class Clamp(Checked):
 
     Source: mathematics of DP-CutMixSL's Δ (there low = 0, high = Δ); tanh outputs are Clamp(low=-1, high=1).
 
-    >>> Clamp(low=-1, high=1, dimensions=256).sensitivity("replace_one", "l2").value
+    >>> Clamp(low=-1, high=1, dimensions=256).sensitivity("replace_one", "l2")
     32.0
     """
 
@@ -55,11 +40,9 @@ class Clamp(Checked):
         super().__post_init__()
         validate.real("high", self.high, above=self.low)
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """(high − low)·√D or the largest norm; ·D instead of ·√D for L1."""
+    def sensitivity(self, relation: Relation, norm: Norm) -> float:
         reach = self.high - self.low if relation == "replace_one" else max(abs(self.low), abs(self.high))
-        root = sqrt(self.dimensions) if norm == "l2" else self.dimensions
-        return Sensitivity(relation=relation, norm=norm, value=reach * root)
+        return reach * (sqrt(self.dimensions) if norm == "l2" else self.dimensions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +54,7 @@ class PatchBall(Checked):
         patches: N ≥ 1.
         nonnegative: whether all coordinates are ≥ 0, so that two patches lie at most √2·C apart.
 
-    >>> PatchBall(radius=1.0, patches=64).sensitivity("replace_one", "l2").value
+    >>> PatchBall(radius=1.0, patches=64).sensitivity("replace_one", "l2")
     16.0
     """
 
@@ -81,10 +64,8 @@ class PatchBall(Checked):
     patches: Count
     nonnegative: bool = False
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """√N times the ball's."""
-        value = _ball(self.radius, self.nonnegative, relation, norm) * sqrt(self.patches)
-        return Sensitivity(relation=relation, norm=norm, value=value)
+    def sensitivity(self, relation: Relation, norm: Norm) -> float:
+        return _ball(self.radius, self.nonnegative, relation, norm) * sqrt(self.patches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +76,7 @@ class Ball(Checked):
         radius: C > 0.
         nonnegative: as in `PatchBall`.
 
-    >>> round(Ball(radius=3.0, nonnegative=True).sensitivity("replace_one", "l2").value, 4)
+    >>> round(Ball(radius=3.0, nonnegative=True).sensitivity("replace_one", "l2"), 4)
     4.2426
     """
 
@@ -104,36 +85,34 @@ class Ball(Checked):
     radius: Positive
     nonnegative: bool = False
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """2C, √2·C on the nonnegative part, C under add-or-remove."""
-        return Sensitivity(relation=relation, norm=norm, value=_ball(self.radius, self.nonnegative, relation, norm))
+    def sensitivity(self, relation: Relation, norm: Norm) -> float:
+        return _ball(self.radius, self.nonnegative, relation, norm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot:
     """One-hot labels, or any label in the probability simplex: √2 apart whatever the number of classes.
 
-    >>> OneHot().sensitivity("replace_one", "l1").value
+    >>> OneHot().sensitivity("replace_one", "l1")
     2.0
     """
 
     kind: ClassVar[str] = "one_hot"
     additive: ClassVar[bool] = False
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """√2 in L2, 2 in L1; 1 under add-or-remove."""
+    def sensitivity(self, relation: Relation, norm: Norm) -> float:
         apart = sqrt(2) if norm == "l2" else 2.0
-        return Sensitivity(relation=relation, norm=norm, value=apart if relation == "replace_one" else 1.0)
+        return apart if relation == "replace_one" else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxLabels(Checked):
-    """Labels with every entry in [0, 1], for example several attributes.
+    """Labels with every entry in [0, 1], for example the attributes of a face.
 
     Attributes:
         classes: L ≥ 1.
 
-    >>> BoxLabels(classes=4).sensitivity("replace_one", "l2").value
+    >>> BoxLabels(classes=4).sensitivity("replace_one", "l2")
     2.0
     """
 
@@ -141,26 +120,20 @@ class BoxLabels(Checked):
     additive: ClassVar[bool] = False
     classes: Count
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """√L in L2, L in L1, under either relation."""
-        return Sensitivity(
-            relation=relation, norm=norm, value=sqrt(self.classes) if norm == "l2" else float(self.classes)
-        )
+    def sensitivity(self, relation: Relation, norm: Norm) -> float:
+        return sqrt(self.classes) if norm == "l2" else float(self.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity from elsewhere, with the relation and the norm under which it holds.
+    """A sensitivity from elsewhere; it is refused under any relation and norm but its own.
 
     Attributes:
         value: > 0.
-        relation: it answers for no other.
-        norm: likewise.
+        relation: under which it holds.
+        norm: in which it holds.
 
-    Raises:
-        ValueError: on being asked for another relation or norm.
-
-    >>> Known(value=1.0, relation="replace_one", norm="l2").sensitivity("replace_one", "l2").value
+    >>> Known(value=1.0, relation="replace_one", norm="l2").sensitivity("replace_one", "l2")
     1.0
     """
 
@@ -170,19 +143,20 @@ class Known(Checked):
     relation: Relation
     norm: Norm
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """Itself."""
+    def sensitivity(self, relation: Relation, norm: Norm) -> float:
         if (relation, norm) != (self.relation, self.norm):
             raise ValueError(
                 f"the sensitivity is given for {self.relation} in {self.norm}, but {relation} in {norm} is asked for: "
                 "a replacement can move a release twice as far as an addition, so give the clip set instead"
             )
-        return Sensitivity(relation=relation, norm=norm, value=self.value)
+        return self.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Categories(Checked):
     """Answers that each are one of k categories, for randomized response: a label, or the bits of a binary code.
+
+    Categories have no distance, so a sensitivity is refused.
 
     Attributes:
         classes: k ≥ 2.
@@ -197,8 +171,7 @@ class Categories(Checked):
     classes: Annotated[int, Ge(2)]
     answers: Count = 1
 
-    def sensitivity(self, relation: Relation, norm: Norm) -> Sensitivity:
-        """Refused: categories have no distance."""
+    def sensitivity(self, relation: Relation, norm: Norm) -> float:
         raise ValueError(
             "categories have no distance that Gaussian or Laplace noise could hide: use randomized response, or "
             "one-hot labels"
@@ -206,7 +179,7 @@ class Categories(Checked):
 
 
 def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
-    """Coordinates that share an L1 distance evenly in the worst case for Laplace noise; 1 where only a sum is bounded.
+    """Coordinates that share an L1 distance evenly in the worst case for Laplace noise; 1 if only a sum is bounded.
 
     One coordinate that moves by s + t is worse than two that move by s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t} for
     the trade-off functions of shifts of one log-concave law. A label in the simplex gains as much as it
@@ -227,9 +200,10 @@ def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
 ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
 """A set in which one record's smashed data or label lie for sure, because the client clips them.
 
-`sensitivity` is its diameter or its largest norm, by the relation. `additive` says whether the squared distance is
-spread over coordinates or patches each bounded alone, so that a mask that keeps N_i of N patches keeps at most N_i/N of
-it. A global norm bound is not: all of it may lie in one kept patch.
+`sensitivity(relation, norm)` is how far one neighbor can move a release, > 0 and in its units: the set's diameter under
+"replace_one", its largest norm under "add_or_remove_one"; `ValueError` if it is not known in that norm. `additive` says
+whether the squared distance is spread over coordinates or patches each bounded alone, so that a mask that keeps N_i of
+N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in one kept patch.
 """
 
 CLIP_SETS = get_args(ClipSet)

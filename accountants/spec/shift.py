@@ -164,10 +164,10 @@ def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | N
 
 def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
     """Sensitivities of smashed data and label over their noise, without mixing."""
-    whole = mechanism.smashed.sensitivity(mechanism.relation, norm).value / mechanism.noise.smashed
+    whole = mechanism.smashed.sensitivity(mechanism.relation, norm) / mechanism.noise.smashed
     label = 0.0
     if mechanism.labels is not None and mechanism.noise.labels is not None:
-        label = mechanism.labels.sensitivity(mechanism.relation, norm).value / mechanism.noise.labels
+        label = mechanism.labels.sensitivity(mechanism.relation, norm) / mechanism.noise.labels
     if not max(whole, label) < _LARGEST_SHIFT:
         raise ValueError(
             f"sigma is too small: the sensitivity is {max(whole, label):.3g} times the noise, and "

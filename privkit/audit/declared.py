@@ -210,5 +210,5 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
         return f"{said}that {declared.mixing.group} clients are mixed, but its defense {name} mixes {real.mixing.group}"
     if plain:  # else the data tell
         return ""
-    mine, its = (one.smashed.sensitivity("replace_one", norm).value for one in (declared, real))
+    mine, its = (one.smashed.sensitivity("replace_one", norm) for one in (declared, real))
     return f"{said}a sensitivity of {mine:.4g}, but its defense {name} has {its:.4g}" if mine < its * (1 - 1e-9) else ""

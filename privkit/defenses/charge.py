@@ -212,7 +212,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         covers="labels",
         quantities={
             "gradients": float(released),
-            "sensitivity": receipt.clip.sensitivity("replace_one", norm).value,
+            "sensitivity": receipt.clip.sensitivity("replace_one", norm),
         },
         assumptions=(
             f"all {released} gradients of the run are seen (rounds × batch × clients), and each may move by 2·clip "
@@ -331,7 +331,7 @@ def _quantities(receipt: Noised) -> dict[str, float]:
     norm = receipt.noise.distribution.norm
     quantities = {
         "noise_smashed": receipt.noise.smashed,
-        "sensitivity_smashed": receipt.clip.sensitivity("replace_one", norm).value,
+        "sensitivity_smashed": receipt.clip.sensitivity("replace_one", norm),
     }
     if receipt.noise.labels is not None:
         quantities["noise_labels"] = receipt.noise.labels

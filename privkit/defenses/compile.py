@@ -216,7 +216,7 @@ def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
     for clip in (receipt.clip, bound):
         if clip is not None:
             try:
-                sizes.append((clip.sensitivity("replace_one", norm).value, clip))
+                sizes.append((clip.sensitivity("replace_one", norm), clip))
             except ValueError:  # a ball has no bound in L1
                 continue
     return min(sizes, key=lambda pair: pair[0])[1] if sizes else None

@@ -150,8 +150,8 @@ def _charge_of(trial: Trial) -> _Charge | None:
         return None
     norm = receipt.noise.distribution.norm
     try:
-        smashed = receipt.clip.sensitivity("replace_one", norm).value
-        labels = 0.0 if receipt.labels is None else receipt.labels.sensitivity("replace_one", norm).value
+        smashed = receipt.clip.sensitivity("replace_one", norm)
+        labels = 0.0 if receipt.labels is None else receipt.labels.sensitivity("replace_one", norm)
     except ValueError:  # the accountant refuses it as well
         return None
     alone = isinstance(receipt.clip, Clamp) and isinstance(receipt.mixing, NoMixing)

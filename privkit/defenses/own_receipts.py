@@ -255,7 +255,7 @@ def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
     """Whether gradients that go back move further than charged, or have another noise."""
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None
-    charged, shape = receipt.clip.sensitivity("replace_one", order).value, (2, 4, 16, 4)
+    charged, shape = receipt.clip.sensitivity("replace_one", order), (2, 4, 16, 4)
     for number in range(48):
         draws = Generator().manual_seed(number)
         size = 10.0 ** (6 * torch.rand((), generator=draws).item() - 3)

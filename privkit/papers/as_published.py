@@ -145,4 +145,4 @@ def _accurate_sl(mechanism: SplitMechanism, delta: float) -> Certificate:
             objection="" if clip.dimensions == 1 else f"Laplace noise needs the L1 diameter: pure ε is {truth:.6g}",
             source="accurate split learning, Table 11",
         )
-    return theorem_3_5(sensitivity=clip.sensitivity("replace_one", "l2").value, sigma=scale, delta=delta)
+    return theorem_3_5(sensitivity=clip.sensitivity("replace_one", "l2"), sigma=scale, delta=delta)

@@ -200,7 +200,7 @@ def reach_of_smashed_data(defense: Any, restarts: int = 24) -> tuple[Tensor, Ten
     found = farthest(
         lambda pair: (released(pair[0]) - released(pair[1])).norm(p=1 if norm == "l1" else 2, dim=1), start
     )
-    allowed = receipt.clip.sensitivity("replace_one", norm).value * torch.ones(restarts, dtype=torch.float64)
+    allowed = receipt.clip.sensitivity("replace_one", norm) * torch.ones(restarts, dtype=torch.float64)
     if defense.group > 1:
         allowed *= receipt.ratios[:, 0].sqrt() if receipt.counts is not None else receipt.ratios[:, 0]
     return found, allowed
@@ -237,7 +237,7 @@ def test_search_attains_the_sensitivity_of_labels_and_never_exceeds_it(defense: 
     start = torch.rand(2, restarts, 1, 5, generator=generator(1), dtype=torch.float64)
     found = farthest(lambda pair: (released(pair[0]) - released(pair[1])).norm(dim=1), start)
     own = receipt.ratios[:, 0] if defense.group > 1 else torch.ones(restarts, dtype=torch.float64)
-    allowed = OneHot().sensitivity("replace_one", "l2").value * own
+    allowed = OneHot().sensitivity("replace_one", "l2") * own
     assert (found <= allowed * (1 + 1e-9) + 1e-12).all()
     assert (found[allowed > 0] / allowed[allowed > 0]).max() > 1 - 1e-5
 

@@ -56,7 +56,7 @@ def moved(stages: tuple[Defense, ...], seed: int, tries: int = 60) -> float:
 def charged(stage: Own) -> float:
     z = torch.zeros(SHAPE)
     receipt = stage.apply(z, torch.zeros(2, 4), generator())[1]
-    return receipt.clip.sensitivity("replace_one", "l1" if stage.law == "laplace" else "l2").value  # type: ignore[no-any-return]
+    return receipt.clip.sensitivity("replace_one", "l1" if stage.law == "laplace" else "l2")  # type: ignore[no-any-return]
 
 
 def accepted(stages: tuple[Defense, ...]) -> bool:

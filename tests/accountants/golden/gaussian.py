@@ -30,7 +30,7 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 
 def diameter(clip: Specification) -> float:
     """Largest L2 distance of two values of a clip set."""
-    distance: float = from_json(clip).sensitivity("replace_one", "l2").value
+    distance: float = from_json(clip).sensitivity("replace_one", "l2")
     return distance
 
 
