@@ -55,5 +55,4 @@ ACCOUNTANTS: dict[str, str] = {
     "patch_shuffle": "privkit.accountants.shuffles.certificates:patch_shuffle",
 }
 """Name -> "module:function"; each returns a `Certificate`."""
-
 __getattr__ = lazy(__name__)

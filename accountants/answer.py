@@ -35,7 +35,9 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     >>> rdp(one, [2, 8]).values
     (1.0, 4.0)
     """
-    wanted, run = np.array(validate.orders(orders)), compiled.steps(mechanism)
+    wanted, run = np.array([validate.real("order", order, above=1) for order in orders]), compiled.steps(mechanism)
+    if not wanted.size:
+        raise ValueError("orders must hold at least one order > 1, got none")
     named = renyi_bound(run)
     return RenyiCurve(
         orders=tuple(wanted.tolist()),

@@ -152,7 +152,6 @@ COLUMNS: tuple[Column, ...] = (
     Column("source", _any_text, "any text; copied to the answer"),
 )
 """The reader, the schema and the flags of the command line come from this list."""
-
 BY_NAME = {column.name: column for column in COLUMNS}
 DEFAULTS = {column.name: column.default for column in COLUMNS}
 

@@ -53,9 +53,6 @@ class PrivacyBudget(Checked):
     Attributes:
         epsilon: ε > 0, in nats.
         delta: δ in (0, 1).
-
-    >>> PrivacyBudget(epsilon=8, delta=1e-5)
-    PrivacyBudget(epsilon=8.0, delta=1e-05)
     """
 
     epsilon: Positive

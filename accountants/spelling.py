@@ -21,7 +21,6 @@ _SAME = {
     "target_delta": "delta",
 }
 """Another library's word -> the column with the same meaning."""
-
 _LONGEST = 60
 TOO_MANY = ""
 """Name under which a reader keeps cells that no header names."""

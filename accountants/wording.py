@@ -20,7 +20,6 @@ from privkit.accountants.spec.sensitivity import Categories
 
 _LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""
-
 _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
-from privkit.accountants.auditing.score_cuts import FRONTIER, Correction, Cuts, levels, lower, scores, upper
+from privkit.accountants.auditing.score_cuts import Cuts, levels, lower, scores, upper
 from privkit.shared.array import Array
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -21,7 +21,6 @@ def epsilon_clopper_pearson(
     confidence: float,
     delta: float,
     threshold: float | None = None,
-    correction: Correction = "proven",
     family: Family | None = None,
 ) -> EmpiricalBound:
     """Lower bound on ε from the error rates of thresholds; both tails count: accusing above and acquitting below.
@@ -42,8 +41,6 @@ def epsilon_clopper_pearson(
         confidence: in (0, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
-        correction: without a threshold: "proven" as above, or "as_published", as the reference library has it (upper
-            tail at the corners of the ROC curve's convex hull, their number as the divisor); its `sound` is False.
         family: that the mechanism's trade-off curve is claimed to be of; the bound may lie far above the truth if it is
             of another one. Without a claim, None: the bound then holds for every (ε, δ)-DP mechanism.
 
@@ -59,15 +56,8 @@ def epsilon_clopper_pearson(
     """
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error, d = levels(confidence, delta)
-    curves, objection = stated(family, d), ""
-    if validate.choice("correction", correction, ("proven", "as_published")) == "as_published" and family is not None:
-        raise ValueError("correction='as_published' bounds ε alone; leave family out, or take correction='proven'")
-    if threshold is None and correction == "as_published":
-        cuts = Cuts.of(members, others).hull()
-        for_missed = for_alarms = np.full(cuts.missed.size, error / (2 * cuts.missed.size))
-        chosen, objection, method = "the threshold was chosen from these scores", FRONTIER, _METHOD
-    else:
-        cuts, for_missed, for_alarms, chosen, method = tried(members, others, error, threshold)
+    curves = stated(family, d)
+    cuts, for_missed, for_alarms, chosen, method = tried(members, others, error, threshold)
     accused, missed = upper(cuts.alarms, others.size, for_alarms), upper(cuts.missed, members.size, for_missed)
     if family is not None:
         found, best = _of_family(family, accused, missed)
@@ -75,9 +65,7 @@ def epsilon_clopper_pearson(
         kept = np.maximum(lower(members.size - cuts.missed, members.size, for_missed) - d, 0)
         spared = np.maximum(lower(others.size - cuts.alarms, others.size, for_alarms) - d, 0)
         with np.errstate(divide="ignore"):
-            epsilons = np.log(kept) - np.log(accused)
-            if not objection:
-                epsilons = np.maximum(epsilons, np.log(spared) - np.log(missed))
+            epsilons = np.maximum(np.log(kept) - np.log(accused), np.log(spared) - np.log(missed))
         best = int(np.argmax(epsilons))
         found = max(0.0, float(epsilons[best]))
     return EmpiricalBound(
@@ -98,8 +86,6 @@ def epsilon_clopper_pearson(
             "members and non-members come from neighboring data sets of the relation for which ε is claimed",
             chosen,
         ),
-        sound=not objection,
-        objection=objection,
         source="Jagielski, Ullman and Oprea 2020, §3; Nasr et al. 2021"
         + ("" if family is None else "; Nasr et al. 2023, §4")
         + "; correction: derived",

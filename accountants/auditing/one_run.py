@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc
 
 from privkit.accountants import validate
-from privkit.accountants.auditing.score_cuts import FRONTIER, Correction, Cuts, halved, levels, lower, scores
+from privkit.accountants.auditing.score_cuts import halved, levels, lower, scores
 from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 from privkit.shared.empirical_bound import EmpiricalBound
@@ -33,7 +33,6 @@ def epsilon_one_run(
     confidence: float,
     delta: float,
     guesses: tuple[int, int] | None = None,
-    correction: Correction = "proven",
 ) -> EmpiricalBound:
     """Lower bound on ε from one run with many canaries, each a member by its own fair coin; the attack may abstain.
 
@@ -51,8 +50,6 @@ def epsilon_one_run(
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
             m/2^j are tried on either side and on both, and the error probability is divided by how many those are
             (about 3·log2(m)), which is proven, since they depend on m only.
-        correction: "as_published" is what the reference library does: "member" guesses only, above each corner of the
-            ROC curve's convex hull, their number as the divisor; `sound` is False.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
@@ -62,23 +59,14 @@ def epsilon_one_run(
     """
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
     error, d = levels(confidence, delta)
-    validate.choice("correction", correction, ("proven", "as_published"))
     canaries = fairly_split(members.size, others.size)
-    objection, assumed = "", "the numbers of guesses were fixed before the coins were known"
+    assumed = "the numbers of guesses were fixed before the coins were known"
     if guesses is not None:
         trials = [_trial(members, others, *guess_numbers(guesses, canaries))]
-    elif correction == "proven":
+    else:
         family = _family(canaries, error)
         trials, error = [_trial(members, others, *each) for each in family], error / len(family)
         assumed = f"the {len(family)} numbers of guesses that were tried depend on the number of canaries only"
-    else:
-        cuts = Cuts.of(members, others).hull()
-        right = members.size - cuts.missed
-        trials = [
-            _Trial(correct=int(v), asked=(int(v + f), 0), threshold=float(t))
-            for v, f, t in zip(right, cuts.alarms, cuts.thresholds, strict=True)
-        ]
-        error, objection, assumed = error / len(trials), FRONTIER, "the number of guesses was chosen from these scores"
     epsilon, best = _largest_epsilon(trials, canaries, d, error)
     return EmpiricalBound(
         epsilon=epsilon,
@@ -98,8 +86,6 @@ def epsilon_one_run(
             assumed,
             ALONE,
         ),
-        sound=not objection,
-        objection=objection,
         source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,12 +13,6 @@ from privkit.accountants import validate
 from privkit.shared.array import Array
 
 Counts = NDArray[np.int64]
-Correction = Literal["proven", "as_published"]
-FRONTIER = (
-    "the error probability is divided by the number of corners of the ROC curve's convex hull, which the scores "
-    "themselves determine, so that no union bound covers the choice of the threshold"
-)
-"""Why the correction of the reference library is not claimed."""
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:

@@ -7,38 +7,10 @@ from typing import TYPE_CHECKING
 from privkit.lazy import lazy
 
 if TYPE_CHECKING:
-    from privkit.accountants.bounds import (
-        allocation,
-        gaussian,
-        gdp,
-        laplace,
-        mixture,
-        pld,
-        randomized_response,
-        renyi,
-        subsampled_rdp,
-        subsampling,
-    )
     from privkit.accountants.bounds.bound import Bound, ClosedForm, Limit
     from privkit.accountants.bounds.step import Step
 
-__all__ = [
-    "BOUNDS",
-    "Bound",
-    "ClosedForm",
-    "Limit",
-    "Step",
-    "allocation",
-    "gaussian",
-    "gdp",
-    "laplace",
-    "mixture",
-    "pld",
-    "randomized_response",
-    "renyi",
-    "subsampled_rdp",
-    "subsampling",
-]
+__all__ = ["BOUNDS", "Bound", "ClosedForm", "Limit", "Step"]
 
 BOUNDS: dict[str, str] = {
     "gaussian": "privkit.accountants.bounds.closed_forms:gaussian_bound",

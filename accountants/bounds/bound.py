@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import inf, log
 from typing import Self
 
 import numpy as np
@@ -67,21 +68,24 @@ class Bound(ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClosedForm(Bound):
-    """A bound that is a formula, or one integral, in both directions.
-
-    Attributes:
-        method: its name.
-        source: its theorem.
-        to_epsilon: ε at δ in (0, 1).
-        to_log_delta: ln δ at ε ≥ 0.
-        exact: as in `Bound`.
-    """
+    """A bound that is a formula, or one integral, in both directions: ε at δ in (0, 1), and ln δ at ε ≥ 0."""
 
     method: str
     source: str
     to_epsilon: Callable[[float], float]
     to_log_delta: Callable[[float], float]
     exact: bool = True
+
+    @classmethod
+    def of_profile(
+        cls, method: str, source: str, to_epsilon: Callable[[float], float], to_delta: Callable[[float], float]
+    ) -> Self:
+        """An exact bound whose δ is computed as it is; a δ of 0 has the logarithm −∞."""
+
+        def to_log_delta(epsilon: float) -> float:
+            return log(value) if (value := to_delta(epsilon)) > 0 else -inf
+
+        return cls(method=method, source=source, to_epsilon=to_epsilon, to_log_delta=to_log_delta)
 
     def epsilon(self, delta: float) -> Limit:
         return Limit(value=self.to_epsilon(delta))

@@ -19,10 +19,8 @@ from privkit.shared.array import Array
 
 _UNSEEN = 4e-261
 """Above e^−600: what all masses below that can add to δ."""
-
 _LOST = 1e-14
 """Tilted mass that may fall outside the window of a composition; it is added to δ."""
-
 _SPARED = 7.0
 """Nats by which that mass may weigh more than at the best tilt: windows of smaller tilts are shorter."""
 

@@ -2,6 +2,8 @@
 
 No sampled composition is μ-GDP at a useful μ for every test: its far tail is heavier than a Gaussian's. `mu` is the
 smallest μ for tests whose error rates are not below a floor, and says what is proven beyond.
+
+Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ and regret).
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ from privkit.shared.array import Array
 NODES = 256
 """Values of ε at which the composed profile is computed; the excess of μ falls with their square."""
 
-_SOURCE = "Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ and regret)"
-
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianFit:
@@ -35,23 +35,12 @@ class GaussianFit:
             against it must grow by this much to match. No bound.
         floor: smallest false positive rate α for which every test's false negative rate is at least G_μ(α).
         delta_floor: Φ(μ + Φ⁻¹(α)) at that α: the composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for every ε ≥ 0.
-        sound: False where that is not proven.
-        objection: one sentence why, where `sound` is False.
-        source: papers.
     """
 
     mu: float
     regret: float
     floor: float
     delta_floor: float
-    sound: bool = True
-    objection: str = ""
-    source: str = _SOURCE
-
-    def __post_init__(self) -> None:
-        assert self.mu >= 0, self.mu
-        assert self.regret >= 0, self.regret
-        assert self.sound == (not self.objection)
 
 
 def mu(
@@ -77,8 +66,8 @@ def mu(
 
     >>> from privkit.accountants.bounds import round_profiles
     >>> fit = mu([(round_profiles.gaussian_profile(0.1), 100)])
-    >>> round(fit.mu, 3), fit.sound
-    (1.0, True)
+    >>> round(fit.mu, 3)
+    1.0
     """
     least = validate.real("floor", floor, least=1e-12, most=0.1)
     profile, largest = _composed(steps, least, interval)

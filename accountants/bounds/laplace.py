@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import expm1, inf, log
+from math import expm1, log
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -64,16 +64,8 @@ class LaplaceRelease(Step):
         if not self.single or count > 1 or self.rate < 1:
             return None
         once = self._once
-
-        def log_delta(at: float) -> float:
-            value = delta(at, once)
-            return log(value) if value > 0 else -inf
-
-        return ClosedForm(
-            method="exact Laplace profile",
-            source="derived",
-            to_epsilon=lambda delta: epsilon(delta, once),
-            to_log_delta=log_delta,
+        return ClosedForm.of_profile(
+            "exact Laplace profile", "derived", lambda at: epsilon(at, once), lambda at: delta(at, once)
         )
 
     def pairs(self, count: int) -> Pairs | None:

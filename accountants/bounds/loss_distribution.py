@@ -21,25 +21,17 @@ Profile: TypeAlias = Callable[[Array], Array]
 """δ at an array of ε ≥ 0; decreasing, and convex in e^ε."""
 Pair: TypeAlias = tuple[Profile, Profile]
 """Profiles of the two directions, H(P‖Q) and H(Q‖P); together they hold δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
-
 LARGEST_GRID = 20_000_000
 """Nodes above which a grid is refused."""
 
 
 class GridTooLarge(ValueError):
-    """The grid would have too many nodes."""
+    """The grid would have too many nodes, or so many rounds that their rounding errors exceed the answer."""
 
-    def __init__(self, nodes: float, interval: float) -> None:
-        super().__init__(f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval")
+    def __init__(self, nodes: float, interval: float, sentence: str = "") -> None:
+        wanted = f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval"
+        super().__init__(sentence or wanted)
         self.nodes = nodes
-
-
-class TooManyRounds(GridTooLarge):
-    """Too many rounds: their rounding errors would add up to more than the answer."""
-
-    def __init__(self, rounds: int) -> None:
-        ValueError.__init__(self, f"{rounds:,} rounds are too many to compose numerically: use a Rényi curve")
-        self.nodes = inf
 
 
 @dataclass(frozen=True, kw_only=True)

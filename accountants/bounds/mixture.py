@@ -20,13 +20,10 @@ from privkit.shared.array import Array
 
 CHUNK = 1 << 17
 """Elements of ε × nodes that are held at a time."""
-
 _BLOCK = 1 << 20
 """Orders × nodes that are held at a time."""
-
 _MOST_NODES = 4_000
 """Nodes of a law above which a grid of its profile takes minutes; smaller ones are then raised to a few."""
-
 _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they were told"
 
 
@@ -93,16 +90,11 @@ class PublicMixture(Step):
         if profile is None or count > 1:
             return None
         sampled = self.rate < 1
-
-        def log_delta(epsilon: float) -> float:
-            value = float(profile(np.array(epsilon)))
-            return log(value) if value > 0 else -inf
-
-        return ClosedForm(
-            method=f"mean of the {'sampled' if sampled else 'exact'} profiles over the coins",
-            source=f"{BALLE_BARTHE_GABOARDI}; {_MEAN}" if sampled else _MEAN,
-            to_epsilon=lambda delta: invert(profile, delta),
-            to_log_delta=log_delta,
+        return ClosedForm.of_profile(
+            f"mean of the {'sampled' if sampled else 'exact'} profiles over the coins",
+            f"{BALLE_BARTHE_GABOARDI}; {_MEAN}" if sampled else _MEAN,
+            lambda delta: invert(profile, delta),
+            lambda epsilon: float(profile(np.array(epsilon))),
         )
 
     def pairs(self, count: int) -> Pairs | None:
@@ -130,7 +122,6 @@ def profile(law: ShiftLaw) -> Profile:
     >>> float(profile(two)(2.7928482396581304).round(9))
     1e-05
     """
-
     weight = np.exp(law.log_weight)
     mu, weight = law.mu[weight > 0], weight[weight > 0]  # what is left out is below the smallest float
 

@@ -11,7 +11,7 @@ Source: Koskela, Jälkö and Honkela 2020 (composition by FFT); Doroshenko et al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import expm1, log, sqrt
+from math import expm1, inf, log, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +23,6 @@ from privkit.accountants.bounds.loss_distribution import (
     Pair,
     Parts,
     Profile,
-    TooManyRounds,
     both_directions,
     grid_interval,
 )
@@ -31,7 +30,6 @@ from privkit.shared.array import Array
 
 Steps: TypeAlias = Sequence[tuple[Profile | Pair, int]]
 """Profiles of one round each, and how many rounds there are of it."""
-
 _MOST_ROUNDS = 10**11
 """Rounds whose rounding errors, of about 1e-14 each, stay below a thousandth of δ."""
 
@@ -139,7 +137,7 @@ def _compositions(
     A grid that was not asked for is made coarser until it fits.
     """
     if (rounds := sum(count for _, count in steps)) > _MOST_ROUNDS:
-        raise TooManyRounds(rounds)
+        raise GridTooLarge(inf, 0.0, f"{rounds:,} rounds are too many to compose numerically: use a Rényi curve")
     d = grid_interval(steps, tail, interval)
     for _ in range(5):
         try:
@@ -149,4 +147,4 @@ def _compositions(
             if interval is not None or d > 1:
                 raise
             d *= max(2.0, refused.nodes / 2**21)
-    raise GridTooLarge(float("inf"), d)
+    raise GridTooLarge(inf, d)

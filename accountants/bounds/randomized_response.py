@@ -7,7 +7,7 @@ k ≥ 2 categories (`classes`), the true one among them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import expm1, inf, log, log1p
+from math import expm1, log, log1p
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,16 +40,12 @@ class RandomizedAnswer(Step):
     def exact(self, count: int) -> ClosedForm | None:
         if count > _MOST_ANSWERS:
             return None
-
-        def log_delta(at: float) -> float:
-            value = float(delta(at, self.noise, self.classes, count))
-            return log(value) if value > 0 else -inf
-
-        return ClosedForm(
-            method="exact profile of all answers",
-            source="Kairouz, Oh and Viswanath 2015",
-            to_epsilon=lambda delta: epsilon(delta, self.noise, self.classes, count),
-            to_log_delta=log_delta,
+        how = (self.noise, self.classes, count)
+        return ClosedForm.of_profile(
+            "exact profile of all answers",
+            "Kairouz, Oh and Viswanath 2015",
+            lambda at: epsilon(at, *how),
+            lambda at: float(delta(at, *how)),
         )
 
     def pairs(self, count: int) -> Pairs | None:
@@ -103,7 +99,8 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
 def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> Array:
     """Smallest δ at ε ≥ 0 of n ≤ 1000 independent answers that all differ: exact.
 
-    It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊. The loss of an answer is ε₀ with probability a, −ε₀ with b, and 0 otherwise, so that the sum is trinomial.
+    It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊. The loss of an answer is ε₀ with probability a,
+    −ε₀ with b, and 0 otherwise, so that the sum is trinomial.
 
     Source: Kairouz, Oh and Viswanath 2015 (k = 2); k > 2 is derived likewise.
 

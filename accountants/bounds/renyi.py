@@ -17,18 +17,14 @@ ORDERS: tuple[float, ...] = (
     *(72.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 224.0, 256.0, 320.0, 384.0, 448.0, 512.0, 1024.0, 2048.0, 4096.0),
 )
 """Orders that are tried where a curve is known at every order > 1."""
-
 SAMPLED_ORDERS = np.arange(2.0, 65.0)
 """Orders at which the curves of sampled releases are tried."""
-
 COARSE_ORDERS = tuple(
     map(np.array, ([2.0, 3.0, 4.0, 6.0, 9.0, 14.0], [14.0, 18.0, 22.0, 28.0, 36.0, 44.0, 54.0, 64.0]))
 )
 """Those of `SAMPLED_ORDERS` that are tried first; a list follows if the last order of the one before is the best."""
-
 BANDS = ((2.0, 9.0), (14.0, 22.0), (28.0, 36.0), (44.0, 64.0))
 """Of coarse orders; if the best is in a band, all orders are tried between the coarse ones around the band."""
-
 HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 320.0, 448.0])))
 """Orders that are tried likewise if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
 

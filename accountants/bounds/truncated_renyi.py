@@ -25,7 +25,6 @@ from privkit.shared.array import Array
 
 Piece = tuple[Array, Array, float, int, bool]
 """Shifts μ > 0 of a release, their probabilities, rate, count, and whether it is Poisson-sampled."""
-
 NODES = 48
 """Losses of one release. Twice as many lower ε by less than 1%."""
 _SPENT = 0.5
@@ -106,8 +105,6 @@ class TruncatedRenyiBound(Bound):
 def truncated_renyi_bound(steps: Steps) -> TruncatedRenyiBound | None:
     """Rényi composition of truncated losses; None if a step is no Gaussian, or none is sampled.
 
-    Source: as `TruncatedRenyiBound`.
-
     >>> bound = truncated_renyi_bound([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
     >>> round(bound.epsilon(1e-5).value, 3)
     0.043
@@ -133,25 +130,15 @@ def truncated_renyi_bound(steps: Steps) -> TruncatedRenyiBound | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Losses:
-    """Discretized losses of S pieces with J ≥ S shifts in all.
+    """Discretized losses of S pieces with J ≥ S shifts in all."""
 
-    Attributes:
-        loss: [J, N] ln P/Q at the nodes.
-        mass: [J, N] under Q, times the probability of the shift; the last node holds ratios near 0.
-        starts: [S] the first shift of each piece.
-        without: [S] probability that a release does not depend on the neighbor at all.
-        infinite: [S] mass of P whose loss is infinite.
-        infinite_back: [S] mass of Q whose loss is infinite in the other direction.
-        error: [S] of a moment, relative: what rounding can have taken.
-    """
-
-    loss: Array
-    mass: Array
-    starts: NDArray[np.int_]
-    without: Array
-    infinite: Array
-    infinite_back: Array
-    error: Array
+    loss: Array  # [J, N] ln P/Q at the nodes
+    mass: Array  # [J, N] under Q, times the probability of the shift; the last node holds ratios near 0
+    starts: NDArray[np.int_]  # [S] the first shift of each piece
+    without: Array  # [S] probability that a release does not depend on the neighbor at all
+    infinite: Array  # [S] mass of P whose loss is infinite
+    infinite_back: Array  # [S] mass of Q whose loss is infinite in the other direction
+    error: Array  # [S] of a moment, relative: what rounding can have taken
 
     def reverse(self) -> _Losses:
         """The same with P and Q exchanged; ratios near 0 become infinite losses."""

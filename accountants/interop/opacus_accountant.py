@@ -21,7 +21,6 @@ ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
 """Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
 _ELSEWHERE = ("alphas", "eps_error", "delta_error")
 """Options of opacus' own accountants, which have no meaning here."""
-
 Step = tuple[float, float, int]
 
 

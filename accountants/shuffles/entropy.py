@@ -1,7 +1,7 @@
 """What an attack's success says about the order of an image's patches, and why no (ε, δ) follows from shuffling.
 
-Every bound is an upper bound on what is still hidden, in bits, of the shape of the success that it is asked for. A failed
-attack proves nothing: at or below chance the answer is log2 N!, the entropy of a uniform order, and never more.
+Every bound is an upper bound on what is still hidden, in bits, of the shape of the success that it is asked for. A
+failed attack proves nothing: at or below chance the answer is log2 N!, the entropy of a uniform order, and never more.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ _LOG_WORK = 300_000
 """Largest B·N′² of a logarithm that needs one: seconds."""
 _MOST_TOKENS = 4096
 """Most tokens an image whose outcomes are counted."""
-
 READ_AS: dict[Variant, str] = {
     "algorithm_2": "as written, the first K tokens of an output are known to be its own image's; permutations inside "
     "an image are σ-private",

@@ -13,7 +13,6 @@ from privkit.accountants.spec.mixing import (
     DirichletRatio,
     Fixed,
     FixedRatio,
-    RatioLaw,
     RealizedRatios,
 )
 from privkit.accountants.spec.parts import (
@@ -30,7 +29,7 @@ from privkit.accountants.spec.parts import (
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
 from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
-from privkit.accountants.spec.shift import ShiftLaw, one_patch, over_noise, ratio_law, shift_law
+from privkit.accountants.spec.shift import ShiftLaw, one_patch, over_noise, shift_law
 from privkit.constraints import Checked, Count
 from privkit.shared.certificate import Relation, Unit
 
@@ -162,7 +161,7 @@ class SplitMechanism(Checked):
 
     @property
     def composed_rounds(self) -> int:
-        """Rounds that one round is composed over: 1 where the shift is that of all rounds."""
+        """How often one round is composed: once if the shift is that of all rounds."""
         return 1 if self.joint else self.rounds
 
     @property
@@ -276,11 +275,6 @@ class SplitMechanism(Checked):
         if coarse and isinstance(ratio, DirichletRatio):
             return False
         return not (self.noise.site == "client" and ratio.group > 2)
-
-    @property
-    def law(self) -> RatioLaw | None:
-        """Of the mixing ratios of one round; None without mixing."""
-        return ratio_law(self)
 
     def shift(self) -> ShiftLaw:
         """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`."""

@@ -20,13 +20,10 @@ from privkit.shared.array import Array
 
 _MOST_PIECES = 100_000
 """Pieces of a quadrature over ratios, at most ten nodes each."""
-
 EXACT_PATCHES = 4096
 """Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
-
 _LARGEST = 1_000_000
 """Clients in a group and patches of an image that are accounted for, since laws are held as arrays."""
-
 ArrayCount = Annotated[int, Ge(1), Le(_LARGEST)]
 """A number of clients or patches."""
 
@@ -108,9 +105,6 @@ class FixedRatio(_Fixed):
     With CutMix, client i fills ⌈λ_i·N⌉ patches, and N_i/N is what counts. These counts sum to more than N unless all
     λ_i·N are whole: such masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding errors of a
     fraction m/N stands for it.
-
-    >>> FixedRatio.equal(2).ratios
-    (0.5, 0.5)
     """
 
     kind: ClassVar[str] = "fixed"
@@ -176,9 +170,6 @@ class RealizedRatios:
         ratios: [rounds][clients]; each round sums to 1.
 
     Source: derived (per client max_i Σ_t, never Σ_t max_i).
-
-    >>> RealizedRatios(ratios=((0.7, 0.3), (0.3, 0.7))).rounds
-    2
     """
 
     kind: ClassVar[str] = "realized"
@@ -285,7 +276,6 @@ class DirichletCounts(_Dirichlet):
 
 Fixed = FixedRatio | FixedCounts
 """Ratios that are the same in every round."""
-
 Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCounts
 """A law of mixing ratios; `group` is the number of clients, k.
 

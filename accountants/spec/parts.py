@@ -34,9 +34,6 @@ class Noise:
         site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
         variance: not a parameter; giving it raises with advice, because Table 1 of DP-CutMixSL says "variance" for a
             standard deviation.
-
-    >>> Noise(smashed=0.5).law
-    'gaussian'
     """
 
     kind: ClassVar[str] = "noise"
@@ -66,9 +63,6 @@ class NoMixing(Checked):
 
     Attributes:
         colluding: whether other clients may tell the server who took part, so that sampling is no secret.
-
-    >>> NoMixing().group
-    1
     """
 
     kind: ClassVar[str] = "none"
@@ -85,9 +79,6 @@ class Mixup(Checked):
         colluding: whether the group's other clients may hand their data and their noise to the server. Noise added by
             the clients then leaves the neighbor's own noise alone, and mixing amplifies nothing. They also tell who
             took part, so that sampling is no secret.
-
-    >>> Mixup(ratio=FixedRatio.equal(5)).group
-    5
     """
 
     kind: ClassVar[str] = "mixup"
@@ -107,9 +98,6 @@ class CutMix(Checked):
         ratio: law of the λ_i or of the counts N_i.
         patches: N ≥ 1.
         colluding: as in `Mixup`; the smashed data keep N_i/N all the same.
-
-    >>> CutMix(ratio=FixedRatio.equal(2), patches=64).group
-    2
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -141,11 +129,7 @@ class CutMix(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class EveryRound:
-    """Every client takes part in every round (partition into groups, round-robin): no sampling amplifies anything.
-
-    >>> EveryRound().rate
-    1.0
-    """
+    """Every client takes part in every round (partition into groups, round-robin): no sampling amplifies anything."""
 
     kind: ClassVar[str] = "every_round"
     rate: ClassVar[float] = 1.0
@@ -161,9 +145,6 @@ class WithoutReplacement(Checked):
     Attributes:
         chosen: k in 1..n.
         clients: n ≥ 1.
-
-    >>> WithoutReplacement(chosen=2, clients=10).rate
-    0.2
     """
 
     kind: ClassVar[str] = "without_replacement"
@@ -185,9 +166,6 @@ class Poisson(Checked):
 
     Attributes:
         rate: probability in (0, 1].
-
-    >>> Poisson(rate=0.01).kind
-    'poisson'
     """
 
     kind: ClassVar[str] = "poisson"
@@ -206,9 +184,6 @@ class PrivateUpdates(Checked):
             those of the releases: an update on the batch whose releases the server sees has nothing left to hide in,
             so by default sampling is not credited.
         records: records of the client.
-
-    >>> PrivateUpdates(noise_multiplier=1.0, steps=10).rate
-    1.0
     """
 
     kind: ClassVar[str] = "private"
@@ -226,7 +201,6 @@ class PrivateUpdates(Checked):
 
     @property
     def rate(self) -> float:
-        """Share of records in an update; 1 where batches are no secret."""
         return 1.0 if self.chosen is None or self.records is None else self.chosen / self.records
 
 

@@ -42,10 +42,7 @@ def to_json(spec: object) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The specification that `to_json` gave, checked again.
-
-    Raises:
-        ValueError: for an unknown kind or field, or a value that is not allowed.
+    """The specification that `to_json` gave, checked again: an unknown kind, field or value is refused.
 
     >>> from_json({"kind": "fixed", "ratios": [0.5, 0.5]}).group
     2

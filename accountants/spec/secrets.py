@@ -26,9 +26,6 @@ class RandomAllocation(Checked):
         epoch_rounds: t ≥ 1; the rounds of a run are a multiple of it, and every epoch is drawn afresh.
 
     Source: Chua et al. 2024 and Feldman and Shenfeld 2025.
-
-    >>> RandomAllocation(participations=1, epoch_rounds=100).rate
-    0.01
     """
 
     kind: ClassVar[str] = "random_allocation"
@@ -41,7 +38,6 @@ class RandomAllocation(Checked):
 
     @property
     def rate(self) -> float:
-        """k/t."""
         return self.participations / self.epoch_rounds
 
 
@@ -54,9 +50,6 @@ class HiddenMask(Checked):
     Attributes:
         kept: K in 1..N.
         patches: N ≥ 1.
-
-    >>> HiddenMask(kept=32, patches=64).group
-    1
     """
 
     kind: ClassVar[str] = "hidden_mask"
@@ -83,11 +76,7 @@ def has_secrets(mechanism: SplitMechanism) -> bool:
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """Refuse what is not derived together with hidden masks or random allocation, and categories without response.
-
-    Raises:
-        ValueError: with a sentence on what is derived.
-    """
+    """Refuse what is not derived together with hidden masks or random allocation, and categories without response."""
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
         raise ValueError(NEED_RESPONSE)

@@ -132,9 +132,6 @@ class Known(Checked):
         value: > 0.
         relation: under which it holds.
         norm: in which it holds.
-
-    >>> Known(value=1.0, relation="replace_one", norm="l2").sensitivity("replace_one", "l2")
-    1.0
     """
 
     kind: ClassVar[str] = "known"
@@ -161,9 +158,6 @@ class Categories(Checked):
     Attributes:
         classes: k ≥ 2.
         answers: D ≥ 1 answers a release, all of which one neighbor may change.
-
-    >>> Categories(classes=10).answers
-    1
     """
 
     kind: ClassVar[str] = "categories"

@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 
 _CERTAIN = np.zeros(1)
 """Log weight of a law with one point."""
-
 FEW = 256
 """Points of a law up to which a composition takes each of them on its own: milliseconds a question."""
-
 _KEPT = FEW // 16
 """Largest points that stay as they are where others are merged: they decide at small δ."""
-
 _LARGEST_SHIFT = 1e100
 """Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
 
@@ -38,7 +35,7 @@ class ShiftLaw:
     Attributes:
         mu: [J] ≥ 0.
         log_weight: [J] log probabilities.
-        profile: whether the (ε, δ) profile of the law is exact for the worst neighbors. False where only the Rényi
+        profile: whether the (ε, δ) profile of the law is exact for the worst neighbors; if not, only the Rényi
             divergence is known to be largest there.
     """
 
@@ -48,7 +45,7 @@ class ShiftLaw:
 
     @property
     def constant(self) -> float | None:
-        """μ, where it is no random variable."""
+        """μ, if it is no random variable."""
         return float(self.mu[0]) if self.mu.size == 1 else None
 
     def merged(self) -> ShiftLaw:
@@ -146,13 +143,9 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 
 
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
-    """Of the mixing ratios of one round; None without mixing, and for realized ratios.
+    """Law of the mixing ratios of one round, with a sharpness as for `Ratio`; None without mixing, and if realized.
 
-    Fixed ratios are those of the client that loses most, or of a random seat where drawn clients take the seats.
-
-    Args:
-        mechanism: with the mixing.
-        sharpness: as for `Ratio`.
+    Fixed ratios are those of the client that loses most, or of a random seat if drawn clients take the seats.
     """
     ratio = getattr(mechanism.mixing, "ratio", None)
     if ratio is None or isinstance(ratio, RealizedRatios):
@@ -191,7 +184,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
         every = ratio.per_round(mechanism.mixing.patches if isinstance(mechanism.mixing, CutMix) else None)
         s, y = _squared_shares(mechanism, every)
         squared = mechanism.releases * (s * whole**2 + y * label**2).sum(0)
-        return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=np.zeros(1))
+        return ShiftLaw(mu=np.array([sqrt(squared.max())]), log_weight=_CERTAIN)
     releases = mechanism.releases * (mechanism.rounds if mechanism.drawn_once else 1)
     law = ratio_law(mechanism, sqrt(releases * (whole**2 + label**2)))
     assert law is not None

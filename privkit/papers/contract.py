@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
 """What every published single-release bound takes for granted."""
-
 Verdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
 """A statement holds, fails on a counter-example, or lacks a proof; a number is reproduced by its source, or differs."""
 
@@ -58,17 +57,13 @@ class Paper:
         name: of the folder.
         title: of the paper.
         citation: authors and short title, as a certificate cites it.
-        pictures: whether the folder has a module `figures`.
-        from_runs: whether that module draws a run folder's models, too, by `of_run`.
-        judges_runs: whether the folder has a module `effects`.
+        from_runs: whether its module `figures` draws a run folder's models, too, by `of_run`.
     """
 
     name: str
     title: str
     citation: str
-    pictures: bool = False
     from_runs: bool = False
-    judges_runs: bool = False
 
     @property
     def folder(self) -> Path:
@@ -85,20 +80,28 @@ class Paper:
         """The paper's own settings, for `privkit audit --preset`; a preset is named by its file."""
         return sorted((self.folder / "presets").glob("*.toml"))
 
+    @property
+    def pictures(self) -> bool:
+        """Whether the folder has a module `figures`."""
+        return (self.folder / "figures.py").is_file()
+
     def comparisons(self) -> Iterator[Comparison]:
         """The paper's claims beside our results; takes a second or less."""
-        compared: Iterator[Comparison] = import_module(f"privkit.papers.{self.name}.comparisons").comparisons()
+        compared: Iterator[Comparison] = self._module("comparisons").comparisons()
         return compared
 
     @property
     def effects(self) -> Effects | None:
         """What judges pairs of runs; None if the paper's orderings say it all."""
-        return cast("Effects", import_module(f"privkit.papers.{self.name}.effects")) if self.judges_runs else None
+        return cast("Effects", self._module("effects")) if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
         """File name -> the picture, with those of a given run folder's models; empty if the paper has none."""
         if not self.pictures:
             return {}
-        module = import_module(f"privkit.papers.{self.name}.figures")
+        module = self._module("figures")
         drawings: Mapping[str, Callable[[], Figure]] = module.FIGURES
         return drawings if run is None or not self.from_runs else {**drawings, **module.of_run(run)}
+
+    def _module(self, name: str) -> Any:
+        return import_module(f"privkit.papers.{self.name}.{name}")

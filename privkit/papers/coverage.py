@@ -70,12 +70,7 @@ class Covered:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """All entries of a paper.
-
-    Attributes:
-        paper: name of its folder.
-        entries: in their order.
-    """
+    """All entries of a paper, in their order."""
 
     paper: str
     entries: tuple[Entry, ...]
@@ -136,11 +131,7 @@ def coverage(name: str) -> Coverage:
 
 
 def configuration(name: str, entry: Entry) -> Path:
-    """The file of an entry's experiment.
-
-    Raises:
-        UsageError: if the paper has no such experiment.
-    """
+    """The file of an entry's experiment; a `UsageError` if the paper has none of this name."""
     known = {path.stem: path for path in paper(name).experiments}
     if entry.experiment not in known:
         raise UsageError(f"{name} has no experiment {entry.experiment!r}; it has {', '.join(known)}")

@@ -81,11 +81,9 @@ class Measured:
         from privkit.reports.seed_intervals import over_values
         from privkit.shared.measures import measure
 
-        return (
-            over_values(list(self.values.values()), CONFIDENCE, measure(self.quantity).within)
-            if len(self.values) > 1
-            else None
-        )
+        if len(self.values) < 2:
+            return None
+        return over_values(list(self.values.values()), CONFIDENCE, measure(self.quantity).within)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +128,7 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The values of a paper's methods among the rows of audits.
-
-    Args:
-        paper: name of its folder.
-        rows: as `read_rows` returns them.
+    """The values of a paper's methods among the rows of audits, as `read_rows` returns them.
 
     Raises:
         UsageError: if two rows of one method and seed have different values: they are of different runs.

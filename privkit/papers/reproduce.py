@@ -62,7 +62,8 @@ def work(
     """
     judged = judged or experiment.partition("/")[0]
     settings = read_toml(path)
-    parts = zip(resolve({**settings, **_root(changes)}).parts, resolve({**settings, **changes}).parts, strict=True)
+    root = {key: value for key, value in changes.items() if key == "data_root"}
+    parts = zip(resolve({**settings, **root}).parts, resolve({**settings, **changes}).parts, strict=True)
     for named, part in parts:
         for defense in part.defenses:
             for attack in part.attacks:
@@ -86,11 +87,7 @@ def work(
 
 
 def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Run a cell, and its row with the quantities.
-
-    Raises:
-        UsageError: if the cell has no result.
-    """
+    """Run a cell, and its row with the quantities; a `UsageError` if it has no result."""
     run = run_audit(one.config, out=out / one.config.fingerprint, progress=progress)
     (row,) = run.rows
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
@@ -107,7 +104,8 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
     Raises:
         UsageError: if the paper has no such table, or no audit stands behind it.
     """
-    _known(name, table)
+    if table not in tables(name):
+        raise unknown(f"table of {name}", table, tables(name))
     methods = {(own, one.quantity) for one in orderings(name) if one.source == table for own in (one.better, one.worse)}
     named = {entry.experiment for entry in coverage(name).entries if entry.table == table}
     chosen = {
@@ -174,10 +172,6 @@ def _methods(name: str, one: Work) -> set[tuple[str, str]]:
     return {(each.method, each.quantity) for each in measured(name, [row]) if each.values}
 
 
-def _root(changes: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in changes.items() if key == "data_root"}
-
-
 def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings in place of an experiment's own, for digits in seconds a cell."""
     model = str(settings.get("model", ""))
@@ -191,11 +185,6 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
     elif named in ("imdb", "names", "amazon_reviews"):
         small["dataset"] = "definitions"
     return {**_TINY, **small}
-
-
-def _known(name: str, table: str) -> None:
-    if table not in tables(name):
-        raise unknown(f"table of {name}", table, tables(name))
 
 
 def why_not(name: str, table: str, scale: Scale) -> str:

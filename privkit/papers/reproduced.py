@@ -54,14 +54,7 @@ class Reproduced:
 
 
 def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str, Any]]) -> Reproduced:
-    """A table of a paper, judged on the rows of its cells.
-
-    Args:
-        name: of the paper.
-        table: the table.
-        scale: at which the rows were measured.
-        rows: as `measure` returns them.
-    """
+    """A table of a paper, judged on the rows of its cells, as `measure` returns them at a scale."""
     found = measured(name, rows)
     return Reproduced(
         paper=name,
@@ -98,11 +91,7 @@ def tiny_verdicts(name: str) -> dict[tuple[str, str], Verdict]:
 
 
 def tables(name: str) -> list[str]:
-    """The tables and figures of a paper, in their order.
-
-    Raises:
-        UsageError: if there is no such paper.
-    """
+    """The tables and figures of a paper, in their order."""
     named = [value.table for value in printed_values(paper(name).name)]
     named += [one.table for one in coverage(name).entries]
     return list(dict.fromkeys(named + [one.source for one in orderings(name)]))

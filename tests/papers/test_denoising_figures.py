@@ -10,7 +10,7 @@ from PIL import Image
 from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl import figures as denoising_figures
 from privkit.papers.accurate_sl.denoising_simulation import Settings
-from privkit.papers.accurate_sl.panels import Panel, panels
+from privkit.papers.accurate_sl.figures import Panel, panels
 from privkit.reports import figures
 
 

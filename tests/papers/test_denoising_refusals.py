@@ -14,6 +14,7 @@ from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl import denoising_softmax
 from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
 from privkit.papers.accurate_sl.denoising_simulation import Settings
+from tests.papers import lemma_a2
 from tests.papers.layers import COUNTER
 
 BAD_NUMBERS = [nan, inf, -inf, True, "1", None, 1j]
@@ -28,7 +29,7 @@ def test_refuses_shares_outside_0_to_1(bad: float) -> None:
             call(UNIT_LAYER, bad, UNIT_NOISE)
     with pytest.raises(ValueError, match="p must be"):
         theory.least_variance_for_masking(UNIT_LAYER, bad)
-    for sums in (denoising_softmax.log_exp_sum, denoising_softmax.log_exp_sum_squared):
+    for sums in (lemma_a2.log_exp_sum, lemma_a2.log_exp_sum_squared):
         with pytest.raises(ValueError, match="p must be"):
             sums([[1.0]], [1.0], bad, UNIT_NOISE)
     with pytest.raises(ValueError, match="lam must be"):
@@ -77,7 +78,7 @@ def test_refuses_the_rest_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="law must be one of gaussian, laplace"):
         Noise(law="normal", scale=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="MX = 0"):
-        theory.best_alpha(LinearLayer(signal=0, diagonal=1, weight=1), UNIT_NOISE)
+        lemma_a2.best_alpha(LinearLayer(signal=0, diagonal=1, weight=1), UNIT_NOISE)
     assert theory.best_scale(LinearLayer(signal=0, diagonal=1, weight=1), UNIT_NOISE) == 0
     with pytest.raises(ValueError, match="no row of zeros, got one in row 1"):
         denoising_softmax.least_variance_by_theorem_3_4([[1.0, 0.0], [0.0, 0.0]], [1.0, 1.0])
@@ -86,7 +87,7 @@ def test_refuses_the_rest_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="label must be"):
         denoising_softmax.softmax_loss_gap([[1.0], [2.0]], [1.0], 2, 1.0)
     with pytest.raises(ValueError, match="mask must be one of"):
-        denoising_softmax.log_exp_sum_squared([[1.0]], [1.0], 0.5, UNIT_NOISE, mask="rows")  # type: ignore[arg-type]
+        lemma_a2.log_exp_sum_squared([[1.0]], [1.0], 0.5, UNIT_NOISE, mask="rows")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="log_mean_square must be >="):
         denoising_softmax.approximate_mean_log(1.0, 1.0)
     with pytest.raises(ValueError, match="too large for a float"):
@@ -136,8 +137,8 @@ def test_any_layer_gives_a_finite_logarithm_or_a_sentence(
                 warnings.simplefilter("error")
                 try:
                     noise = Noise(law=law, scale=scale)
-                    first = denoising_softmax.log_exp_sum(weights, x, p, noise)
-                    second = denoising_softmax.log_exp_sum_squared(weights, x, p, noise, mask=mask)
+                    first = lemma_a2.log_exp_sum(weights, x, p, noise)
+                    second = lemma_a2.log_exp_sum_squared(weights, x, p, noise, mask=mask)
                     denoising_softmax.least_variance_by_theorem_3_4(weights, x)
                 except ValueError as error:
                     reason = str(error)

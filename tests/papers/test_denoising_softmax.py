@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from privkit.papers.accurate_sl import denoising_softmax
 from privkit.papers.accurate_sl.denoising import Noise
+from tests.papers import lemma_a2
 from tests.papers.layers import COUNTER, Array, drawn, layer_of, matrices, noises, shares, z_score
 
 
@@ -24,8 +25,8 @@ def test_exp_sums_against_monte_carlo(law: str, scale: float, mask: str, seed: i
     kept = generator.random((count, 1 if mask == "shared" else 3, 4)) < p
     total = np.exp(np.einsum("mn,kmn->km", weights, kept * noisy[:, None, :])).sum(axis=1)
     noise = Noise(law=law, scale=scale)  # type: ignore[arg-type]
-    first = exp(denoising_softmax.log_exp_sum(weights, features, p, noise))
-    second = exp(denoising_softmax.log_exp_sum_squared(weights, features, p, noise, mask=mask))  # type: ignore[arg-type]
+    first = exp(lemma_a2.log_exp_sum(weights, features, p, noise))
+    second = exp(lemma_a2.log_exp_sum_squared(weights, features, p, noise, mask=mask))  # type: ignore[arg-type]
     assert abs(z_score(total, first)) < 4
     assert abs(z_score(total**2, second)) < 4
 
@@ -45,9 +46,9 @@ def test_exp_sums_are_the_mean_over_every_mask(
         probability = float(np.prod([p if one else 1 - p for one in bits]))
         first += probability * sum(mgf(row, features, noise) for row in kept)
         second += probability * sum(mgf(a + b, features, noise) for a in kept for b in kept)
-    found = denoising_softmax.log_exp_sum(weights, features, p, noise)
+    found = lemma_a2.log_exp_sum(weights, features, p, noise)
     assert found == pytest.approx(log(first), rel=1e-9, abs=1e-9)
-    found = denoising_softmax.log_exp_sum_squared(weights, features, p, noise, mask=mask)  # type: ignore[arg-type]
+    found = lemma_a2.log_exp_sum_squared(weights, features, p, noise, mask=mask)  # type: ignore[arg-type]
     assert found == pytest.approx(log(second), rel=1e-9, abs=1e-9)
 
 
@@ -62,33 +63,33 @@ def test_scaling_of_section_a_3_2_is_a_layer_of_scaled_weights() -> None:
     weights, features = layer_of(11, 3, 4)
     lam, sigma = 0.6, 0.5
     expected = sum(exp(lam * row @ features + lam**2 * sigma**2 * (row @ row) / 2) for row in weights)
-    found = denoising_softmax.log_exp_sum(lam * weights, features, 1.0, Noise(law="gaussian", scale=sigma))
+    found = lemma_a2.log_exp_sum(lam * weights, features, 1.0, Noise(law="gaussian", scale=sigma))
     assert exp(found) == pytest.approx(expected, rel=1e-12)
 
 
 def test_exp_sums_do_not_overflow() -> None:
     noise = Noise(law="gaussian", scale=10)
-    first = denoising_softmax.log_exp_sum([[100.0, 0.0], [0.0, 1.0]], [1.0, 1.0], 1.0, noise)
+    first = lemma_a2.log_exp_sum([[100.0, 0.0], [0.0, 1.0]], [1.0, 1.0], 1.0, noise)
     assert first == pytest.approx(100 + 100**2 * 100 / 2, rel=1e-12)
-    second = denoising_softmax.log_exp_sum_squared([[100.0, 0.0]], [1.0, 1.0], 1.0, noise)
+    second = lemma_a2.log_exp_sum_squared([[100.0, 0.0]], [1.0, 1.0], 1.0, noise)
     assert second == pytest.approx(200 + 200**2 * 100 / 2, rel=1e-12)
 
 
 @pytest.mark.parametrize("mask", ["shared", "per_row"])
 def test_laplace_sums_are_refused_where_they_are_infinite(mask: str) -> None:
     weights, features = [[1.0, -0.5], [0.25, 0.0]], [0.1, 0.2]
-    assert isfinite(denoising_softmax.log_exp_sum(weights, features, 0.5, Noise(law="laplace", scale=0.999)))
+    assert isfinite(lemma_a2.log_exp_sum(weights, features, 0.5, Noise(law="laplace", scale=0.999)))
     for scale in (1.0, 1.5, 1e300):
         with pytest.raises(ValueError, match=r"b\|t\| < 1"):
-            denoising_softmax.log_exp_sum(weights, features, 0.5, Noise(law="laplace", scale=scale))
+            lemma_a2.log_exp_sum(weights, features, 0.5, Noise(law="laplace", scale=scale))
     # The square needs twice the reach: b·2·max|m| < 1.
     edge = Noise(law="laplace", scale=0.5)
     with pytest.raises(ValueError, match=r"b\|t\| < 1"):
-        denoising_softmax.log_exp_sum_squared(weights, features, 0.5, edge, mask=mask)  # type: ignore[arg-type]
+        lemma_a2.log_exp_sum_squared(weights, features, 0.5, edge, mask=mask)  # type: ignore[arg-type]
     below = Noise(law="laplace", scale=0.499)
-    assert isfinite(denoising_softmax.log_exp_sum_squared(weights, features, 0.5, below, mask=mask))  # type: ignore[arg-type]
+    assert isfinite(lemma_a2.log_exp_sum_squared(weights, features, 0.5, below, mask=mask))  # type: ignore[arg-type]
     # Nothing is kept, nothing is infinite: S = m.
-    assert denoising_softmax.log_exp_sum(weights, features, 0.0, Noise(law="laplace", scale=5)) == pytest.approx(log(2))
+    assert lemma_a2.log_exp_sum(weights, features, 0.0, Noise(law="laplace", scale=5)) == pytest.approx(log(2))
 
 
 @given(s2=st.floats(0, 700))
@@ -100,8 +101,8 @@ def test_lemma_a_4_misses_the_lognormal_mean_log_by_more_and_more(s2: float) -> 
 def test_lemma_a_4_is_close_where_the_noise_is_small() -> None:
     weights, features = layer_of(11, 3, 4)
     noise = Noise(law="gaussian", scale=0.05)
-    first = denoising_softmax.log_exp_sum(weights, features, 1.0, noise)
-    second = denoising_softmax.log_exp_sum_squared(weights, features, 1.0, noise)
+    first = lemma_a2.log_exp_sum(weights, features, 1.0, noise)
+    second = lemma_a2.log_exp_sum_squared(weights, features, 1.0, noise)
     noisy = features + drawn(np.random.default_rng(0), "gaussian", 0.05, (400_000, 4))
     logs = np.log(np.exp(noisy @ weights.T).sum(axis=1))
     assert abs(z_score(logs, denoising_softmax.approximate_mean_log(first, second))) < 4

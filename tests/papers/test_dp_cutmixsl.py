@@ -17,9 +17,9 @@ from scipy.stats import beta, norm
 
 from privkit.accountants.bounds import subsampling
 from privkit.papers.dp_cutmixsl import claims as dp_cutmixsl
-from privkit.papers.dp_cutmixsl import group_size
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
 from tests.accountants.one_release import exact
+from tests.papers import dp_cutmixsl_reference as reference
 from tests.papers.releases import DELTA, JUNK, MECHANISMS, ORDER, one_number, settings_of_releases
 
 
@@ -287,7 +287,7 @@ def test_orders_must_exceed_one(order: Any) -> None:
         lambda: dp_cutmixsl.rdp(one_number(), order),
         lambda: dp_cutmixsl.theorem_1(one_number(), order=order, delta=1e-5),
         lambda: dp_cutmixsl.corollary_1(one_number(), order=order, delta=1e-5),
-        lambda: group_size.best_group(one_number(mechanism="dp_mixsl"), order, 1e-5),
+        lambda: reference.best_group(one_number(mechanism="dp_mixsl"), order, 1e-5),
     ):
         with pytest.raises(ValueError, match="order must be a finite number > 1"):
             call()

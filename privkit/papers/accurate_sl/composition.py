@@ -6,7 +6,7 @@ from math import expm1, inf, isfinite, log, log1p, sqrt, tanh
 from typing import Literal, get_args
 
 from privkit.accountants import validate
-from privkit.papers.accurate_sl import PAPER
+from privkit.papers import paper
 from privkit.papers.contract import ONE_RELEASE
 from privkit.shared.certificate import Certificate
 
@@ -15,17 +15,16 @@ LowerModel = Literal["frozen", "trained", "averaged", "dp_trained"]
 
 
 def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: Drift = "published") -> float:
-    """ε′ of T rounds: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
+    """ε′ of T ≥ 1 rounds of ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
 
     Args:
-        epsilon: ε ≥ 0 of one round.
-        rounds: T ≥ 1.
+        epsilon: ε of one round.
+        rounds: T.
         slack: δ′ in (0, 1); the paper's "for all δ′ > 0" is no number above 1.
         drift: d(ε) = e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
 
     Returns:
-        ε′ ≥ 0; `inf` where it exceeds the largest floating-point number (as published: from ε ≈ 700 on;
-        `log10_theorem_a7_epsilon` still has it).
+        ε′, `inf` if it exceeds the largest float (as published: from ε ≈ 700 on; `log10_theorem_a7_epsilon` has it).
 
     Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the
     smaller drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
@@ -125,7 +124,7 @@ def theorem_a7(
             ),
             *(("clients' lower models are never averaged",) if lower_model == "trained" else ()),
         ),
-        source=f"{PAPER.citation}, Theorem A.7",
+        source=f"{paper('accurate_sl').citation}, Theorem A.7",
     )
 
 

@@ -1,7 +1,8 @@
 """Denoising theory: what masking and scaling of noisy smashed data do to the layer behind the cut, in closed form.
 
 Smashed data X in R^n arrive as X + Z; the next layer is M in R^(m×n). Masking keeps each coordinate with probability p,
-scaling multiplies all of them by λ = 1/α. Both are post-processing: neither changes ε.
+scaling multiplies all of them by λ = 1/α. Both are post-processing: neither changes ε. p and λ lie in [0, 1], where 1
+changes nothing, and α is > 1. A result that is no float is refused.
 """
 
 from __future__ import annotations
@@ -37,21 +38,6 @@ class Noise(Checked):
     def variance(self) -> float:
         """σ² or 2b²."""
         return self.scale * self.scale * (1.0 if self.law == "gaussian" else 2.0)
-
-    def log_mgf(self, t: Array) -> Array:
-        """ln E e^{tZ}: t²σ²/2 for Gaussian noise, −ln(1 − b²t²) for Laplace noise.
-
-        Raises:
-            ValueError: for Laplace noise where b|t| ≥ 1: the expectation is infinite.
-        """
-        reach = self.scale * t
-        if self.law == "gaussian":
-            return reach * reach / 2
-        if np.any(np.abs(reach) >= 1):
-            raise ValueError(
-                f"E e^(tZ) of Laplace noise is finite only for b|t| < 1, got b|t| = {np.abs(reach).max():g}"
-            )
-        return -np.log1p(reach) - np.log1p(-reach)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +85,6 @@ class LinearLayer(Checked):
 def mask_mse(layer: LinearLayer, p: float, noise: Noise) -> float:
     """E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
-    Args:
-        p: share of coordinates kept, in [0, 1]; 1 is no masking.
-
     Source: Xu et al., Eq. 9, regrouped. One mask for all rows or one a row: the error is the same.
 
     >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
@@ -113,9 +96,6 @@ def mask_mse(layer: LinearLayer, p: float, noise: Noise) -> float:
 
 def scale_mse(layer: LinearLayer, lam: float, noise: Noise) -> float:
     """E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
-
-    Args:
-        lam: λ = 1/α in [0, 1]; 1 is no scaling.
 
     Source: Xu et al., Eq. 13.
 
@@ -130,9 +110,6 @@ def mask_scale_gap(layer: LinearLayer, p: float, noise: Noise) -> float:
     """mask(p) − scale(p) = p(1−p)(B + σ²F) ≥ 0: scaling by p never errs more than masking at p.
 
     Source: derived; it proves the remark of Xu et al., section 4.1, which reads it off Fig. 2.
-
-    >>> mask_scale_gap(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
-    0.75
     """
     p = validate.real("p", p, least=0, most=1)
     return finite(p * (1 - p) * (layer.diagonal + _spread(layer, noise)))
@@ -142,9 +119,6 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: Noise) -> bool:
     """Whether masking errs no more than the noise alone: pB + (1−p)A ≤ σ²F, or p = 1.
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are equal always.
-
-    >>> masking_no_worse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
-    False
     """
     return validate.real("p", p, least=0, most=1) == 1 or least_variance_for_masking(layer, p) <= noise.variance
 
@@ -164,13 +138,7 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: Noise) -> bool:
     """Whether scaling by 1/α errs no more than the noise alone: A/F ≤ σ²(α+1)/(α−1).
 
-    Args:
-        alpha: α > 1.
-
     Source: Xu et al., Theorem 3.1 (ii).
-
-    >>> scaling_no_worse(LinearLayer(signal=4, diagonal=2, weight=1), 2, Noise(law="gaussian", scale=1))
-    False
     """
     alpha = validate.real("alpha", alpha, above=1)
     return (alpha - 1) / (alpha + 1) * layer.signal <= _spread(layer, noise)
@@ -187,22 +155,6 @@ def best_scale(layer: LinearLayer, noise: Noise) -> float:
     return layer.signal / finite(layer.signal + _spread(layer, noise))
 
 
-def best_alpha(layer: LinearLayer, noise: Noise) -> float:
-    """α* = 1/λ* = 1 + σ²F/A.
-
-    Raises:
-        ValueError: where MX = 0: no finite α is best.
-
-    Source: derived from Xu et al., Eq. 13.
-
-    >>> best_alpha(LinearLayer(signal=4, diagonal=2, weight=1), Noise(law="gaussian", scale=1))
-    1.25
-    """
-    if layer.signal == 0:
-        raise ValueError("signal must be a number > 0 for a best alpha, got 0: with MX = 0 the best scale is λ = 0")
-    return finite(1 + _spread(layer, noise) / layer.signal)
-
-
 def best_keep(layer: LinearLayer, noise: Noise) -> float:
     """p*, the minimizer of `mask_mse` over [0, 1].
 
@@ -210,9 +162,6 @@ def best_keep(layer: LinearLayer, noise: Noise) -> float:
     (no masking) otherwise, on ties as well.
 
     Source: derived from Xu et al., Eq. 9.
-
-    >>> best_keep(LinearLayer(signal=4, diagonal=2, weight=1), Noise(law="gaussian", scale=2))
-    0.5
     """
     spread, curvature = _spread(layer, noise), layer.signal - layer.diagonal
     if curvature <= 0:

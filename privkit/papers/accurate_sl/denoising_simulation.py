@@ -101,46 +101,25 @@ class Curves:
 
 
 def figure_2(settings: Settings | None = None) -> list[Curves]:
-    """Fig. 2: Gaussian noise, forward; linear layer and loss, each under scaling and masking.
-
-    Source: Xu et al., Fig. 2; see above for what the paper leaves open.
-
-    >>> curves = figure_2(Settings(draws=50, points=3))
-    >>> [(c.quantity, c.operator, c.mse.shape) for c in curves][:2]
-    [('linear', 'scaling', (3, 3)), ('linear', 'masking', (3, 3))]
-    """
+    """Fig. 2 of Xu et al.: Gaussian noise, forward; linear layer and loss, each under scaling and masking."""
     return simulate(_expected(settings, "gaussian"), ("linear", "loss"))
 
 
 def figure_6(settings: Settings | None = None) -> list[Curves]:
-    """Fig. 6: Gaussian noise, backward; the gradient at the cut under scaling and masking.
+    """Fig. 6 of Xu et al.: Gaussian noise, backward; the gradient at the cut under scaling and masking.
 
-    Source: Xu et al., Fig. 6. The gradient of a linear layer is M, whatever the noise: there is no curve of it.
-
-    >>> len(figure_6(Settings(draws=50, points=3)))
-    2
+    The gradient of a linear layer is M, whatever the noise: there is no curve of it.
     """
     return simulate(_expected(settings, "gaussian"), ("gradient",))
 
 
 def figure_7(settings: Settings | None = None) -> list[Curves]:
-    """Fig. 7: Laplace noise, forward and backward.
-
-    Source: Xu et al., Fig. 7.
-
-    >>> len(figure_7(Settings(law="laplace", draws=50, points=3)))
-    6
-    """
+    """Fig. 7 of Xu et al.: Laplace noise, forward and backward."""
     return simulate(_expected(settings, "laplace"), _QUANTITIES)
 
 
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
-    """Curves of each quantity under scaling and masking, in this order.
-
-    Args:
-        settings: what is drawn.
-        quantities: of `_QUANTITIES`.
-    """
+    """Curves of each quantity (of `_QUANTITIES`) under scaling and masking, in this order."""
     for name in quantities:
         validate.choice("quantity", name, _QUANTITIES)
     factor = np.linspace(0.0, 1.0, settings.points)

@@ -1,72 +1,17 @@
-"""Denoising theory behind a softmax: moments of Σ exp under masks and noise, and the true test for Theorem 3.4."""
+"""Denoising theory behind a softmax: the lemma behind Theorem 3.3, and the true test for Theorem 3.4."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import exp, expm1, pi, sqrt
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
 from privkit.accountants import validate
-from privkit.papers.accurate_sl.denoising import Noise, arrays, finite
-from privkit.shared.array import Array
-
-
-def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: Noise) -> float:
-    """ln E S of the softmax denominator S = Σ_i exp((M R_p(X + Z))_i), in logarithms so that nothing overflows.
-
-    Args:
-        weights: M [m, n].
-        features: X [n].
-        p: share kept, in [0, 1]. For scaling by λ give λ·M and p = 1.
-
-    Raises:
-        ValueError: for Laplace noise with b·max|m_ik| ≥ 1 and p > 0: the mean is infinite.
-
-    Source: Xu et al., Lemma A.2 (i); for Laplace noise with e^{m²σ²/2} replaced by 1/(1 − b²m²).
-
-    >>> round(np.exp(log_exp_sum([[1.0]], [0.0], 0.5, Noise(law="gaussian", scale=1))).item(), 4)
-    1.3244
-    """
-    m, x = arrays(weights, features)
-    p = validate.real("p", p, least=0, most=1)
-    with np.errstate(all="ignore"):  # ln 0 is meant; `_finite` refuses the rest
-        return finite(float(logsumexp(_kept(m, x, p, noise).sum(axis=1))))
-
-
-def log_exp_sum_squared(
-    weights: ArrayLike, features: ArrayLike, p: float, noise: Noise, *, mask: Literal["shared", "per_row"] = "shared"
-) -> float:
-    """ln E S² of the same S.
-
-    Args:
-        weights: M [m, n].
-        features: X [n].
-        p: share kept, in [0, 1].
-        mask: "shared", one mask of the smashed data for all rows of M, which Lemma A.2 (ii) needs and a defense draws;
-            or "per_row", an own mask a row, as the R_p of an m×n matrix would suggest. The noise is shared always.
-
-    Raises:
-        ValueError: for Laplace noise with b·max|m_ik + m_jk| ≥ 1 and p > 0: the mean is infinite.
-
-    Source: Xu et al., Lemma A.2 (ii); "per_row" and Laplace noise are derived.
-
-    >>> round(np.exp(log_exp_sum_squared([[1.0]], [0.0], 0.5, Noise(law="gaussian", scale=1))).item(), 4)
-    4.1945
-    """
-    m, x = arrays(weights, features)
-    p = validate.real("p", p, least=0, most=1)
-    validate.choice("mask", mask, ("shared", "per_row"))
-    with np.errstate(all="ignore"):
-        if mask == "shared" or p in (0, 1):
-            logs = [_kept(m + row, x, p, noise).sum(axis=1) for row in m]  # row by row: m²n numbers may be too many
-        else:
-            logs = [_kept_apart(m, i, x, p, noise).sum(axis=1) for i in range(len(m))]
-        return finite(float(logsumexp(np.concatenate(logs))))
+from privkit.papers.accurate_sl.denoising import arrays, finite
 
 
 def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
@@ -86,12 +31,9 @@ def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
 
 
 def lognormal_error(s2: float) -> float:
-    """Error of Lemma A.4 for S = exp(N(0, s²)), where E ln S = 0: s²/2 − (e^{s²} − 1)/2, ever worse as s² grows.
+    """Error of Lemma A.4 for S = exp(N(0, s²)), where E ln S = 0: s²/2 − (e^{s²} − 1)/2, ever worse as s² ≥ 0 grows.
 
     Theorem 3.3 takes σ to be large and rests on this lemma, so its proof shows nothing.
-
-    Args:
-        s2: variance of ln S, ≥ 0.
 
     Source: derived.
 
@@ -145,16 +87,10 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
 
 
 def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> float:
-    """E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z), the slope of λ ↦ E L(λz̃) at λ = 1; two classes, by quadrature.
+    """E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z), the slope of λ ↦ E L(λz̃) at λ = 1; arguments as in `softmax_loss_gap`.
 
     Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this is positive; E L is convex in λ, so
     where it is not, no λ < 1 helps.
-
-    Args:
-        weights: M [2, n].
-        features: X [n].
-        label: the true class, 0 or 1.
-        sigma: standard deviation of the noise, > 0.
 
     Source: derived.
 
@@ -171,23 +107,6 @@ def _expm1(exponent: float) -> float:
         return expm1(exponent)
     except OverflowError:
         return finite(float("inf"))
-
-
-def _kept(m: Array, x: Array, p: float, noise: Noise) -> Array:
-    """ln(p·E e^{m(x + Z)} + 1 − p), elementwise, for m [.., n] and x [n]."""
-    if p == 0:
-        return np.zeros(m.shape)
-    kept: Array = np.logaddexp(np.log(p) + m * x + noise.log_mgf(m), np.log1p(-p))
-    return kept
-
-
-def _kept_apart(m: Array, i: int, x: Array, p: float, noise: Noise) -> Array:
-    """As `_kept` for the sum of row i and each row, masked apart; with itself, a row has one mask."""
-    own, both = m[i] * x + noise.log_mgf(m[i]), (m + m[i]) * x + noise.log_mgf(m + m[i])
-    one = np.log(p) + np.log1p(-p) + np.logaddexp(m * x + noise.log_mgf(m), own)
-    apart: Array = np.logaddexp(np.logaddexp(2 * np.log(p) + both, one), 2 * np.log1p(-p))
-    apart[i] = _kept(2 * m[i], x, p, noise)
-    return apart
 
 
 def _margin(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> tuple[float, float]:

@@ -1,8 +1,7 @@
 """Effects that accurate split learning publishes: does each survive once the fault of the released code is gone?
 
-The released noise overwrites the output of a tanh, whose derivative is then wrong; see
-`privkit.defenses.noise.overwritten`.
-Every effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it.
+The released noise overwrites the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`). Every
+effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it.
 """
 
 from __future__ import annotations
@@ -93,14 +92,8 @@ def _toml() -> dict[str, Any]:
 
 
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
-    """ε of one release under the noise of a defense: as Table 11 prints it, and the sound one at the same δ.
-
-    Args:
-        experiment: name of an experiment.
-        defense: as its rows name it.
-
-    Returns:
-        "published_epsilon" and "sound_epsilon"; empty if Table 11 has no such row.
+    """ε of one release under the noise of a defense: "published_epsilon", as Table 11 prints it, and "sound_epsilon" at
+    the same δ; empty if Table 11 has no row for the experiment.
 
     >>> bounds_of("table_10_imdb_small", "gaussian_noise:at_inference=false")["published_epsilon"]
     144.0
@@ -192,16 +185,8 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
             ours=round(one.sound.value, 4),
             quantity="difference in accuracy, reduced size",
             verdict=verdicts.get(one.verdict, "differs"),
-            why=f"{_IN_WORDS[one.verdict]} without the released fault: {gaps}",
+            why=f"{'' if one.verdict.endswith('s') else 'is '}{one.verdict} without the released fault: {gaps}",
         )
-
-
-_IN_WORDS = {
-    "survives": "survives",
-    "vanishes": "vanishes",
-    "reversed": "is reversed",
-    "undecided": "is undecided",
-}
 
 
 def shown(interval: Interval) -> str:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl.denoising import LinearLayer, Noise, mask_mse, scale_mse
 from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
-from privkit.papers.accurate_sl.panels import Panel, panels
+from privkit.reports.figures import COLORS, MUTED
+from privkit.shared.array import Array
 
 _FORMULAS = {
     "linear": "$f_1$ (linear layer)",
@@ -73,3 +80,105 @@ def panel(curves: Curves, settings: Settings, letter: str) -> Panel:
         error=curves.error,
         exact=exact,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One set of axes.
+
+    Attributes:
+        title: above the axes.
+        xlabel: what `factor` is.
+        ylabel: what `mse` is, with its unit.
+        factor: [points], ascending; the last one stands for no denoising.
+        levels: one label a curve, written beside it.
+        mse: [levels, points].
+        error: standard error of `mse`, [levels, points].
+        exact: the same curves in closed form, [levels, points], where there is one.
+    """
+
+    title: str
+    xlabel: str
+    ylabel: str
+    factor: Array
+    levels: Sequence[str]
+    mse: Array
+    error: Array
+    exact: Array | None = None
+
+    def __post_init__(self) -> None:
+        shape = (len(self.levels), len(self.factor))
+        for name in ("mse", "error", "exact"):
+            values = getattr(self, name)
+            if values is not None and np.shape(values) != shape:
+                raise ValueError(f"{name} must have shape {list(shape)} (levels, points), got {list(np.shape(values))}")
+
+
+def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
+    """A grid of panels; those of a row share their vertical axis, so that left and right can be compared.
+
+    Args:
+        rows: at least one row, all of one length.
+        note: settings, in small print above the legend.
+
+    Raises:
+        ValueError: if the rows do not form a grid.
+    """
+    widths = {len(row) for row in rows}
+    if len(widths) != 1 or 0 in widths:
+        raise ValueError(
+            f"rows must be at least one row of panels, all of one length, got {[len(row) for row in rows]}"
+        )
+    columns = widths.pop()
+    figure = Figure(figsize=(4.6 * columns, 3.1 * len(rows) + 0.7), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(rows), columns, squeeze=False, sharey="row")
+    for line, row in zip(grid, rows, strict=True):
+        for axis, panel in zip(line, row, strict=True):
+            _draw(axis, panel)
+        line[0].set_ylabel(row[0].ylabel, fontsize=8.5)
+        line[0].set_ylim(bottom=0)  # not before the whole row is drawn: it ends the automatic limits
+    exact = any(panel.exact is not None for row in rows for panel in row)
+    key = figure.legend(handles=_key(exact), loc="outside lower center", ncols=5, frameon=False, fontsize=7.5)
+    key.set_title(note, prop=FontProperties(size=7))
+    return figure
+
+
+def _draw(axis: Any, panel: Panel) -> None:
+    for number, label in enumerate(panel.levels):
+        color, curve, error = COLORS[number % len(COLORS)], panel.mse[number], panel.error[number]
+        axis.fill_between(panel.factor, curve - 2 * error, curve + 2 * error, color=color, alpha=0.15, lw=0)
+        axis.plot(panel.factor, curve, color=color, lw=1.7)
+        axis.axhline(curve[-1], color=color, lw=0.8, ls="--", alpha=0.7)
+        if panel.exact is not None:
+            axis.plot(panel.factor, panel.exact[number], color="black", lw=1.0, ls=":", zorder=3)
+        lowest = int(np.argmin(curve))
+        axis.plot(
+            panel.factor[lowest], curve[lowest], "o", ms=5, color=color, mec="white", mew=0.8, zorder=4, clip_on=False
+        )
+        axis.annotate(
+            label,
+            (panel.factor[-1], curve[-1]),
+            xytext=(5, 0),
+            textcoords="offset points",
+            color=color,
+            fontsize=8,
+            va="center",
+        )
+    axis.set_title(panel.title, fontsize=9.5)
+    axis.set_xlabel(panel.xlabel, fontsize=8.5)
+    axis.set_xlim(panel.factor[0], panel.factor[-1])
+    axis.margins(y=0.06)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=8, labelleft=True)
+
+
+def _key(exact: bool) -> list[Any]:
+    """What the kinds of line mean; the colors are labeled at the curves."""
+    kinds: list[Any] = [
+        Line2D([], [], color=MUTED, lw=1.7, label="Monte Carlo mean"),
+        Patch(facecolor=MUTED, alpha=0.25, label="± 2 standard errors"),
+        Line2D([], [], color=MUTED, lw=0.8, ls="--", label="no denoising"),
+        Line2D([], [], color=MUTED, marker="o", ls="", ms=5, label="lowest on the grid"),
+    ]
+    return [*kinds, Line2D([], [], color="black", lw=1.0, ls=":", label="closed form")] if exact else kinds

@@ -8,7 +8,7 @@ from math import sqrt
 from typing import Literal, get_args
 
 from privkit.accountants.bounds import gaussian
-from privkit.papers.accurate_sl import PAPER
+from privkit.papers import paper
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5_epsilon, theorem_3_5_limit
 from privkit.papers.contract import ONE_RELEASE
 from privkit.papers.values import printed
@@ -39,11 +39,7 @@ class PrintedBound:
 
     @property
     def epsilon(self) -> float:
-        """ε as printed, with its factor 2.
-
-        >>> TABLE_11[0].epsilon
-        520.0
-        """
+        """ε as printed, with its factor 2."""
         return 2.0 * self.half
 
 
@@ -54,7 +50,6 @@ _SPLIT_LAYERS = {
     "LSTM on Names": "RNN on Names: Embedding - RNN FC - Loss",
 }
 """Model of Table 11 -> its row of Table 1, which gives the size of the cut layer."""
-
 _NAMES_BATCH = int(printed("accurate_sl", "Table 2", "LSTM on Names", "batch size"))
 """Batch size of the Names model: its printed ε is the MNIST row's over the square root of this."""
 
@@ -141,6 +136,6 @@ def _checked(bound: PrintedBound) -> Table11Row:
         objection=objection,
         quantities={"exact_epsilon": exact, "formula": 2 * formula},
         assumptions=(f"{n} released numbers, each in [−1, 1] (tanh)", ONE_RELEASE),
-        source=f"{PAPER.citation}, Table 11",
+        source=f"{paper('accurate_sl').citation}, Table 11",
     )
     return Table11Row(printed=bound, formula=formula, exact=exact, certificate=certificate)

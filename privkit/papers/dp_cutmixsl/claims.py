@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from math import isfinite, log, sqrt
+from math import isfinite, log
 
 from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import amplify
+from privkit.papers import paper
 from privkit.papers.contract import ONE_RELEASE
-from privkit.papers.dp_cutmixsl import PAPER
-from privkit.papers.dp_cutmixsl.setting import Setting, table_1
+from privkit.papers.dp_cutmixsl.setting import NAMES, Setting
 from privkit.shared.certificate import Certificate
-
-__all__ = [
-    "Setting",
-    "conversion",
-    "corollary_1",
-    "corollary_1_epsilon",
-    "label_rdp",
-    "rdp",
-    "smashed_rdp",
-    "table_1",
-    "theorem_1",
-]
-
-_NAMES = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
 
 
 def smashed_rdp(setting: Setting, order: float) -> float:
-    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1.
-
-    Raises:
-        ValueError: if the order is not > 1, or σ is so small that the value is no finite number.
-
-    >>> round(smashed_rdp(table_1("dp_sl", group=1, sigma=16 / 255), 2), 4)
-    57.1509
-    """
+    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is no finite number."""
     assert setting.sigma is not None
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
 def label_rdp(setting: Setting, order: float) -> float:
-    """ε₁,y(α) = αD_y/(2σ_y²); 0 where no labels are released.
-
-    >>> round(label_rdp(table_1("dp_sl", group=1, sigma=16 / 255), 2), 4)
-    508.0078
-    """
+    """ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released."""
     sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
     assert sigma is not None
     bound = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
@@ -52,14 +27,10 @@ def label_rdp(setting: Setting, order: float) -> float:
 
 
 def rdp(setting: Setting, order: float) -> float:
-    """Theorem 1: ε₁, ε₂ or ε₃ at order α, by the setting's mechanism.
+    """Theorem 1: ε₁, ε₂ or ε₃ at order α > 1, by the setting's mechanism, in nats.
 
-    Args:
-        setting: the release; its λ_max enters squared (Mixup, all labels) or as it is (CutMix's smashed data).
-        order: α > 1; the paper asks for integers ≥ 2, but the formula needs no more than α > 1.
-
-    Returns:
-        ε_i(α) ≥ 0, in nats.
+    λ_max enters squared (Mixup, all labels) or as it is (CutMix's smashed data). The paper asks for integers α ≥ 2, but
+    the formula needs no more than α > 1.
 
     Source: the DP-CutMixSL paper, Theorem 1, Eqs. 18-20.
 
@@ -69,21 +40,6 @@ def rdp(setting: Setting, order: float) -> float:
     ratio = setting.ratio
     smashed = ratio if setting.mechanism == "dp_cutmixsl" else ratio * ratio
     return smashed * smashed_rdp(setting, order) + ratio * ratio * label_rdp(setting, order)
-
-
-def assumed_shift(setting: Setting) -> float:
-    """μ of one release if its patches held the share ⌈λN⌉/N of the coordinates that the paper counts: no bound.
-
-    With more patches than coordinates no such layout exists; where D_s is a multiple of N, it is what is kept.
-
-    Source: the DP-CutMixSL paper, Eqs. 19 and 20, with whole patches.
-
-    >>> round(assumed_shift(table_1("dp_cutmixsl", group=10, sigma=16 / 255)), 6)
-    3.366148
-    """
-    ratio = setting.ratio
-    smashed = setting.kept if setting.mechanism == "dp_cutmixsl" else ratio * ratio
-    return sqrt(smashed * smashed_rdp(setting, 2) + ratio * ratio * label_rdp(setting, 2))
 
 
 def conversion(order: float, delta: float) -> float:
@@ -109,17 +65,10 @@ def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
 
 
 def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
-    """Certificate of Theorem 1: its Rényi bound at one order, converted at δ; no credit for sampling.
+    """Certificate of Theorem 1: its Rényi bound at an order α > 1, converted at δ; no credit for sampling.
 
-    Args:
-        setting: the release.
-        order: α > 1.
-        delta: δ in (0, 1).
-
-    Returns:
-        A certificate with `quantities["rdp"]` = ε_i(α). It is unsound where the ratios are random, where noise at
-        the clients makes the mixed release noisier than what the theorem divides by, where ⌈λN⌉ patches are more
-        than λN, and where labels can differ by more than D_y.
+    It is unsound if the ratios are random, if noise at the clients makes the mixed release noisier than what the
+    theorem divides by, if ⌈λN⌉ patches are more than λN, or if labels can differ by more than D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
 
@@ -135,16 +84,10 @@ def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
 def corollary_1(setting: Setting, *, order: float, delta: float) -> Certificate:
     """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
 
-    Args:
-        setting: the release.
-        order: α > 1; the paper freezes 2.
-        delta: δ in (0, 1).
+    It is at δ; if sampling is real, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It is unsound
+    wherever Theorem 1 is, and for round-robin groups, which leave nobody out.
 
-    Returns:
-        A certificate at δ. Where sampling is real, the same ε even holds at γδ (`quantities["delta_after_sampling"]`).
-        Unsound wherever Theorem 1 is, and for round-robin groups, which leave nobody out.
-
-    Source: the DP-CutMixSL paper, Corollary 1.
+    Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 
     >>> round(corollary_1(table_1("dp_mixsl", group=5, sigma=16 / 255), order=2, delta=0.5).epsilon, 4)
     22.6063
@@ -180,7 +123,7 @@ def _certificate(
     return Certificate(
         kind="differential_privacy",
         statement=(
-            f"{_NAMES[setting.mechanism]} as published: ε = {epsilon:.6g} at δ = {delta:g} for one release"
+            f"{NAMES[setting.mechanism]} as published: ε = {epsilon:.6g} at δ = {delta:g} for one release"
             f"{caution if delta > 1e-3 else ''}"
         ),
         epsilon=epsilon,
@@ -200,7 +143,7 @@ def _certificate(
             **({"sampling_rate": rate, "delta_after_sampling": rate * delta} if theorem == "Corollary 1" else {}),
         },
         assumptions=tuple(assumptions),
-        source=f"{PAPER.citation}, {theorem}",
+        source=f"{paper('dp_cutmixsl').citation}, {theorem}",
     )
 
 

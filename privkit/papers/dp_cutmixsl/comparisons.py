@@ -13,8 +13,8 @@ from privkit.accountants.spec.parts import EveryRound
 from privkit.papers.contract import Comparison
 from privkit.papers.dp_cutmixsl.claims import conversion, label_rdp, smashed_rdp, theorem_1
 from privkit.papers.dp_cutmixsl.group_size import DELTA, ORDER, exact_group_size, figure_7, published_group_size
-from privkit.papers.dp_cutmixsl.mechanisms import NAMES, Experiment
-from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1
+from privkit.papers.dp_cutmixsl.mechanisms import Experiment
+from privkit.papers.dp_cutmixsl.setting import NAMES, Mechanism, table_1
 from privkit.papers.values import printed
 
 _SIGMA = 16 / 255

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from privkit.papers.dp_cutmixsl.mechanisms import NAMES, Experiment
+from privkit.papers.dp_cutmixsl.mechanisms import Experiment
+from privkit.papers.dp_cutmixsl.setting import NAMES, Mechanism
 from privkit.papers.mixed_pictures import mixed_pictures
 from privkit.reports.budget_curves import BudgetCurve, curves
 
@@ -29,23 +30,15 @@ _METHODS = {
     "DP-CutMix": "dp_cutmixsl:concentration=inf,bound=1,signed=true",
 }
 """Title of a picture -> the method; a clamp of width 1 keeps both signs of tokens."""
-_COROLLARY = "dashed: Corollary 1, α = 2"
 
 
 def against_group(groups: Sequence[int] = _GROUPS, *, drawn: bool = False) -> Figure:
-    """ε against the group size k.
-
-    Args:
-        groups: values of k, in 1..10.
-        drawn: ratios from Dir(2) and round-robin groups, as the paper's experiments have them.
-    """
-    base = [Experiment(name=name, drawn=drawn) for name in NAMES]
+    """ε against the group size k in 1..10; `drawn` has Dir(2) ratios and round-robin groups, as the paper runs them."""
     return _picture(
-        [[replace(one, group=group) for group in groups] for one in base],
+        lambda name, group: Experiment(name=name, group=int(group), drawn=drawn),
         groups,
         title="ε against group size k" + (", as the paper draws ratios and groups" if drawn else ""),
         subtitle=f"σ_s = σ_y = 16/255, one release, {'λ ~ Dir(2), round-robin' if drawn else _ASSUMED}",
-        published=_COROLLARY,
         xlabel="group size k",
         whole=True,
     )
@@ -53,11 +46,10 @@ def against_group(groups: Sequence[int] = _GROUPS, *, drawn: bool = False) -> Fi
 
 def _against_sigma(sigmas: Sequence[float] = _SIGMAS) -> Figure:
     return _picture(
-        [[Experiment(name=name, sigma=sigma) for sigma in sigmas] for name in NAMES],
+        lambda name, sigma: Experiment(name=name, sigma=sigma),
         sigmas,
         title="ε against noise standard deviation σ_s = σ_y",
         subtitle=f"k = 2, one release, {_ASSUMED}",
-        published=_COROLLARY,
         xlabel="noise standard deviation σ_s = σ_y",
         log_x=True,
     )
@@ -66,7 +58,7 @@ def _against_sigma(sigmas: Sequence[float] = _SIGMAS) -> Figure:
 def _against_rounds(rounds: Sequence[int] = ROUNDS) -> Figure:
     """ε against the number of rounds, about which Corollary 1 says nothing: its curve is T times it at δ/T."""
     return _picture(
-        [[Experiment(name=name, rounds=count) for count in rounds] for name in NAMES],
+        lambda name, count: Experiment(name=name, rounds=int(count)),
         rounds,
         title="ε against rounds T",
         subtitle=f"k = 2, σ_s = σ_y = 16/255, {_ASSUMED}",
@@ -88,35 +80,21 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {
 
 
 def _picture(
-    experiments: Sequence[Sequence[Experiment]],
+    experiment: Callable[[Mechanism, float], Experiment],
     values: Sequence[float],
     *,
     title: str,
     subtitle: str,
-    published: str,
-    xlabel: str,
-    log_x: bool = False,
-    whole: bool = False,
+    published: str = "dashed: Corollary 1, α = 2",
+    **axes: Any,
 ) -> Figure:
-    """One curve a mechanism; a published value is marked as a bound where it is not below the proven one."""
+    """One curve a mechanism; a published value is marked as a bound if it is not below the proven one."""
     drawn = []
-    for row in experiments:
+    for name, label in NAMES.items():
+        row = [experiment(name, value) for value in values]
         proven = np.array([one.proven(DELTA).epsilon for one in row], float)
         claimed = np.array([one.published(DELTA)[0] for one in row], float)
-        drawn.append(
-            BudgetCurve(
-                label=NAMES[row[0].name],
-                values=np.array(values, float),
-                epsilon=proven,
-                published=claimed,
-                sound=claimed >= proven,
-            )
-        )
-    return curves(
-        drawn,
-        title=title,
-        subtitle=f"δ = {DELTA:g}, {subtitle}; Δ = .15, D_s = 10, N = 64; {published}",
-        xlabel=xlabel,
-        log_x=log_x,
-        whole=whole,
-    )
+        sound = claimed >= proven
+        drawn.append(BudgetCurve(label=label, values=np.array(values, float), epsilon=proven, published=claimed, sound=sound))
+    subtitle = f"δ = {DELTA:g}, {subtitle}; Δ = .15, D_s = 10, N = 64; {published}"
+    return curves(drawn, title=title, subtitle=subtitle, **axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, exp, expm1, floor, hypot, log, log1p, sqrt
+from math import expm1, hypot, sqrt
 
 import numpy as np
 
@@ -38,13 +38,7 @@ def published_group_size(setting: Setting, order: float, delta: float) -> float:
     They minimize k(ε(α) + ε_o), which stands for Corollary 1 only while ε(α) + ε_o is much smaller than 1; with the
     paper's parameters it is above 1 at every k, so that these are no minimizers (compare `exact_group_size`).
 
-    Args:
-        setting: σ, D_s, D_y and Δ are read; group and clients are not.
-        order: α > 1.
-        delta: δ in (0, 1).
-
-    Raises:
-        ValueError: for "dp_sl", whose ε′ only grows with k.
+    Of the setting, σ, D_s, D_y and Δ are read; "dp_sl" is refused, since its ε′ only grows with k.
 
     Source: the DP-CutMixSL paper, Corollary 1.
 
@@ -65,13 +59,7 @@ def exact_group_size(setting: Setting, order: float, delta: float) -> float:
     t = ε_o + B/k + C/k², whose right side grows more slowly than the left, so the root is unique and in
     [ε_o, ε_o + 1].
 
-    Args:
-        setting: σ, D_s, D_y and Δ are read; group and clients are not.
-        order: α > 1.
-        delta: δ in (0, 1).
-
-    Raises:
-        ValueError: for "dp_sl", whose ε′ only grows with k.
+    Of the setting, σ, D_s, D_y and Δ are read; "dp_sl" is refused, since its ε′ only grows with k.
 
     Source: derived; minimizes Eqs. 23 and 24.
 
@@ -95,29 +83,6 @@ def exact_group_size(setting: Setting, order: float, delta: float) -> float:
         return b * w + c * w * w - rise
 
     return 1 / inverse(brentq(gap, 0.0, 1.0, xtol=1e-300, rtol=1e-15, maxiter=1000))
-
-
-def best_group(setting: Setting, order: float, delta: float) -> int:
-    """Whole k in 1..n with the smallest ε′ at λ = 1/k, λN taken to be whole; the smaller of two equal ones.
-
-    Source: derived; a test tries every k.
-
-    >>> from dataclasses import replace
-    >>> best_group(replace(table_1("dp_mixsl", group=1, sigma=16 / 255), clients=1000), 2, 0.5)
-    42
-    """
-    if setting.mechanism == "dp_sl":
-        return 1
-    b, c = _coefficients(setting, order)
-    start, real = conversion(order, delta), exact_group_size(setting, order, delta)
-
-    def height(k: int) -> float:
-        """ln of k(e^{B/k + C/k² + ε_o} − 1), which orders ε′."""
-        exponent = b / k + c / k**2 + start
-        return log(k) + (log(expm1(exponent)) if exponent < 1 else exponent + log1p(-exp(-exponent)))
-
-    near = {min(max(k, 1), setting.clients) for k in (floor(real), ceil(real))}
-    return min(sorted(near), key=height)
 
 
 def _coefficients(setting: Setting, order: float) -> tuple[float, float]:

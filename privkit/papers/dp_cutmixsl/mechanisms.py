@@ -14,7 +14,6 @@ from privkit.papers.dp_cutmixsl.group_size import ORDER
 from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1, table_1_value
 from privkit.shared.certificate import Certificate
 
-NAMES: dict[Mechanism, str] = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
 _CONCENTRATION = 2.0
 """α_M of the ratios that the paper's experiments draw."""
 

@@ -15,6 +15,7 @@ from privkit.constraints import Count, Positive, check
 from privkit.papers.values import printed
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
+NAMES: dict[Mechanism, str] = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
 Labels = Literal["one_hot", "unit_box", "none"]
 NoiseSite = Literal["mixer", "client"]
 Sampling = Literal["without_replacement", "partition"]
@@ -41,9 +42,6 @@ class Setting:
         noise_site: "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
         sampling: "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round).
         variance: not accepted; the message says which σ it stands for.
-
-    Raises:
-        ValueError: if a value is out of range, or a variance is given.
 
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
 
@@ -133,10 +131,7 @@ def table_1_value(parameter: str) -> float:
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> Setting:
     """The paper's own parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients without replacement.
 
-    Args:
-        mechanism: as in `Setting`.
-        group: k in 1..10.
-        sigma: standard deviation; the paper has 8/255, 16/255 and 32/255.
+    The group has k in 1..10 clients; the paper's σ, a standard deviation, is 8/255, 16/255 or 32/255.
 
     Source: the DP-CutMixSL paper, Table 1 and Fig. 7.
 

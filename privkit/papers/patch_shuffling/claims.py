@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privkit.accountants import validate
 from privkit.accountants.shuffles import certificates, permutations
-from privkit.papers.patch_shuffling import PAPER
+from privkit.papers import paper
 from privkit.papers.values import printed
 from privkit.shared.certificate import Certificate
 
@@ -49,7 +49,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
             "the permutations are uniform, fresh for every batch, and unknown to the server",
             certificates.NO_POSTERIOR,
         ),
-        source=f"{PAPER.citation}, Proposition 2, Eqs. 7 and 8",
+        source=f"{paper('patch_shuffling').citation}, Proposition 2, Eqs. 7 and 8",
     )
 
 
@@ -77,5 +77,5 @@ def dp_baseline(*, delta: float = 1e-5) -> Certificate:
         sound=False,
         objection=(f"ε ≈ {epsilon:g} could not be matched: it is printed without δ, sensitivity or number of releases"),
         quantities={"mu": gaussian.mu_for(epsilon, delta), "delta_of_mu": float(delta)},
-        source=f"{PAPER.citation}, §V",
+        source=f"{paper('patch_shuffling').citation}, §V",
     )

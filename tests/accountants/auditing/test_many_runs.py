@@ -102,7 +102,6 @@ def test_only_the_order_of_scores_matters(
         {"threshold": float("nan")},
         {"in_scores": []},
         {"in_scores": [True]},
-        {"correction": "as_published"},
     ],
 )
 def test_refusals(change: dict[str, Any]) -> None:

@@ -120,7 +120,6 @@ def test_gaussians_have_the_mu_that_they_compose_to(mu: float, rounds: int) -> N
     fit = gdp.mu([(gaussian_profile(mu / sqrt(rounds)), rounds)])
     assert mu * (1 - 1e-9) <= fit.mu <= mu * (1 + 2e-3) + 1e-6
     assert fit.regret <= 2e-3
-    assert fit.sound
 
 
 def test_histories_compose() -> None:
@@ -170,7 +169,6 @@ def test_the_published_mu_is_no_bound() -> None:
     assert gaussian.epsilon(1e-5, published.mu) < 1.73 < 1.81 < proven
     assert gaussian.epsilon(1e-5, fit.mu) > proven
     assert published.regret == pytest.approx(0.006435407267417759, abs=1e-4)
-    assert not published.sound
     assert "heavy tail" in published.objection
     assert published.floor == fit.floor
 

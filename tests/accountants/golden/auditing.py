@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from privkit.accountants.auditing import many_runs
-from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.golden import read
-from tests.accountants.auditing import roc_area
+from tests.accountants.auditing import published, roc_area
 
 
 @cache
@@ -27,14 +25,17 @@ def auroc() -> float:
     return roc_area.auroc(*_gaussian_quantiles(), convex_hull=True)
 
 
-def clopper_pearson(**options: Any) -> float:
-    """ε at δ = 0 and confidence 0.95."""
-    return many_runs.epsilon_clopper_pearson(*_gaussian_quantiles(), confidence=0.95, delta=0.0, **options).epsilon
+def clopper_pearson(threshold: float | None = None) -> float:
+    """ε at δ = 0 and confidence 0.95; without a threshold as published."""
+    how = {"confidence": 0.95, "delta": 0.0}
+    if threshold is None:
+        return published.epsilon_clopper_pearson(*_gaussian_quantiles(), **how)
+    return many_runs.epsilon_clopper_pearson(*_gaussian_quantiles(), **how, threshold=threshold).epsilon
 
 
 def one_run() -> float:
     """ε at δ = 1e-5 and confidence 0.95."""
-    return epsilon_one_run(*_gaussian_quantiles(), confidence=0.95, delta=1e-5, correction="as_published").epsilon
+    return published.epsilon_one_run(*_gaussian_quantiles(), confidence=0.95, delta=1e-5)
 
 
 CASES = read(__package__, "auditing.jsonl", globals())

@@ -26,10 +26,10 @@ def published_mu(rate: float, noise_multiplier: float, rounds: int, *, floor: fl
     Raises:
         ValueError: if an argument is out of range, or no error rate is above the floor.
 
-    Source: Gomez et al. 2025, reproduced; `mu` is the sound answer.
+    Rounding noise of the composed probabilities counts as false positives, so the trade-off curve is lost where they
+    are rare, and μ misses the heavy tail: its δ(ε) falls below the composition's.
 
-    >>> published_mu(0.01, 1.0, 10).sound
-    False
+    Source: Gomez et al. 2025, reproduced; `mu` is the sound answer.
     """
     q = validate.real("rate", rate, above=0, below=1)
     sigma = validate.real("noise_multiplier", noise_multiplier, above=0)
@@ -50,11 +50,6 @@ def published_mu(rate: float, noise_multiplier: float, rounds: int, *, floor: fl
         regret=regret(largest, epsilon, delta),
         floor=least,
         delta_floor=float(ndtr(largest + ndtri(least))),
-        sound=False,
-        objection=(
-            "rounding noise of the composed probabilities counts as false positives, so the trade-off curve is lost "
-            "where they are rare and μ misses the heavy tail: its δ(ε) falls below the composition's"
-        ),
     )
 
 

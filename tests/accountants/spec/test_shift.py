@@ -13,7 +13,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, Known, OneHot, PatchBall
-from privkit.accountants.spec.shift import FEW, ShiftLaw
+from privkit.accountants.spec.shift import FEW, ShiftLaw, ratio_law
 from tests.accountants.one_release import one_release
 
 
@@ -82,7 +82,7 @@ def test_a_global_clip_gains_nothing_from_fixed_masks_but_something_from_random_
     ],
 )
 def test_laws_of_random_ratios_are_probabilities_with_the_right_mean(mixing: Any) -> None:
-    law = one_release(mixing=mixing).law
+    law = ratio_law(one_release(mixing=mixing))
     assert law is not None
     weight = np.exp(law.log_weight)
     assert weight.sum() == pytest.approx(1, abs=1e-10)
