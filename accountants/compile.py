@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants.bounds import BOUNDS
+from privkit.accountants.bounds.allocation import SecretPlaces, ToldPlaces
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.laplace import LaplaceRelease
 from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
 from privkit.accountants.bounds.renyi_composition import curves
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
-from privkit.accountants.bounds.secret_places import SecretPlaces, ToldPlaces
 from privkit.accountants.bounds.step import Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.noise_laws import LawName

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import exp, inf
+from math import exp, inf, log
 from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,19 +16,29 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Gt, Lt
 
-from privkit.accountants import ledger_cost, validate
+from privkit.accountants import compile as compiled
+from privkit.accountants import validate
 from privkit.accountants.answer import certificate
+from privkit.accountants.bounds import gaussian, renyi
 from privkit.accountants.bounds.bound import Bound, Limit
-from privkit.accountants.bounds.step import USUAL_ORDERS
+from privkit.accountants.bounds.closed_forms import BALLE_WANG, GaussianBound
+from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.renyi_composition import CONVERSION, AddedCurves, RenyiBound
+from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.search import narrowed
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import PrivateUpdates
+from privkit.accountants.spec.secrets import has_secrets
 from privkit.accountants.wording import assumptions, claim, warnings
 from privkit.constraints import Checked, Positive
+from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
 
 _MECHANISM = ', "mechanism": '
+Counts = Mapping[SplitMechanism, tuple[int, int]]
+"""One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
 
 
 class BudgetSpent(ValueError):
@@ -171,7 +181,7 @@ class Ledger:
                 self._afford(one, count, self.budget)
             try:
                 self._file.append(f'"rounds": {count}, "note": {json.dumps(note)}{_MECHANISM}{text}')
-                self._book(one, *ledger_cost.units_and_charges(one, count))
+                self._book(one, *units_and_charges(one, count))
             except BaseException:  # memory and file may differ now, and the file is right
                 self.close()
                 raise
@@ -196,7 +206,7 @@ class Ledger:
         return self._certificate(best, limit, e, exp(min(limit.value, 0.0)), None)
 
     def _least(self, ask: Callable[[Bound], Limit]) -> tuple[Bound, Limit]:
-        bounds = ledger_cost.bounds_of_charges(self._counts, self._total + self._rest, tight=self.tight)
+        bounds = _bounds_of_charges(self._counts, self._total + self._rest, tight=self.tight)
         return min(((bound, ask(bound)) for bound in bounds), key=lambda pair: pair[1].value)
 
     def _nothing(self, epsilon: float, delta: float) -> Certificate:
@@ -239,7 +249,7 @@ class Ledger:
                 raise LedgerError(
                     f"line {number} of the ledger {self.path} is none that this version of privkit can charge: {error}"
                 ) from None
-            counts[one] = ledger_cost.plus(counts.get(one), ledger_cost.units_and_charges(one, rounds))
+            counts[one] = _plus(counts.get(one), units_and_charges(one, rounds))
             self.rounds += rounds
         for one, (units, charges) in counts.items():
             self._check_kind(one)
@@ -257,8 +267,8 @@ class Ledger:
 
     def _book(self, one: SplitMechanism, units: int, charges: int) -> None:
         """Add to the sums without losing digits: 10⁵ charges give what one charge of 10⁵ rounds gives."""
-        cost = ledger_cost.cost(one, units, charges)
-        self._counts[one] = ledger_cost.plus(self._counts.get(one), (units, charges))
+        cost = cost_of(one, units, charges)
+        self._counts[one] = _plus(self._counts.get(one), (units, charges))
         with np.errstate(invalid="ignore", over="ignore"):
             total = self._total + cost
             lost = np.where(self._total >= cost, self._total - total + cost, cost - total + self._total)
@@ -267,15 +277,15 @@ class Ledger:
     def _afford(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> None:
         """Refuse what exceeds the budget; the better bounds are asked before a refusal only."""
         total = self._total + self._rest
-        cost = ledger_cost.cost(one, *ledger_cost.units_and_charges(one, rounds))
-        if ledger_cost.within(total + cost, budget.epsilon, budget.delta):
+        cost = cost_of(one, *units_and_charges(one, rounds))
+        if _within(total + cost, budget.epsilon, budget.delta):
             return
 
         def after(rounds: int) -> float:
-            counted = ledger_cost.units_and_charges(one, rounds)
-            counts = {**self._counts, one: ledger_cost.plus(self._counts.get(one), counted)}
-            cost = total + ledger_cost.cost(one, *counted)
-            bounds = ledger_cost.bounds_of_charges(counts, cost, tight=self.tight)
+            counted = units_and_charges(one, rounds)
+            counts = {**self._counts, one: _plus(self._counts.get(one), counted)}
+            cost = total + cost_of(one, *counted)
+            bounds = _bounds_of_charges(counts, cost, tight=self.tight)
             return min(bound.epsilon(budget.delta).value for bound in bounds)
 
         if (needed := after(rounds)) <= budget.epsilon:
@@ -292,6 +302,87 @@ class Ledger:
             spent=spent,
             would_be=needed,
         )
+
+
+def _bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
+    """The bounds that hold for all charges together, at least one, whose costs add up to [1 + A] a total.
+
+    Source: as for `ledger.Ledger`.
+    """
+    holding = compiled.bounds(_steps_of_charges(counts), tight=tight) if len(counts) == 1 else []
+    if holding and holding[0].exact:
+        return holding
+    if total[0] < inf:
+        method = "Gaussian profile at √Σμ²" + ("" if all(map(_unsampled, counts)) else ", nothing credited to sampling")
+        source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
+        holding.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
+    holding.append(
+        RenyiBound(
+            steps=[(AddedCurves(values=total[1:]), 1)],
+            orders=USUAL_ORDERS,
+            method="Rényi curves of all charges added",
+            source=f"Mironov 2017, Proposition 1; {CONVERSION}",
+        )
+    )
+    if tight and len(counts) > 1 and (composed := composed_bound(_steps_of_charges(counts))) is not None:
+        holding.append(composed)
+    return holding
+
+
+def _within(total: Array, epsilon: float, delta: float) -> bool:
+    """Whether a cheap bound on [1 + A] a cost already fits into (ε, δ)."""
+    if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
+        return True
+    return bool(np.min(renyi.canonne(USUAL_ORDERS, total[1:], delta)) <= epsilon)
+
+
+def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
+    """[1 + A] Σμ² (`inf` for what is worse than any Gaussian) and the Rényi curve of units and charges.
+
+    The lower model's updates come with the first unit of each charge.
+    """
+    updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
+    return units * unit_cost(one) + updates
+
+
+@lru_cache(maxsize=256)
+def unit_cost(one: SplitMechanism) -> Array:
+    """[1 + A] of the releases of one unit; not to be changed."""
+    return _step_cost(*compiled.releases(one))
+
+
+@lru_cache(maxsize=256)
+def _updates_cost(updates: PrivateUpdates) -> Array:
+    return _step_cost(*compiled.update_step(updates))
+
+
+def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
+    """Units and charges of one charge: rounds that are charged together are one unit."""
+    return rounds // one.charged_together, 1
+
+
+def _plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
+    """Units and charges added."""
+    units, charges = known or (0, 0)
+    return units + more[0], charges + more[1]
+
+
+def _unsampled(one: SplitMechanism) -> bool:
+    """Whether nothing of it is sampled or secret."""
+    return one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one)
+
+
+def _step_cost(step: Step, count: int) -> Array:
+    return np.concatenate([[step.shift(count) ** 2], step.rdp(USUAL_ORDERS, count)])
+
+
+def _steps_of_charges(counts: Counts) -> Steps:
+    run: list[tuple[Step, int]] = []
+    for one, (units, charges) in counts.items():
+        step, count = compiled.releases(one)
+        run.append((step, units * count))
+        run += [(update, charges * steps) for update, steps in compiled.updates(one)]
+    return run
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from privkit.accountants import validate
-from privkit.accountants.columns import BY_NAME, DEFAULTS
+from privkit.accountants.columns import BY_NAME, DEFAULTS, translated
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
@@ -25,7 +25,6 @@ from privkit.accountants.spec.sensitivity import (
     OneHot,
     PatchBall,
 )
-from privkit.accountants.spelling import translated
 from privkit.accountants.table_files import load as load  # a part of this module's interface
 
 

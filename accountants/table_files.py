@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from privkit.accountants.spelling import TOO_MANY, check_known, known, spelled
+from privkit.accountants.columns import TOO_MANY, check_known, known, spelled
 
 MOST_BYTES = 1 << 26
 """Size limit of a TOML or JSON table, which is read whole."""

@@ -44,16 +44,12 @@ def epsilon_independent(
 
     Args:
         in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not; a split that fair coins give with probability below 1e-9
-            is refused.
+        out_scores: [k] scores of the canaries that were not.
         threshold: fixed before the coins were known; scores of at least this are guessed "member". 0 is the best for
             log-likelihood ratios and "errors".
         confidence: in [1/2, 1).
-        delta: in [0, 1), at which the strength of the curve is said as an ε; above 0 for a Gaussian, whose ε is
-            infinite at 0.
-        family: that the mechanism's trade-off curve is claimed to be of: Gaussian, or a mechanism's with more or less
-            noise. The bound may lie far above the truth if the curve is of another family. Without a claim, None: the
-            bound then holds for every (ε, δ)-DP mechanism.
+        delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
+        family: that is claimed; None for any (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 
     Source: derived; the limits are those of Clopper and Pearson 1934, one threshold and a Gaussian curve as in Nasr et

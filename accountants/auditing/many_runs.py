@@ -41,8 +41,7 @@ def epsilon_clopper_pearson(
         confidence: in (0, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
-        family: that the mechanism's trade-off curve is claimed to be of; the bound may lie far above the truth if it is
-            of another one. Without a claim, None: the bound then holds for every (ε, δ)-DP mechanism.
+        family: that is claimed; None for any (ε, δ)-DP mechanism.
 
     Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4
     (a Gaussian curve); the correction: derived.
@@ -95,12 +94,7 @@ def epsilon_clopper_pearson(
 def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
-    """The largest ε that `epsilon_clopper_pearson` can hold against a claim with so many runs: both groups apart.
-
-    Args:
-        members: runs with the canary, ≥ 1.
-        others: runs without, ≥ 1.
-        confidence: as there, like delta and family.
+    """The largest ε that `epsilon_clopper_pearson` can hold against a claim with so many runs (≥ 1 each), groups apart.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6

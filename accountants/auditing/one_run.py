@@ -43,8 +43,7 @@ def epsilon_one_run(
 
     Args:
         in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not; a split that fair coins give with probability below 1e-9
-            is refused.
+        out_scores: [k] scores of the canaries that were not.
         confidence: in (0, 1).
         delta: in [0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
@@ -93,14 +92,7 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with so many canaries, whatever they score: all guesses right.
-
-    A claim that is not below it cannot be refuted, and that it stands says nothing.
-
-    Args:
-        members: canaries that were members, ≥ 1.
-        others: canaries that were not, ≥ 1.
-        confidence: as there, like delta and guesses.
+    """The largest bound that `epsilon_one_run` can give with so many canaries (≥ 1 each): all guesses right.
 
     Source: the same theorem; no score makes more guesses right than there are members above and others below.
 

@@ -39,14 +39,12 @@ def epsilon_one_run_curve(
 
     Args:
         in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not; ties at a border of the guesses are refused, and a split
-            that fair coins give with probability below 1e-9.
+        out_scores: [k] scores of the canaries that were not; ties at a border of the guesses are refused.
         confidence: in (0, 1).
-        delta: in (0, 1), at which the strength of the curve is said as an ε.
+        delta: in (0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
-        family: that the curve is claimed to be of; the bound may lie far above the truth if it is of another one.
-            Without a claim, None: the bound then holds for every (ε, δ)-DP mechanism.
+        family: that is claimed; None for any (ε, δ)-DP mechanism.
 
     Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; that the greedy filling
     is the worst case is derived.
@@ -107,12 +105,7 @@ def ceiling_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> float:
-    """The largest ε that `epsilon_one_run_curve` can hold against a claim with so many canaries, whatever they score.
-
-    Args:
-        members: canaries that were members, ≥ 1.
-        others: canaries that were not, ≥ 1.
-        confidence: as there, like delta, guesses and family.
+    """The largest ε that `epsilon_one_run_curve` can hold against a claim with so many canaries (≥ 1 each).
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)

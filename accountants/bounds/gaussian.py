@@ -144,15 +144,6 @@ def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
     return np.asarray(orders, float) * np.square(_checked_shifts("mu", mu)) / 2
 
 
-def total_variation(mu: float) -> float:
-    """2Φ(μ/2) − 1: at a δ of at least this, ε is zero.
-
-    >>> round(total_variation(1.0), 4)
-    0.3829
-    """
-    return float(erf(float(_checked_shifts("mu", mu)) / sqrt(8)))
-
-
 def _checked_shifts(name: str, value: ArrayLike) -> Array:
     array = np.asarray(value)
     if array.dtype == bool or array.dtype.kind not in "fiu":

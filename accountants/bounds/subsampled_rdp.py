@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 from scipy.special import gammaln, ndtr
 
 from privkit.accountants import validate
-from privkit.accountants.bounds import sampled_renyi
 from privkit.accountants.bounds.subsampling import finite_numbers, nonnegative, rates
 from privkit.shared.array import Array
 
@@ -17,16 +16,13 @@ _ROWS = 256
 """Rows that are worked on at once, so that intermediate arrays stay in the processor's cache."""
 
 
-def without_replacement_rdp(
-    orders: ArrayLike, rate: float, rdp: Callable[[Array], Array], *, pure_epsilon: float | None = None
-) -> Array:
+def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array], Array]) -> Array:
     """Rényi curve of one release from k of n clients for any base curve, replace-one: an upper bound.
 
     Args:
         orders: [A] α > 1. At integers Theorem 9; between them (α − 1)ε(α), which is convex and 0 at 1, is interpolated.
         rate: γ = k/n in [0, 1].
         rdp: vectorised base curve α ↦ ε(α) ≥ 0; it is asked for all integers up to the largest order, and for `orders`.
-        pure_epsilon: ε(∞) of the base mechanism if it is finite (Laplace); tightens the terms.
 
     Returns:
         [A], never above the base curve: the theorem can exceed it, and sampling cannot hurt.
@@ -38,15 +34,11 @@ def without_replacement_rdp(
     """
     a, g = checked_orders(orders), float(rates(validate.real("rate", rate)))
     flat = a.ravel()
-    pure = None if pure_epsilon is None else validate.real("pure_epsilon", pure_epsilon, least=0)
     top = int(np.ceil(flat.max()))
     j = np.arange(2.0, top + 1)
     with np.errstate(divide="ignore", over="ignore"):
         curve, cap = _base_values(rdp, j), _base_values(rdp, flat)
-        factor = np.full(j.size, np.log(2.0))
-        if pure is not None:
-            factor = np.minimum(factor, j * log_expm1(np.array(pure)))
-        terms = (j - 1) * curve + factor
+        terms = (j - 1) * curve + np.log(2.0)
         terms[0] = min(terms[0], np.log(4) + log_expm1(curve[0]))
         terms += j * np.log(g)
 
@@ -86,28 +78,17 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
     return gaussian_rows(orders, rate, mu, _fixed_size_terms, _log_nobody, reverse)
 
 
-def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike, *, exact_fractional: bool = False) -> Array:
+def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
     """Rényi curves of Poisson-sampled Gaussian releases, add or remove one, for many rows at once.
 
-    Arguments and shapes are those of `fixed_size_gaussian_rdp`; the curve is exact at integers. With `exact_fractional`
-    it is integrated at fractional orders, too (`sampled_renyi`, about 0.1 ms for each number).
+    Arguments and shapes are those of `fixed_size_gaussian_rdp`; the curve is exact at integers.
 
     Source: Mironov, Talwar and Zhang 2019, §3.3. The sum is taken over e^{j(j−1)μ²/2} − 1, all of one sign.
 
     >>> float(poisson_gaussian_rdp(8, 0.01, 1.0).round(12))
     0.000893643908
     """
-    values = gaussian_rows(orders, rate, mu, _poisson_terms, _log_nobody)
-    if not exact_fractional:
-        return values
-    a, (q, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
-    fractional = np.flatnonzero(a.ravel() % 1)
-    rows = values.reshape(q.size, a.size)
-    if fractional.size:
-        for row, row_rate, row_mu in zip(rows, q.ravel().tolist(), m.ravel().tolist(), strict=True):
-            exact = sampled_renyi.poisson_gaussian_curve(a.ravel()[fractional], row_rate, row_mu)
-            row[fractional] = np.minimum(row[fractional], exact)
-    return values
+    return gaussian_rows(orders, rate, mu, _poisson_terms, _log_nobody)
 
 
 def gaussian_rows(

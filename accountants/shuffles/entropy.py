@@ -2,6 +2,9 @@
 
 Every bound is an upper bound on what is still hidden, in bits, of the shape of the success that it is asked for. A
 failed attack proves nothing: at or below chance the answer is log2 N!, the entropy of a uniform order, and never more.
+
+N ≥ 1 is the number of `tokens` (patches); `multiplicities` say how often each different patch occurs, and all differ
+unless they are given. A success p or an accuracy a lies in [0, 1]; a confidence lies in (0, 1).
 """
 
 from __future__ import annotations
@@ -24,10 +27,6 @@ from privkit.shared.certificate import Certificate
 def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> float:
     """Entropy of a uniform order in bits: log2 N!, or log2(N!/∏m!) if patches repeat.
 
-    Args:
-        tokens: N ≥ 1.
-        multiplicities: how often each different patch occurs, summing to N; all differ where it is left out.
-
     Source: by definition.
 
     >>> round(orderings_bits(196), 1), orderings_bits(4, [4])
@@ -45,10 +44,7 @@ def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> 
 def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
     """Largest H(π|Z) if an attack finds the whole order with at least this probability: h(p) + (1−p)·log2(M−1).
 
-    Args:
-        tokens: N ≥ 1; M = N! orders, N!/∏m! if patches repeat.
-        success: p in [0, 1], of any shape.
-        multiplicities: as in `orderings_bits`; success then counts orders that look the same as one.
+    M = N! orders, or N!/∏m! if patches repeat; success then counts orders that look the same as one.
 
     Source: Fano's inequality; a law that puts p on the guess and the rest evenly on all other orders attains it.
 
@@ -63,8 +59,6 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
 
 def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
     """Largest min-entropy H_∞(π|Z) under an attack that finds the whole order with at least this probability: −log2 p.
-
-    Arguments are those of `fano_bits`.
 
     Source: by definition: the best guess succeeds with probability 2^−H_∞, and the attack is no better than it.
 
@@ -82,16 +76,12 @@ def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
     have j = N − d (rencontres numbers). The largest entropy with a mean of aN fixed points is the dual
     min_θ≥0 [ln Σ_d C(N,d)·D_d·e^{−θd} + θ(1−a)N]; each θ bounds it, so an inexact minimum is still a bound.
 
-    Args:
-        tokens: N in 1..10⁶ different patches.
-        accuracy: a in [0, 1], of any shape; the attack must answer with an order, each patch once.
+    N is at most 10⁶, all patches differ, and the attack must answer with an order, each patch once.
 
     Source: derived (maximum entropy); the tilted law attains it.
 
     >>> round(patch_entropy_bits(196, 0.9), 4)
     151.3755
-    >>> patch_entropy_bits(4, [0.25, 0.5, 1.0]).round(3).tolist()
-    [4.585, 4.022, 0.0]
     """
     n = validate.whole("tokens", tokens, most=1_000_000)
     a, most = _share("accuracy", accuracy), orderings_bits(n)
@@ -124,14 +114,11 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a success probability.
+    """One-sided lower confidence limit of a success probability, from hits in independent trials ≥ 1; 0 for no hits.
 
-    Args:
-        hits: successes, 0..trials.
-        trials: independent trials ≥ 1, whole orders or *one* patch an image: patches of one image are not independent.
-        confidence: in (0, 1).
+    A trial is a whole order or *one* patch an image: patches of one image are not independent.
 
-    Source: Clopper and Pearson 1934; the limit is 0 for no hits.
+    Source: Clopper and Pearson 1934.
 
     >>> round(success_lower_limit(90, 100), 4), success_lower_limit(0, 100)
     (0.8363, 0.0)
@@ -143,15 +130,9 @@ def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> flo
 
 
 def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a mean patch accuracy, whatever the dependence inside an image.
+    """One-sided lower confidence limit of a mean patch accuracy over independent images, whatever depends inside one.
 
-    Args:
-        accuracy: mean over images of the share of patches in their place, in [0, 1].
-        images: independent images ≥ 1.
-        confidence: in (0, 1).
-
-    Returns:
-        The smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln 1/(1 − confidence).
+    It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln 1/(1 − confidence).
 
     Source: Hoeffding 1963, Theorem 1 (Eq. 2.1), inverted.
 
@@ -176,12 +157,12 @@ def entropy_after_attack(
     """Most entropy that an order can still have after an attack's measured success; no proof of the defense.
 
     Args:
-        tokens: N ≥ 1.
+        tokens: N.
         hits: whole orders found, or patches put in their place.
         trials: independent trials ≥ 1: images, or one patch drawn from each image.
-        confidence: of the Clopper–Pearson lower limit on success, in (0, 1).
+        confidence: of the Clopper–Pearson lower limit on success.
         counted: "orders" or "patches".
-        multiplicities: how often each different patch occurs, for "orders".
+        multiplicities: for "orders".
 
     Returns:
         Quantities: `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches),
@@ -226,15 +207,8 @@ def distinguish(
 ) -> Literal["a", "b", "both", "neither"]:
     """Which of two candidates was released: shuffling leaves the multiset of patches, so comparing them sorted tells.
 
-    If the candidates differ in one patch, the answer is always right, which (ε, δ)-DP allows only for δ = 1.
-
-    Args:
-        released_tokens: numbers [..., D]; all leading axes are patches.
-        candidate_a: the tokens before shuffling, likewise.
-        candidate_b: likewise.
-
-    Returns:
-        The candidate whose patches are the released ones; "both" if the candidates are rearrangements of each other.
+    If the candidates differ in one patch, the answer is always right, which (ε, δ)-DP allows only for δ = 1. "both"
+    says that they are rearrangements of each other. Tokens are finite numbers [..., D]; all leading axes are patches.
 
     Source: derived; contradicts any variant of σ-privacy as differential privacy.
 

@@ -1,4 +1,8 @@
-"""Permutation counts as published, Eq. 7 and Eq. 8 of batch shuffling, as logarithms; and what fresh rounds show."""
+"""Permutation counts as published, Eq. 7 and Eq. 8 of batch shuffling, as logarithms; and what fresh rounds show.
+
+An image has N ≥ 1 `tokens` (patches) and a batch B ≥ 1 images; K in 0..N patches are `kept` with their image, and the
+other N′ = N − K are dealt out.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,7 @@ from privkit.accountants import validate
 
 
 def kept_tokens(tokens: int, keep: float) -> int:
-    """⌊keep·tokens⌋ with `keep` read as the decimal that was written, so that 0.29·100 is 29 and not 28.
-
-    Args:
-        tokens: N ≥ 1.
-        keep: k in [0, 1].
+    """⌊keep·tokens⌋ with `keep` in [0, 1] read as the decimal that was written, so that 0.29·100 is 29 and not 28.
 
     Source: Yao et al., patch shuffling, Algorithm 2 (line 7).
 
@@ -27,12 +27,7 @@ def kept_tokens(tokens: int, keep: float) -> int:
 
 
 def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 7, the permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!, with N′ = N − K.
-
-    Args:
-        tokens: N ≥ 1 patches an image.
-        batch: B ≥ 1 images a batch.
-        kept: K in 0..N patches that stay with their image.
+    """log10 of Eq. 7, the permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!.
 
     Source: Yao et al., patch shuffling, Eq. 7. It counts the outcomes of Algorithm 2 as written exactly (checked by
     enumeration); with the text's final shuffle inside each image it undercounts them.
@@ -63,9 +58,6 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
     Pooled patches may come home.
 
     Source: derived from Algorithm 2; a test counts it on the defense itself.
-
-    >>> round(own_image_share(196, 50, 78), 4)
-    0.41
     """
     tokens, batch, kept = shape(tokens, batch, kept)
     share = kept / tokens
@@ -73,10 +65,9 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
-    """log10 of N!/∏m!, the orderings of an image with equal patches that can be told apart, for any size.
+    """log10 of N!/∏m!, the orderings of an image that can be told apart if equal patches occur m times each.
 
-    Args:
-        multiplicities: how often each different patch occurs, each ≥ 1; they sum to N.
+    Multiplicities are whole numbers ≥ 1 that sum to N.
 
     Source: the multinomial coefficient.
 
@@ -113,11 +104,7 @@ class IntersectionOdds:
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> IntersectionOdds:
     """How much more often two patches share an output if they belong to one image; every variant has the same odds.
 
-    Args:
-        tokens: N ≥ 2.
-        batch: B ≥ 2.
-        kept: K in 0..N.
-        rounds: R ≥ 1 independent rounds over the same images, dealt into the same batch.
+    It takes N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds over the same images, dealt into the same batch.
 
     Source: derived from Algorithm 2; a test simulates it.
 

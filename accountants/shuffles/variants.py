@@ -1,7 +1,8 @@
 """Three variants of batch shuffling, and how many outcomes each has.
 
 "algorithm_2": kept patches first, dealt ones behind them, as Algorithm 2 is written. "final_shuffle": the shuffle
-inside every image that the text adds. "kept_in_place": kept patches do not move.
+inside every image that the text adds. "kept_in_place": kept patches do not move. N, B and K are as in `permutations`;
+all patches differ.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ READ_AS: dict[Variant, str] = {
 
 
 def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """log10 of the distinct releases of a batch under a variant, to about 1e-12 of its value; all patches differ.
+    """log10 of the distinct releases of a batch under a variant, to about 1e-12 of its value.
 
     Under "algorithm_2" that is Eq. 7. The other two variants can release every arrangement in which each output holds
     at least K patches of its own image (for "kept_in_place": at their own place). They are counted with the rook
@@ -40,12 +41,6 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
 
     Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak. The polynomial is in exact integers, so that
     its alternating terms cannot cancel. If the peak does not stand out, the exact integer is taken.
-
-    Args:
-        tokens: N ≥ 1 patches an image.
-        batch: B ≥ 1 images a batch.
-        kept: K in 0..N.
-        variant: one of `VARIANTS`.
 
     Raises:
         ValueError: also for N > 4096, and for a few shapes (B = 3, N in the hundreds) for which neither way is quick.

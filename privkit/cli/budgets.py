@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from privkit.accountants import answer
-from privkit.accountants.spelling import TOO_MANY
+from privkit.accountants.columns import TOO_MANY
 from privkit.accountants.table import Entry
 from privkit.accountants.wording import warnings
 from privkit.papers.as_published import Paper, as_published

@@ -12,9 +12,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from privkit.accountants import answer, compile
+from privkit.accountants.bounds.allocation import ToldPlaces
 from privkit.accountants.bounds.numerical_composition import ComposedBound
 from privkit.accountants.bounds.sampled import GaussianRelease
-from privkit.accountants.bounds.secret_places import ToldPlaces
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement

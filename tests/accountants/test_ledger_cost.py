@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import answer, compile, ledger_cost
+from privkit.accountants import answer, compile, ledger
 from privkit.accountants.compile import curve
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -192,7 +192,7 @@ def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.Mo
         return releases(one)
 
     monkeypatch.setattr(compile, "releases", counted)
-    ledger_cost.unit_cost.cache_clear()
+    ledger.unit_cost.cache_clear()
     with Ledger(path, budget=PrivacyBudget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):
             book.charge(SAMPLED if number % 2 else LABELED, note=str(number))

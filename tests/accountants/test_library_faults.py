@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privkit.accountants.bounds import gaussian, pld, renyi, round_profiles, subsampled_rdp, subsampling
+from privkit.accountants.bounds import gaussian, pld, renyi, round_profiles, sampled_renyi, subsampled_rdp, subsampling
 from tests.accountants.golden import hidden_mixtures, theorem_27
 from tests.accountants.golden import others as golden
 from tests.forked import forked
@@ -176,7 +176,7 @@ def test_rdp_on_nan_never_returns(tmp_path: Path) -> None:
 
     for arguments in ((nan, 0.01, 1.0), (1.5, nan, 1.0), (1.5, 0.01, nan)):
         with pytest.raises(ValueError, match="must"):
-            subsampled_rdp.poisson_gaussian_rdp(*arguments, exact_fractional=True)
+            sampled_renyi.poisson_gaussian_curve(*arguments)
 
     def limited() -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.5)  # any finite input takes milliseconds
@@ -223,7 +223,7 @@ def test_fractional_orders_are_overestimated(order: float) -> None:
     x = np.arange(-14, 20, 0.01)
     ratio = 0.99 + 0.01 * np.exp(x - 0.5)
     exact = log(np.sum(norm.pdf(x) * ratio**order) * 0.01) / (order - 1)
-    found = float(subsampled_rdp.poisson_gaussian_rdp(order, 0.01, 1.0, exact_fractional=True))
+    found = float(sampled_renyi.poisson_gaussian_curve(order, 0.01, 1.0))
     assert found == pytest.approx(exact, rel=1e-8)
     accountant = rdp_accountant([order])
     accountant.compose(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)))

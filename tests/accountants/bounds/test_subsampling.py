@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from privkit.accountants.bounds import gaussian, subsampled_rdp, subsampling
+from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, subsampling
 from tests.accountants.golden import hidden_mixtures, theorem_27
 from tests.accountants.golden import subsampling as golden
 
@@ -190,7 +190,7 @@ def test_poisson_curve_is_the_renyi_divergence(order: float, rate: float, mu: fl
     whole = float(round(order) + 1)
     at_whole = float(hidden_mixtures.mixture_gaussian_rdp(whole, [0, mu], [1 - rate, rate]))
     assert float(subsampled_rdp.poisson_gaussian_rdp(whole, rate, mu)) == pytest.approx(at_whole, rel=1e-8, abs=1e-13)
-    exact = float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu, exact_fractional=True))
+    exact = float(sampled_renyi.poisson_gaussian_curve(order, rate, mu))
     assert exact == pytest.approx(true, rel=1e-9, abs=1e-13)
 
 
@@ -227,17 +227,8 @@ def test_rows_and_orders_broadcast() -> None:
     assert np.ptp(many, axis=0) == pytest.approx([0, 0])
 
 
-def test_pure_epsilon_tightens_the_general_theorem() -> None:
-    pure, rate = 0.3, 0.1
-    curve = lambda a: np.minimum(a * pure**2 / 2, pure)  # noqa: E731
-    loose = subsampled_rdp.without_replacement_rdp([2, 4, 16], rate, curve)
-    tight = subsampled_rdp.without_replacement_rdp([2, 4, 16], rate, curve, pure_epsilon=pure)
-    assert np.all(tight <= loose)
-    assert np.any(tight < 0.9 * loose)
-
-
 def test_orders_between_integers_are_below_the_interpolation() -> None:
-    exact = subsampled_rdp.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0, exact_fractional=True)
+    exact = sampled_renyi.poisson_gaussian_curve([1.5, 2.5, 300.5], 0.01, 1.0)
     cheap = subsampled_rdp.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0)
     assert exact[0] < cheap[0]
     assert exact[1] < cheap[1]
@@ -256,7 +247,7 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
             with pytest.raises(ValueError, match="must"):
                 curve(*arguments)
     with pytest.raises(ValueError, match="must"):
-        subsampled_rdp.poisson_gaussian_rdp(2.5, 0.1, bad, exact_fractional=True)
+        sampled_renyi.poisson_gaussian_curve(2.5, 0.1, bad)
     with pytest.raises(ValueError, match="must"):
         subsampling.without_replacement_delta(1.0, bad, base)
     with pytest.raises(ValueError, match="must"):

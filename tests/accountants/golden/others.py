@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from privkit.accountants.bounds import pld, renyi, round_profiles, subsampled_rdp
+from privkit.accountants.bounds import pld, renyi, round_profiles, sampled_renyi, subsampled_rdp
 from privkit.accountants.golden import read
 from privkit.accountants.spec.mixing import DirichletRatio, beta_nodes
 from tests.accountants.golden import hidden_mixtures, published_gdp, theorem_27
@@ -26,7 +26,7 @@ def composed(profile: str, arguments: Sequence[Any], rounds: int) -> float:
 
 def opacus_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of DP-SGD on opacus' orders, fractional ones exactly."""
-    rdp = rounds * subsampled_rdp.poisson_gaussian_rdp(_OPACUS_ORDERS, rate, 1 / sigma, exact_fractional=True)
+    rdp = rounds * sampled_renyi.poisson_gaussian_curve(_OPACUS_ORDERS, rate, 1 / sigma)
     return renyi.best_epsilon(_OPACUS_ORDERS, rdp, delta).value
 
 
