@@ -146,7 +146,7 @@ def reproduce(
         scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, or "paper".
         data_root: folder of the official datasets; not needed at tiny scale.
         out: where the runs are kept; finished cells are not run again.
-        progress: told what happens.
+        progress: hears what happens.
 
     Raises:
         UsageError: if there is no such paper, table or scale, or nothing in the table can be measured; it says why.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,14 +15,11 @@ class PrintedValue:
     """One printed number.
 
     Attributes:
-        table: table, figure or section of the paper.
-        row: of the table.
-        column: of the table.
+        table: table, figure or section of the paper, with row and column.
         value: as printed; None if the cell holds words, which `note` then gives.
         spread: the number after ±, or None.
         unit: unit, and the range of the data for an error of images.
         line: of the paper's text from which it was read.
-        note: words of the cell.
     """
 
     table: str
@@ -35,28 +34,21 @@ class PrintedValue:
 
 @cache
 def printed_values(paper: str) -> tuple[PrintedValue, ...]:
-    """All printed numbers of a paper, in its own order.
-
-    Args:
-        paper: name of its folder.
+    """All printed numbers of a paper, named as its folder, in its own order.
 
     >>> len(printed_values("dp_cutmixsl")) > 100
     True
     """
     text = (files(f"privkit.papers.{paper}") / "values.csv").read_text(encoding="utf-8")
+    reading: dict[str, Callable[[str], Any]] = {"value": _number, "spread": _number, "line": int}
     return tuple(
-        PrintedValue(
-            table=row["table"],
-            row=row["row"],
-            column=row["column"],
-            value=float(row["value"]) if row["value"] else None,
-            spread=float(row["spread"]) if row["spread"] else None,
-            unit=row["unit"],
-            line=int(row["line"]),
-            note=row["note"],
-        )
+        PrintedValue(**{name: reading.get(name, str)(cell) for name, cell in row.items()})
         for row in csv.DictReader(text.splitlines())
     )
+
+
+def _number(cell: str) -> float | None:
+    return float(cell) if cell else None
 
 
 def printed(paper: str, table: str, row: str, column: str) -> float:

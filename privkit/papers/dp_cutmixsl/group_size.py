@@ -18,10 +18,7 @@ ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 
 
 def figure_7(mechanism: Mechanism) -> Array:
-    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10, and its three σ.
-
-    No bound of what the paper runs: its clients add noise before mixing, in round-robin groups and with Dirichlet
-    ratios, but the curves assume noise after mixing, a secret random group and λ = 1/k.
+    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10, and its three σ; no bound of what is run.
 
     Source: the DP-CutMixSL paper, Fig. 7b and 7d, recomputed from Eqs. 22-24, since no numbers are printed.
 

@@ -15,11 +15,6 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
     The counts are those of `certificates.batch_shuffle`. The proposition holds if nothing is kept (K = 0), or
     if the batch is one image.
 
-    Args:
-        tokens: N ≥ 1.
-        batch: B ≥ 1.
-        kept: K in 0..N patches that stay with their image.
-
     Source: the patch shuffling paper, Proposition 2, Eqs. 7 and 8.
 
     >>> proposition_2(tokens=196, batch=50, kept=78).sound, proposition_2(tokens=196, batch=50, kept=0).sound
@@ -56,8 +51,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
 def dp_baseline(*, delta: float = 1e-5) -> Certificate:
     """Certificate of the "DP" baseline: ε ≈ 6.68 with Gaussian noise of standard deviation 1, as printed.
 
-    Args:
-        delta: δ in (0, 1) at which `quantities["mu"]` is the Gaussian shift that would have this ε; the paper has none.
+    The paper has no δ; `quantities["mu"]` is the Gaussian shift that would have this ε at a δ in (0, 1).
 
     Source: the patch shuffling paper, §V ("yields ε ≈ 6.68").
 
