@@ -94,9 +94,14 @@ def _picture(
         row = [experiment(name, value) for value in values]
         proven = np.array([one.proven(DELTA).epsilon for one in row], float)
         claimed = np.array([one.published(DELTA)[0] for one in row], float)
-        sound = claimed >= proven
         drawn.append(
-            BudgetCurve(label=label, values=np.array(values, float), epsilon=proven, published=claimed, sound=sound)
+            BudgetCurve(
+                label=label,
+                values=np.array(values, float),
+                epsilon=proven,
+                published=claimed,
+                sound=claimed >= proven,
+            )
         )
     subtitle = f"δ = {DELTA:g}, {subtitle}; Δ = .15, D_s = 10, N = 64; {published}"
     return curves(drawn, title=title, subtitle=subtitle, **axes)
