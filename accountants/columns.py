@@ -14,7 +14,7 @@ from typing import Any
 
 from privkit.accountants import validate
 
-MECHANISMS = ("gaussian", "laplace", "dp_sl", "dp_mixsl", "dp_cutmixsl", "hidden_mask", "randomized_response")
+_MECHANISMS = ("gaussian", "laplace", "dp_sl", "dp_mixsl", "dp_cutmixsl", "hidden_mask", "randomized_response")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ _RATIOS = ("equal", "fixed", "counts", "dirichlet", "dirichlet_counts")
 
 COLUMNS: tuple[Column, ...] = (
     Column("name", _any_text, "any text; names the row in the answer"),
-    Column("mechanism", _word(*MECHANISMS), f"required: {', '.join(MECHANISMS)}"),
+    Column("mechanism", _word(*_MECHANISMS), f"required: {', '.join(_MECHANISMS)}"),
     Column(
         "sigma",
         _decimal,

@@ -37,7 +37,7 @@ from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
 
 _MECHANISM = ', "mechanism": '
-Counts = Mapping[SplitMechanism, tuple[int, int]]
+_Counts = Mapping[SplitMechanism, tuple[int, int]]
 """One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
 
 
@@ -304,7 +304,7 @@ class Ledger:
         )
 
 
-def _bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
+def _bounds_of_charges(counts: _Counts, total: Array, *, tight: bool) -> list[Bound]:
     """The bounds that hold for all charges together, at least one, whose costs add up to [1 + A] a total.
 
     Source: as for `ledger.Ledger`.
@@ -376,7 +376,7 @@ def _step_cost(step: Step, count: int) -> Array:
     return np.concatenate([[step.shift(count) ** 2], step.rdp(USUAL_ORDERS, count)])
 
 
-def _steps_of_charges(counts: Counts) -> Steps:
+def _steps_of_charges(counts: _Counts) -> Steps:
     run: list[tuple[Step, int]] = []
     for one, (units, charges) in counts.items():
         step, count = compiled.releases(one)

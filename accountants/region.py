@@ -13,7 +13,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 from privkit.shared.limits import PRIORS, Limits
 
-NODES = 257
+_NODES = 257
 """Values of ε behind a region."""
 _TAIL, _LARGEST = 1e-9, 700.0
 """δ at the largest ε of a region, and the largest ε whose exponential is a float."""
@@ -79,7 +79,7 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     """
     bounds = compiled.bounds(compiled.steps(mechanism), tight=tight)
     largest = min(bound.epsilon(_TAIL).value for bound in bounds)
-    epsilons = np.linspace(0, min(largest, _LARGEST), NODES)
+    epsilons = np.linspace(0, min(largest, _LARGEST), _NODES)
     # The truncated Rényi bound is the slowest at many ε, and lies above the numerical composition.
     quick = [bound for bound in bounds if not isinstance(bound, TruncatedRenyiBound)]
     logs = np.min([bound.log_deltas(epsilons) for bound in quick], axis=0)

@@ -19,7 +19,7 @@ from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 
-LARGEST = 64.0
+_LARGEST = 64.0
 """A bound beyond this strength is given as this: e^(μ²/2) has no meaning left."""
 
 
@@ -223,7 +223,7 @@ def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9)
     """
     if not rejected(0.0):
         return 0.0
-    low, high = doubled(rejected, 0.0, 1.0, most=LARGEST)
-    if high > LARGEST:
-        return LARGEST
+    low, high = doubled(rejected, 0.0, 1.0, most=_LARGEST)
+    if high > _LARGEST:
+        return _LARGEST
     return narrowed(rejected, low, high, near=lambda a, b: b - a <= precision * b or b <= _NOTHING)[0]

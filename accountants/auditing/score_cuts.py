@@ -12,7 +12,7 @@ from scipy.special import betainccinv, betaincinv
 from privkit.accountants import validate
 from privkit.shared.array import Array
 
-Counts = NDArray[np.int64]
+_Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
@@ -45,8 +45,8 @@ class Cuts:
     """Errors of the rule "a score of at least the threshold is a member's"."""
 
     thresholds: Array
-    missed: Counts  # members below
-    alarms: Counts  # non-members at or above
+    missed: _Counts  # members below
+    alarms: _Counts  # non-members at or above
 
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:
@@ -112,7 +112,7 @@ def _at_least(ordered: Array, threshold: float) -> int:
     return int(ordered.size - np.searchsorted(ordered, threshold, "left"))
 
 
-def halved(number: int) -> Counts:
+def halved(number: int) -> _Counts:
     """⌈n/2^j⌉ down to 1, decreasing."""
     shifts = np.arange((number - 1).bit_length() + 1)
     return -(-number // (1 << shifts.astype(np.int64)))

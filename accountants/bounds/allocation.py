@@ -24,7 +24,7 @@ from privkit.accountants.bounds.subsampled_rdp import log_expm1
 from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
-ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
+_ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Orders at which curves of secret places are tried; the time grows with the square of the largest."""
 _MOST_OVERLAPS = 1_024
 """Places up to which the exact overlap of two or three subsets is summed."""
@@ -63,7 +63,7 @@ class SecretPlaces(Step):
 
     @property
     def orders(self) -> Array:
-        return ORDERS
+        return _ORDERS
 
     @property
     def how(self) -> str:

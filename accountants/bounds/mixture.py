@@ -18,7 +18,7 @@ from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
 
-CHUNK = 1 << 17
+_CHUNK = 1 << 17
 """Elements of ε × nodes that are held at a time."""
 _BLOCK = 1 << 20
 """Orders × nodes that are held at a time."""
@@ -128,7 +128,7 @@ def profile(law: ShiftLaw) -> Profile:
     def delta(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
         flat, deltas = e.ravel(), np.empty(e.size)
-        step = max(1, CHUNK // mu.size)
+        step = max(1, _CHUNK // mu.size)
         for start in range(0, flat.size, step):
             part = flat[start : start + step, None]
             deltas[start : start + step] = gaussian.fast_delta(part, mu) @ weight

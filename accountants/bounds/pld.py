@@ -28,7 +28,7 @@ from privkit.accountants.bounds.loss_distribution import (
 )
 from privkit.shared.array import Array
 
-Steps: TypeAlias = Sequence[tuple[Profile | Pair, int]]
+History: TypeAlias = Sequence[tuple[Profile | Pair, int]]
 """Profiles of one round each, and how many rounds there are of it."""
 _MOST_ROUNDS = 10**11
 """Rounds whose rounding errors, of about 1e-14 each, stay below a thousandth of δ."""
@@ -44,7 +44,7 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
     return composed_bounds([(profile, rounds)], delta, interval)[1]
 
 
-def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -> float:
+def history_delta(steps: History, epsilon: float, interval: float | None = None) -> float:
     """δ of a history of mechanisms at ε: an upper bound, tight up to the grid.
 
     Below about T·1e-280 the result is the truncated tail, not the mechanism's δ.
@@ -62,7 +62,7 @@ def history_delta(steps: Steps, epsilon: float, interval: float | None = None) -
     return float(largest)
 
 
-def history_deltas(steps: Steps, epsilons: Array) -> Array:
+def history_deltas(steps: History, epsilons: Array) -> Array:
     """δ of a history at [J] ε from one composition: upper bounds, tight up to the grid where δ is above 1e-12.
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
@@ -73,7 +73,7 @@ def history_deltas(steps: Steps, epsilons: Array) -> Array:
     return np.array([max(each.delta(epsilon) for each in composed) for epsilon in epsilons.tolist()])
 
 
-def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -> tuple[float, float]:
+def composed_bounds(steps: History, delta: float, interval: float | None = None) -> tuple[float, float]:
     """Lower and upper bound on ε of a history of mechanisms; they are about interval·√(8T) apart.
 
     The lower bound is proven if one pair of neighbors attains every profile in both directions. Sampling without
@@ -94,7 +94,7 @@ def composed_bounds(steps: Steps, delta: float, interval: float | None = None) -
     return lower, float(max(composed.epsilon(target) for _, composed in bounds))
 
 
-def composed_lower(steps: Steps, delta: float, interval: float | None = None) -> float:
+def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
     """The lower bound of `composed_bounds`, from the first direction alone: half of its work for a pair of profiles.
 
     >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
@@ -114,14 +114,14 @@ def _without_grid_error(parts: Parts, composed: ComposedLosses, target: float) -
     return float(max(0.0, composed.lower_epsilon(target + lost) - shift))
 
 
-def _checked_history(steps: Steps) -> Steps:
+def _checked_history(steps: History) -> History:
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
     return [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
 
 
 def _for_delta(
-    steps: Steps, target: float, interval: float | None, *, first: bool = False
+    steps: History, target: float, interval: float | None, *, first: bool = False
 ) -> list[tuple[Parts, ComposedLosses]]:
     """Compositions around the ε that belongs to a δ."""
     checked = _checked_history(steps)
@@ -130,7 +130,7 @@ def _for_delta(
 
 
 def _compositions(
-    steps: Steps, tail: float, interval: float | None, *, first: bool = False, **target: float
+    steps: History, tail: float, interval: float | None, *, first: bool = False, **target: float
 ) -> list[tuple[Parts, ComposedLosses]]:
     """Either direction's parts and their composition, or those of the `first`.
 

@@ -5,17 +5,14 @@ A rate is a probability in [0, 1]; ε is a number or an array; a base profile gi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
+from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.shared.array import Array
-
-Profile = Callable[[Array], Array]
-"""δ at an array of ε ≥ 0."""
 
 
 @overload

@@ -23,9 +23,9 @@ from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
 from privkit.shared.array import Array
 
-Piece = tuple[Array, Array, float, int, bool]
+_Piece = tuple[Array, Array, float, int, bool]
 """Shifts μ > 0 of a release, their probabilities, rate, count, and whether it is Poisson-sampled."""
-NODES = 48
+_NODES = 48
 """Losses of one release. Twice as many lower ε by less than 1%."""
 _SPENT = 0.5
 """Part of δ that truncated losses may take. From 0.3 to 0.6, ε changes by less than 1% at most specifications."""
@@ -69,7 +69,7 @@ class TruncatedRenyiBound(Bound):
     2022, Theorem 11; truncation: H(P‖Q) is at most P(A) plus that of both restricted to the complement of A.
     """
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[_Piece]
     method: str
     source: str = f"Doroshenko et al. 2022; Zhu, Dong and Wang 2022, Theorem 11; {CONVERSION}"
     exact: bool = False
@@ -172,7 +172,7 @@ class _Losses:
         return np.asarray(np.add.reduceat(values, self.starts))
 
 
-def _pieces_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[_Losses, Array]:
+def _pieces_of_runs(runs: Sequence[Sequence[_Piece]], spent: Array) -> tuple[_Losses, Array]:
     """Losses of the pieces of all runs, which cost about `spent` [S] of δ, and the count of each piece."""
     shifts, chances, rates, counts, sampled = zip(*chain.from_iterable(runs), strict=True)
     sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)
@@ -198,13 +198,13 @@ def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.b
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
-    loss, mass = np.zeros((mu.size, NODES)), np.zeros((mu.size, NODES))
+    loss, mass = np.zeros((mu.size, _NODES)), np.zeros((mu.size, _NODES))
     infinite, infinite_back = np.zeros(mu.size), np.zeros(mu.size)
     for both, rows in ((False, np.flatnonzero(poisson)), (True, np.flatnonzero(~poisson))):
         if not rows.size:
             continue
         m, end = mu[rows], mu[rows] - rarest[rows]
-        count = NODES // 2 if both else NODES - 1
+        count = _NODES // 2 if both else _NODES - 1
         start = m / 2 if both else lowest[rows]
         x = start + (end - start) * np.linspace(0, 1, count)
         ratio = np.exp(m * (x - m / 2))  # y
@@ -241,7 +241,7 @@ def _discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.b
     )
 
 
-def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> tuple[Array, Array]:
+def _epsilons(runs: Sequence[Sequence[_Piece]], deltas: Array) -> tuple[Array, Array]:
     """[R] ε of runs, each at its δ, and the Rényi orders."""
     sizes = np.array([len(run) for run in runs])
     owner = np.repeat(np.arange(sizes.size), sizes)

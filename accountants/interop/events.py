@@ -17,7 +17,7 @@ from privkit.accountants.spec.shift import laplace_shift, one_patch
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
 
-Accountant = Literal["rdp", "pld"]
+_Accountant = Literal["rdp", "pld"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Event:
 
     event: DpEvent
     relation: NeighboringRelation
-    accountants: tuple[Accountant, ...]
+    accountants: tuple[_Accountant, ...]
     orders: tuple[float, ...] | None = None
 
 
@@ -76,7 +76,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
 
     added = mechanism.relation == "add_or_remove_one"
     relation = NeighboringRelation.ADD_OR_REMOVE_ONE if added else NeighboringRelation.REPLACE_SPECIAL
-    accountants: tuple[Accountant, ...] = ("rdp", "pld")
+    accountants: tuple[_Accountant, ...] = ("rdp", "pld")
     one = _EVENTS[mechanism.noise.law](mechanism)
     event: DpEvent = SelfComposedDpEvent(one, mechanism.composed_rounds)
     sampled = isinstance(mechanism.sampling, WithoutReplacement)

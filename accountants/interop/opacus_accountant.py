@@ -14,14 +14,14 @@ from privkit.accountants.bounds import renyi
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.compile import bounds
 
-NAME = "privkit"
+_NAME = "privkit"
 MOST_KINDS = 32
 """Kinds of steps above which a history is composed by Rényi curves alone: each would need a transform of its own."""
-ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
+_ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
 """Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
 _ELSEWHERE = ("alphas", "eps_error", "delta_error")
 """Options of opacus' own accountants, which have no meaning here."""
-Step = tuple[float, float, int]
+_Step = tuple[float, float, int]
 
 
 class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no types
@@ -44,7 +44,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
     def __init__(self) -> None:
         super().__init__()
-        self.history: list[Step] = []
+        self.history: list[_Step] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Count one step of the optimizer: noise over the clipping norm, ≥ 0, and a rate in (0, 1]."""
@@ -93,7 +93,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
     @classmethod
     def mechanism(cls) -> str:
         """Name under which opacus knows it."""
-        return NAME
+        return _NAME
 
 
 def register() -> None:
@@ -104,10 +104,10 @@ def register() -> None:
     >>> create_accountant("privkit").mechanism()
     'privkit'
     """
-    register_accountant(NAME, PrivkitAccountant, force=True)
+    register_accountant(_NAME, PrivkitAccountant, force=True)
 
 
-def _checked_entry(entry: Iterable[Any]) -> Step:
+def _checked_entry(entry: Iterable[Any]) -> _Step:
     sigma, rate, steps = entry
     if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # a sum of batches' shares that rounds above the whole
         rate = 1.0
@@ -129,7 +129,7 @@ def _smallest_epsilon(counts: Mapping[tuple[float, float], int], delta: float, p
     epsilons = [bound.epsilon(delta).value for bound in bounds(run, tight=few)]
     if few and len(epsilons) > 1:  # numerical composition comes last; without it, opacus' orders need the finest curve
         curve = sum(
-            step.fine_rdp(ORDERS, count) if epsilons[-1] == inf else step.rdp(ORDERS, count) for step, count in run
+            step.fine_rdp(_ORDERS, count) if epsilons[-1] == inf else step.rdp(_ORDERS, count) for step, count in run
         )
-        epsilons.append(renyi.best_epsilon(ORDERS, curve, delta).value)
+        epsilons.append(renyi.best_epsilon(_ORDERS, curve, delta).value)
     return min(epsilons)

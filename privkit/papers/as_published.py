@@ -15,12 +15,12 @@ from privkit.papers.dp_cutmixsl.setting import Setting
 from privkit.shared.certificate import Certificate
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
-ORDER = 2.0
+_ORDER = 2.0
 """DP-CutMixSL's Table 1 fixes the Rényi order."""
 
 
 def as_published(
-    mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float = ORDER
+    mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float = _ORDER
 ) -> Certificate:
     """The published claim about a mechanism.
 

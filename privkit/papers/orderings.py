@@ -20,9 +20,9 @@ from privkit.reports.schema import Row
 from privkit.run.records import read_rows as run_rows
 from privkit.shared.interval import Interval
 
-FIELDS = ("defense", "protocol", "dataset", "model", "partition")
+_FIELDS = ("defense", "protocol", "dataset", "model", "partition")
 """Fields of a row that say which method it is; a method may also name `attack` and `auxiliary`."""
-CONFIDENCE = 0.95
+_CONFIDENCE = 0.95
 QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "accuracy": lambda row: row.accuracy.value if row.accuracy else None,
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
@@ -83,7 +83,7 @@ class Measured:
 
         if len(self.values) < 2:
             return None
-        return over_values(list(self.values.values()), CONFIDENCE, measure(self.quantity).within)
+        return over_values(list(self.values.values()), _CONFIDENCE, measure(self.quantity).within)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
     for ordering in orderings(paper):
         better, worse = (values[name, ordering.quantity] for name in (ordering.better, ordering.worse))
         common, stated = sorted(set(better) & set(worse)), ordering.published(paper)
-        gap = over_values([better[seed] - worse[seed] for seed in common], CONFIDENCE) if len(common) > 1 else None
+        gap = over_values([better[seed] - worse[seed] for seed in common], _CONFIDENCE) if len(common) > 1 else None
         judged.append(Judged(ordering=ordering, published=stated, difference=gap, verdict=_verdict(gap, stated)))
     return judged
 
@@ -191,7 +191,7 @@ def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             row = json.loads(line)
-            missing = [field for field in (*FIELDS, "seed") if field not in row]
+            missing = [field for field in (*_FIELDS, "seed") if field not in row]
             if not any(name in row for name in QUANTITIES):
                 missing.append(" or ".join(QUANTITIES))
             if missing:

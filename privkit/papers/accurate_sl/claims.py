@@ -13,7 +13,7 @@ from privkit.papers import paper
 from privkit.papers.contract import ONE_RELEASE
 from privkit.shared.certificate import Certificate
 
-Noise = Literal["independent", "backpropagated"]
+_Noise = Literal["independent", "backpropagated"]
 
 
 def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
@@ -123,7 +123,7 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
     return z + root if z > 0 else 2 * e / (root - z)  # the second form does not cancel
 
 
-def theorem_3_7(*, epsilon: float, delta: float, noise: Noise) -> Certificate:
+def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
     """Certificate of Theorem 3.7: the (ε, δ) that is claimed when the sensitivity is small enough.
 
     The noise is "independent" (Gaussian, whatever the data) or "backpropagated" (what reaches a gradient in the paper).
@@ -133,8 +133,8 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: Noise) -> Certificate:
     >>> theorem_3_7(epsilon=1.0, delta=1e-5, noise="backpropagated").sound
     False
     """
-    if noise not in get_args(Noise):
-        raise ValueError(f"noise must be one of {', '.join(get_args(Noise))}, got {noise!r}")
+    if noise not in get_args(_Noise):
+        raise ValueError(f"noise must be one of {', '.join(get_args(_Noise))}, got {noise!r}")
     mu = theorem_3_7_mu(epsilon, delta)
     objection = (
         "its proof gives the noise one density for both data sets, but backpropagated noise depends on the data and, "

@@ -37,7 +37,7 @@ from privkit.papers.contract import Comparison
 _LAYERS = tuple(LinearLayer(signal=a, diagonal=b, weight=1.0) for a, b in product((0.1, 1.0, 4.0), (0.1, 1.0, 4.0)))
 _NOISES = tuple(Noise(law="gaussian", scale=scale) for scale in (0.1, 0.3, 0.5, 0.7, 1.0, 2.0))
 _FACTORS = (0.1, 0.3, 0.5, 0.7, 0.9)
-DELTA = 1e-5
+_DELTA = 1e-5
 
 
 def comparisons() -> Iterator[Comparison]:
@@ -128,7 +128,7 @@ def _softmax() -> Iterator[Comparison]:
 
 
 def _privacy() -> Iterator[Comparison]:
-    limit, _ = theorem_3_5_limit(DELTA)
+    limit, _ = theorem_3_5_limit(_DELTA)
     bounds = list(table_11())
     largest = max(row.certificate.epsilon for row in bounds if row.printed.noise == "gaussian")
     yield Comparison(
@@ -139,7 +139,7 @@ def _privacy() -> Iterator[Comparison]:
         verdict="holds" if limit >= 1 else "fails",
         why=f"Table 11 uses it up to ε = {largest:g}, beyond the limit",
     )
-    backward = theorem_3_7(epsilon=1.0, delta=DELTA, noise="backpropagated")
+    backward = theorem_3_7(epsilon=1.0, delta=_DELTA, noise="backpropagated")
     yield Comparison(
         claim="Theorem 3.7: noise that reaches a gradient by backpropagation is private",
         published=backward.epsilon,
@@ -147,8 +147,8 @@ def _privacy() -> Iterator[Comparison]:
         verdict="holds" if backward.sound else "unproven",
         why=backward.objection,
     )
-    composed = theorem_a7_epsilon(0.1, 100, DELTA)
-    tighter = theorem_a7_epsilon(0.1, 100, DELTA, drift="kairouz_oh_viswanath")
+    composed = theorem_a7_epsilon(0.1, 100, _DELTA)
+    tighter = theorem_a7_epsilon(0.1, 100, _DELTA, drift="kairouz_oh_viswanath")
     yield Comparison(
         claim="Theorem A.7: 100 rounds of ε = .1",
         published=composed,
@@ -159,7 +159,7 @@ def _privacy() -> Iterator[Comparison]:
     )
     once = theorem_3_5(sensitivity=0.02, sigma=1.0, delta=1e-8)
     for lower_model in get_args(LowerModel):
-        total = theorem_a7(once, rounds=100, slack=DELTA, lower_model=lower_model)
+        total = theorem_a7(once, rounds=100, slack=_DELTA, lower_model=lower_model)
         yield Comparison(
             claim=f"Theorem A.7: 100 rounds of σ = 50 sensitivities, the lower model {lower_model}",
             published=total.epsilon,
@@ -170,7 +170,7 @@ def _privacy() -> Iterator[Comparison]:
         )
     yield Comparison(
         claim="§B.8: Theorem A.7 makes a large bound of a whole training",
-        published=log10_theorem_a7_epsilon(bounds[0].certificate.epsilon, 1000, DELTA),
+        published=log10_theorem_a7_epsilon(bounds[0].certificate.epsilon, 1000, _DELTA),
         quantity="log10 of ε after 1,000 rounds of Table 11's first row",
         verdict="reproduced",
         why="the theorem's ε grows like e^ε of one round",

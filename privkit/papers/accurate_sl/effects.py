@@ -27,8 +27,8 @@ _DEFAULT = 0.7
 """σ and b of a noise that names none."""
 _NOISES = ("gaussian_noise:", "laplace_noise:")
 
-Verdict = Literal["survives", "vanishes", "reversed", "undecided", "not run"]
-Run = tuple[str, str]
+_Verdict = Literal["survives", "vanishes", "reversed", "undecided", "not run"]
+_Run = tuple[str, str]
 """Name of an experiment, and a defense as its rows name it."""
 
 
@@ -44,8 +44,8 @@ class Effect:
     """
 
     claim: str
-    better: Run
-    worse: Run
+    better: _Run
+    worse: _Run
     numbers: Sequence[tuple[str, str, str]] = ()
 
     @property
@@ -73,7 +73,7 @@ class JudgedEffect:
     effect: Effect
     released: Interval | None
     sound: Interval | None
-    verdict: Verdict
+    verdict: _Verdict
 
 
 def with_fault(defense: str) -> str:
@@ -122,7 +122,7 @@ def effects() -> tuple[Effect, ...]:
     )
 
 
-def needed(claims: Sequence[str] = ("*",)) -> set[Run]:
+def needed(claims: Sequence[str] = ("*",)) -> set[_Run]:
     """The runs that the effects compare, with and without the fault; of those whose claim matches a pattern."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
@@ -134,15 +134,15 @@ def measured() -> list[dict[str, Any]]:
     return [json.loads(line) for line in (files(_FOLDER) / "measured.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[Run, dict[int, float]]:
+def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]]:
     """Run -> seed -> accuracy on test images without noise."""
-    found: dict[Run, dict[int, float]] = {}
+    found: dict[_Run, dict[int, float]] = {}
     for row in rows:
         found.setdefault((row["experiment"], row["defense"]), {})[row["seed"]] = row["accuracy"]
     return found
 
 
-def judge(effect: Effect, found: Mapping[Run, Mapping[int, float]]) -> JudgedEffect:
+def judge(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEffect:
     """The verdict on an effect, from differences of the same seeds."""
     pairs = [
         [found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)]
@@ -156,7 +156,7 @@ def judge(effect: Effect, found: Mapping[Run, Mapping[int, float]]) -> JudgedEff
         return JudgedEffect(effect=effect, released=None, sound=None, verdict="not run")
     with_it, without_it = _interval(released.values()), _interval(sound.values())
     shrunk = _interval(released[seed] - sound[seed] for seed in common)
-    verdict: Verdict = "undecided"
+    verdict: _Verdict = "undecided"
     if without_it.low > 0:
         verdict = "survives"
     elif without_it.high < 0:
@@ -174,7 +174,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffec
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Comparison]:
     """The effects that were run, as claims of the paper beside our result; see `judged`."""
-    verdicts: dict[Verdict, Compared] = {"survives": "reproduced", "undecided": "unproven"}
+    verdicts: dict[_Verdict, Compared] = {"survives": "reproduced", "undecided": "unproven"}
     for one in judged(rows):
         if one.released is None or one.sound is None:
             continue

@@ -14,7 +14,7 @@ from privkit.papers.contract import ONE_RELEASE
 from privkit.papers.values import printed
 from privkit.shared.certificate import Certificate
 
-Noise = Literal["gaussian", "laplace"]
+_Noise = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class PrintedBound:
     """
 
     name: str
-    noise: Noise
+    noise: _Noise
     dimensions: int
     scale: float
     half: float
@@ -62,7 +62,7 @@ TABLE_11: tuple[PrintedBound, ...] = tuple(
         half=printed("accurate_sl", "Table 11", f"{name}, {noise}", f"scale={scale}"),
         delta=1e-5 if noise == "gaussian" else 0.0,
     )
-    for noise in get_args(Noise)
+    for noise in get_args(_Noise)
     for name, layer in _SPLIT_LAYERS.items()
     for scale in (0.3, 0.5, 0.7)
 )

@@ -14,10 +14,10 @@ from privkit.papers.dp_cutmixsl.setting import NAMES, Mechanism
 from privkit.papers.mixed_pictures import mixed_pictures
 from privkit.reports.budget_curves import BudgetCurve, curves
 
-DELTA = 1e-5
+_DELTA = 1e-5
 _GROUPS = tuple(range(1, 11))
 _SIGMAS = tuple(np.geomspace(8 / 255, 8, 17).tolist())
-ROUNDS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+_ROUNDS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 
 _ASSUMED = "λ = 1/k, k of n = 10 clients"
 _METHODS = {
@@ -55,7 +55,7 @@ def _against_sigma(sigmas: Sequence[float] = _SIGMAS) -> Figure:
     )
 
 
-def _against_rounds(rounds: Sequence[int] = ROUNDS) -> Figure:
+def _against_rounds(rounds: Sequence[int] = _ROUNDS) -> Figure:
     """ε against the number of rounds, about which Corollary 1 says nothing: its curve is T times it at δ/T."""
     return _picture(
         lambda name, count: Experiment(name=name, rounds=int(count)),
@@ -92,8 +92,8 @@ def _picture(
     drawn = []
     for name, label in NAMES.items():
         row = [experiment(name, value) for value in values]
-        proven = np.array([one.proven(DELTA).epsilon for one in row], float)
-        claimed = np.array([one.published(DELTA)[0] for one in row], float)
+        proven = np.array([one.proven(_DELTA).epsilon for one in row], float)
+        claimed = np.array([one.published(_DELTA)[0] for one in row], float)
         drawn.append(
             BudgetCurve(
                 label=label,
@@ -103,5 +103,5 @@ def _picture(
                 sound=claimed >= proven,
             )
         )
-    subtitle = f"δ = {DELTA:g}, {subtitle}; Δ = .15, D_s = 10, N = 64; {published}"
+    subtitle = f"δ = {_DELTA:g}, {subtitle}; Δ = .15, D_s = 10, N = 64; {published}"
     return curves(drawn, title=title, subtitle=subtitle, **axes)

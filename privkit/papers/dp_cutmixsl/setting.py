@@ -16,9 +16,9 @@ from privkit.papers.values import printed
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
 NAMES: dict[Mechanism, str] = {"dp_sl": "DP-SL", "dp_mixsl": "DP-MixSL", "dp_cutmixsl": "DP-CutMixSL"}
-Labels = Literal["one_hot", "unit_box", "none"]
-NoiseSite = Literal["mixer", "client"]
-Sampling = Literal["without_replacement", "partition"]
+_Labels = Literal["one_hot", "unit_box", "none"]
+_NoiseSite = Literal["mixer", "client"]
+_Sampling = Literal["without_replacement", "partition"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +57,15 @@ class Setting:
     dimensions: Count
     clip: Positive
     label_dimensions: Count
-    labels: Labels
+    labels: _Labels
     classes: Count | None = None
     group: Count
     clients: Count
     mixing_ratio: float | None = None
     concentration: Positive | None = None
     patches: Count | None = None
-    noise_site: NoiseSite
-    sampling: Sampling
+    noise_site: _NoiseSite
+    sampling: _Sampling
     variance: InitVar[float | None] = None
 
     def __post_init__(self, variance: float | None) -> None:

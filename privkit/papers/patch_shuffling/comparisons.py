@@ -10,25 +10,25 @@ from privkit.papers.contract import Comparison
 from privkit.papers.patch_shuffling.claims import dp_baseline, proposition_2
 from privkit.papers.values import PrintedValue, printed, printed_values
 
-TOKENS, BATCH, _KEEP = 196, 50, 0.4
+_TOKENS, _BATCH, _KEEP = 196, 50, 0.4
 _CIFAR10_STDS = (0.2023, 0.1994, 0.2010)
 """Standard deviations of CIFAR-10's channels, by which its images are divided."""
 
 
 def comparisons() -> Iterator[Comparison]:
     """Counts, propositions, the printed ε, then image errors."""
-    kept = permutations.kept_tokens(TOKENS, _KEEP)
-    share = permutations.log10_target_share(TOKENS, BATCH, kept)
-    factorial = permutations.log10_total_permutations(TOKENS, 1, 0)
+    kept = permutations.kept_tokens(_TOKENS, _KEEP)
+    share = permutations.log10_target_share(_TOKENS, _BATCH, kept)
+    factorial = permutations.log10_total_permutations(_TOKENS, 1, 0)
     yield Comparison(
         claim="Eq. 8: batch shuffling hides one image's order in a share far below 1/N!",
         published=-factorial,
         ours=share,
-        quantity=f"log10 of 1/N! and of Eq. 8 over Eq. 7, N = {TOKENS}, B = {BATCH}, k = {_KEEP}",
+        quantity=f"log10 of 1/N! and of Eq. 8 over Eq. 7, N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
         verdict="holds" if share < -factorial else "fails",
         why="a count of orders is no differential privacy: the patches leave as they are",
     )
-    claimed = proposition_2(tokens=TOKENS, batch=BATCH, kept=kept)
+    claimed = proposition_2(tokens=_TOKENS, batch=_BATCH, kept=kept)
     yield Comparison(
         claim="Proposition 2: σ-privacy over all patches of the batch",
         published=claimed.quantities["log10_permutations"],
