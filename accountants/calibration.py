@@ -240,5 +240,4 @@ def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
 
 
 def _closed(mechanism: SplitMechanism) -> bool:
-    """Whether ε has a closed form, so that bisection may go on to rounding."""
     return mechanism.participation.rate == 1 and isinstance(mechanism.mixing, NoMixing)

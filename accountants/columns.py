@@ -71,8 +71,6 @@ def _any_text(name: str, value: Any) -> str:
 
 
 def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
-    """Values with semicolons or spaces between them, or a JSON list."""
-
     def parsed(name: str, value: Any) -> tuple[Any, ...]:
         parts = split(r"\s*;\s*|\s+", value.strip()) if isinstance(value, str) else value
         if not isinstance(parts, list):
@@ -252,7 +250,6 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_sigma(row: dict[str, Any]) -> dict[str, Any]:
-    """The same row with σ in place of the noise multiplier."""
     multiplier = BY_NAME["sigma"].parse(_MULTIPLIER, row.pop(_MULTIPLIER))
     multiplier = validate.real(_MULTIPLIER, multiplier, above=0)
     kind = row.setdefault("mechanism", "gaussian")

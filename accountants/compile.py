@@ -67,7 +67,6 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
 
 
 def _laplace_step(mechanism: SplitMechanism) -> tuple[Step, int]:
-    """Laplace noise: independent variables that are at least as bad as one round's releases."""
     worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
     parts, single = laplace_parts(mechanism), bool(laplace_shift(mechanism)[1])
     one = LaplaceRelease(parts=parts, rate=mechanism.sampling.rate, single=single, worst=worst)
@@ -136,7 +135,6 @@ def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
 
 @cache
 def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[[Steps], Bound | None]]:
-    """The functions behind "module:function"; without numerical composition if not tight."""
     wanted = [target.split(":") for name, target in table if tight or name != "numerical_composition"]
     return [cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name)) for module, name in wanted]
 

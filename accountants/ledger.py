@@ -240,7 +240,6 @@ class Ledger:
         self.close()
 
     def _take_up(self, lines: list[str]) -> None:
-        """Book what is on disk; equal mechanisms at once."""
         counts: dict[SplitMechanism, tuple[int, int]] = {}
         for number, line in enumerate(lines, 1):
             try:
@@ -256,7 +255,6 @@ class Ledger:
             self._book(one, units, charges)
 
     def _check_kind(self, one: SplitMechanism) -> None:
-        """One relation and one unit a ledger."""
         kept = next(iter(self._counts), one)
         for name in ("relation", "unit"):
             if getattr(one, name) != getattr(kept, name):
@@ -368,7 +366,6 @@ def _plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, in
 
 
 def _unsampled(one: SplitMechanism) -> bool:
-    """Whether nothing of it is sampled or secret."""
     return one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one)
 
 

@@ -111,7 +111,6 @@ class LedgerFile:
         self._size += len(data)
 
     def _lock(self) -> None:
-        """Keep other processes out for as long as the file is open."""
         alone = "see to it that one process alone writes to this ledger"
         try:
             import fcntl
@@ -149,7 +148,6 @@ class LedgerFile:
             _sync_folder(self.path.parent)
 
     def _take(self, line: bytes) -> bool:
-        """Whether the line is the next one."""
         body, _, _ = line.rpartition(b', "check": ')
         check = zlib.crc32(body, self._check)
         if line != body + _end(check) or not body.startswith(_start(self.lines + 1).encode()):
@@ -159,7 +157,6 @@ class LedgerFile:
         return True
 
     def _damage(self) -> str:
-        """Where a file stops being this ledger."""
         if not self.lines:
             return f"{self.path} is no ledger, or is damaged in its first line: name another file"
         return (
@@ -184,7 +181,6 @@ def _torn(tail: bytes, number: int) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable, where the system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

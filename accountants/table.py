@@ -69,7 +69,6 @@ def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
 
 
 def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
-    """The mechanism of a row that has privkit's own names."""
     if "variance" in given:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
     values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
@@ -150,7 +149,6 @@ def _clip(get: Callable[[str], Any], norm: Norm, answers: bool) -> ClipSet | Cat
 
 
 def _foreign(kind: str) -> tuple[str, ...]:
-    """Columns that another mechanism would read, so that a value there is a misunderstanding."""
     if kind in NOISE_LAWS and NOISE_LAWS[kind].answers:
         return ("sigma", "sigma_labels", "sensitivity", "clip_high", "clip_norm", "clip_patch")
     return ("noise_parameter",) if kind == "hidden_mask" else ("noise_parameter", "kept")
@@ -201,7 +199,6 @@ def _participation_of_row(get: Callable[[str], Any]) -> EveryRound | WithoutRepl
 
 
 def _needed(get: Callable[[str], Any], name: str, why: str) -> Any:
-    """A cell that this row cannot do without."""
     value = get(name)
     if value is None:
         raise ValueError(f"{name} is empty; {why} needs it ({BY_NAME[name].what})")

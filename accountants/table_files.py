@@ -56,7 +56,6 @@ def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[st
 
 
 def _check_kind(path: Path) -> None:
-    """Refuse a device: it may never end."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no file")

@@ -83,7 +83,6 @@ def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
 
 
 def _said_of_draws(mechanism: SplitMechanism) -> str:
-    """How random ratios of several rounds hang together."""
     random = isinstance(getattr(mechanism.mixing, "ratio", None), DirichletRatio | DirichletCounts)
     if not random or mechanism.rounds == 1:
         return ""

@@ -387,7 +387,6 @@ def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
 
 
 def _log_choose(top: int, bottom: Array) -> Array:
-    """ln C(n, k), −∞ where k > n."""
     inside = np.minimum(bottom, top)
     logs = gammaln(top + 1) - gammaln(inside + 1) - gammaln(top - inside + 1)
     return np.where(bottom <= top, logs, -np.inf)

@@ -171,7 +171,6 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
 
 
 def _cumulant(parts: Parts, tilt: float) -> float:
-    """Σ_k T_k·ln E e^{λ·loss_k}."""
     total = 0.0
     for part, count in parts:
         exponents = tilt * part.losses

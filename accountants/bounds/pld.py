@@ -123,7 +123,6 @@ def _checked_history(steps: History) -> History:
 def _for_delta(
     steps: History, target: float, interval: float | None, *, first: bool = False
 ) -> list[tuple[Parts, ComposedLosses]]:
-    """Compositions around the ε that belongs to a δ."""
     checked = _checked_history(steps)
     tail = max(target * 1e-8 / sum(rounds for _, rounds in checked), 1e-290)
     return _compositions(checked, tail, interval, first=first, delta=target)

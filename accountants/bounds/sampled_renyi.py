@@ -70,7 +70,6 @@ def _by_order(orders: ArrayLike, rate: float, mu: float, both: bool) -> Array:
 
 
 def _line(order: float, rate: float, mu: float) -> float:
-    """ln E[L^α − 1 − α(L − 1)] over the whole line."""
     step = 0.64 if mu < 0.16 else pi**2 / (47 * mu + pi**2 / (8 * mu))  # b = 2π/h and b = π/2μ
     low, high = -_MARGIN - max(2 - order, 0.0) * mu, _MARGIN + max(order, 2.0) * mu
     if (high - low) / step > _MOST_NODES:

@@ -175,7 +175,6 @@ def one_patch(mechanism: SplitMechanism) -> bool:
 
 
 def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
-    """μ of a unit that takes part."""
     whole, label = over_noise(mechanism, "l2")
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # without credit to masks
         return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=_CERTAIN)

@@ -74,7 +74,6 @@ def _on_images(defense: Defense) -> Defense:
 
 
 def _message(defense: Defense, data: Tensor) -> Tensor:
-    """The first message of one round in which two clients have one record each."""
     labels = torch.eye(_CLASSES)[:2].unsqueeze(1)
     sent, given = data.unsqueeze(1), labels if defense.soft_labels else torch.arange(2).unsqueeze(1)
     if defense.group > 1:

@@ -205,7 +205,6 @@ def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
 
 
 def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
-    """Whether a row is of a method, whose model without options stands for every model that begins so."""
     model = row["model"] if ":" in method["model"] else row["model"][: len(method["model"])]
     given = {**row, "defense": without_protocol(row["defense"]), "model": model}
     return all(given.get(field) == value for field, value in method.items())

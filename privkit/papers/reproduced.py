@@ -113,12 +113,10 @@ def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> lis
 
 @cache
 def _computed(name: str) -> tuple[Comparison, ...]:
-    """A paper's claims beside our results, computed once."""
     return tuple(paper(name).comparisons())
 
 
 def _published(name: str, table: str) -> dict[tuple[str, str], float]:
-    """The printed number of each method, as a share where the paper prints per cent."""
     numbers = {}
     for one in orderings(name):
         if one.source == table and one.numbers is not None:

@@ -175,7 +175,6 @@ def _constant(delta: float) -> float:
 
 
 def _finite(name: str, value: float, result: float) -> float:
-    """Refuse what is beyond any floating-point number."""
     if not isfinite(result):
         raise ValueError(f"{name}={value!r} is too small: the result exceeds the largest floating-point number")
     return result

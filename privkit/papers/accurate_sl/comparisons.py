@@ -50,7 +50,6 @@ def comparisons() -> Iterator[Comparison]:
 
 
 def _linear_layer() -> Iterator[Comparison]:
-    """Theorem 3.1 and the remark of section 4.1, tried over a grid of layers, noises and factors."""
     grid = list(product(_LAYERS, _FACTORS, _NOISES))
     masks = all(
         masking_no_worse(layer, p, noise) == (mask_mse(layer, p, noise) <= mask_mse(layer, 1, noise))

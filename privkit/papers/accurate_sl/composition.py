@@ -127,6 +127,5 @@ def theorem_a7(
 
 
 def _a7(epsilon: float, rounds: int, slack: float) -> tuple[float, int, float]:
-    """ε, T and ε√(2T·ln(1/δ′)), checked."""
     e, t = validate.real("epsilon", epsilon, least=0), validate.whole("rounds", rounds)
     return e, t, e * sqrt(-2 * t * log(validate.delta(slack, "slack")))

@@ -185,7 +185,6 @@ def arrays(weights: ArrayLike, features: ArrayLike) -> tuple[Array, Array]:
 
 
 def _spread(layer: LinearLayer, noise: Noise) -> float:
-    """σ²F: what the noise alone costs."""
     return finite(noise.variance * layer.weight)
 
 

@@ -102,7 +102,6 @@ def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float
 
 
 def _expm1(exponent: float) -> float:
-    """e^x − 1, refused where it overflows."""
     try:
         return expm1(exponent)
     except OverflowError:

@@ -174,7 +174,6 @@ def _draw(axis: Any, panel: Panel) -> None:
 
 
 def _key(exact: bool) -> list[Any]:
-    """What the kinds of line mean; the colors are labeled at the curves."""
     kinds: list[Any] = [
         Line2D([], [], color=MUTED, lw=1.7, label="Monte Carlo mean"),
         Patch(facecolor=MUTED, alpha=0.25, label="± 2 standard errors"),

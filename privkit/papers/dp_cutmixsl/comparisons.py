@@ -35,7 +35,6 @@ def comparisons() -> Iterator[Comparison]:
 
 
 def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[Comparison]:
-    """The printed size, its formula, and the size at which Corollary 1 is least."""
     setting = table_1(name, group=1, sigma=_SIGMA)
     stated = printed("dp_cutmixsl", "Fig. 7", NAMES[name], symbol)
     formula, exact = (of(setting, ORDER, DELTA) for of in (published_group_size, exact_group_size))

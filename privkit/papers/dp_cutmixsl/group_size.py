@@ -83,7 +83,6 @@ def exact_group_size(setting: Setting, order: float, delta: float) -> float:
 
 
 def _coefficients(setting: Setting, order: float) -> tuple[float, float]:
-    """B and C of ε(α) = B/k + C/k² at λ = 1/k."""
     if setting.mechanism == "dp_sl":
         raise ValueError("mechanism must be dp_mixsl or dp_cutmixsl: without mixing, ε′ only grows with the group size")
     validate.real("order", order, above=1)
