@@ -166,7 +166,7 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The same mechanism with so many times its noise, on smashed data and labels; randomized response is refused."""
+    """The same mechanism with its noise times a factor, on smashed data and labels; randomized response is refused."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(

@@ -188,7 +188,7 @@ TOO_MANY = ""
 _MULTIPLIER = "noise_multiplier"
 _RATES = ("sample_rate", "sampling_rate", "sampling_probability")
 _ADD_OR_REMOVE = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")
-"""Words of DP-SGD: whoever writes one means neighbors by adding or removing a record, unless the row says otherwise."""
+"""Words of DP-SGD: they imply neighbors by adding or removing a record, unless the row says otherwise."""
 
 
 def spelled(name: str) -> str:

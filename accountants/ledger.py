@@ -48,7 +48,7 @@ class BudgetSpent(ValueError):
         asked: rounds that were asked for.
         left: rounds of the same mechanism that still fit.
         spent: ε at the budget's δ before the charge.
-        would_be: ε at the budget's δ after it; `inf` where none would be proven.
+        would_be: ε at the budget's δ after it; `inf` if none would be proven.
     """
 
     def __init__(self, sentence: str, *, asked: int, left: int, spent: float, would_be: float) -> None:
@@ -142,7 +142,7 @@ class Ledger:
         Args:
             mechanism: what is released. Noisy updates of the lower model (`PrivateUpdates`) are charged with every
                 call: give the steps taken for these rounds.
-            rounds: ≥ 1, of this mechanism; `mechanism.rounds` where it is not given.
+            rounds: ≥ 1, of this mechanism; `mechanism.rounds` if it is not given.
             note: free text, for people.
 
         Returns:

@@ -35,9 +35,9 @@ class Entry:
     Attributes:
         row: 1-based, without the header.
         name: its name, or "row N".
-        cells: what was read; under the names of columns where the row was not refused.
+        cells: what was read; under the names of columns if the row was not refused.
         given: what was read, under the names that were given.
-        mechanism: None where the row was refused.
+        mechanism: None if the row was refused.
         delta: δ of the row, or the default.
         error: why it was refused; empty otherwise.
     """

@@ -25,7 +25,7 @@ def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[st
 
     TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is the one of `,`, `;` and tab under which
     most headers are columns; lines that begin with # and empty lines are left out. Every row has the columns of all
-    rows, empty where the file has none.
+    rows, empty if the file has none.
 
     Raises:
         ValueError: if the file cannot be read as what its name says, or its header names an unknown column.

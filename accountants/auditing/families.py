@@ -56,7 +56,7 @@ class Family(ABC):
     def lower(self, strength: float, delta: float) -> float:
         """A lower bound on the ε at δ of a mechanism of this strength: less than `epsilon` if it is overcharged.
 
-        A claim is held against `epsilon`; the bound on the mechanism's own ε is this.
+        A claim is compared with `epsilon`; the bound on the mechanism's own ε is this.
         """
         return self.epsilon(strength, delta)
 
@@ -153,7 +153,7 @@ class ScaledNoise(Family):
 
     Attributes:
         mechanism: that is claimed, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
-        tight: whether to compose numerically where no closed form is exact.
+        tight: whether to compose numerically if no closed form is exact.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Known

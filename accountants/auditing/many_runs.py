@@ -26,7 +26,7 @@ def epsilon_clopper_pearson(
     """Lower bound on ε from the error rates of thresholds; both tails count: accusing above and acquitting below.
 
     With error rates at most F (non-members accused) and M (members missed), ε ≥ ln((1 − M − δ)/F) and
-    ε ≥ ln((1 − F − δ)/M). Both limits hold together, so looking at both tails costs nothing. Where a family of curves
+    ε ≥ ln((1 − F − δ)/M). Both limits hold together, so looking at both tails costs nothing. If a family of curves
     is claimed, a curve is ruled out if it allows no true positive rate of 1 − M at F; of a Gaussian, that is
     μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
 

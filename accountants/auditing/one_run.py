@@ -37,8 +37,8 @@ def epsilon_one_run(
     """Lower bound on ε from one run with many canaries, each a member by its own fair coin; the attack may abstain.
 
     The highest scores are guessed "member", the lowest "non-member", and the attack abstains on the rest. Scores that
-    tie at the border are abstained on, so that the guesses depend on the pooled scores alone (where many tie, add noise
-    to them first). With v of r guesses right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected where
+    tie at the border are abstained on, so that the guesses depend on the pooled scores alone (if many tie, add noise
+    to them first). With v of r guesses right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected if
     P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
 
     Args:
@@ -129,7 +129,7 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """Numbers of guesses that are tried: m/2^j on either side and on both, where so few could ever reject ε = 0."""
+    """Numbers of guesses that are tried: m/2^j on either side and on both, if so few could ever reject ε = 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]

@@ -34,7 +34,7 @@ def epsilon_one_run_curve(
     positive rate x; of a Gaussian curve it is Φ(Φ⁻¹(x) + μ). Turning one coin makes a right guess wrong and leaves
     the others, so that Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i: f̄ bounds the event for every
     canary, and is concave. For given P[at least v right] = τ the least total probability that these allow puts τ on v
-    itself and then as little as possible on v − 1, v − 2, …; where even that exceeds 1 for τ = 1 − confidence, the
+    itself and then as little as possible on v − 1, v − 2, …; if even that exceeds 1 for τ = 1 − confidence, the
     curve is rejected. Unlike ε at one δ, this uses the whole curve.
 
     Args:

@@ -46,7 +46,7 @@ class SecretPlaces(Step):
 
     A uniform choice of one place in each block of a uniform partition is a uniform subset. Telling the partition cannot
     lower a divergence (joint convexity), and then the blocks are independent. More than half of the places are as many
-    as are left, and a shift that is told: along (1, …, 1) every subset moves the mean by k/√t, and across it a subset
+    as are left, and a known shift: along (1, …, 1) every subset moves the mean by k/√t, and across it a subset
     and its complement mirror each other, so that k of t is t − k of t and one Gaussian of μ²(2k − t).
 
     Attributes:
@@ -81,7 +81,7 @@ class SecretPlaces(Step):
 
     @property
     def known(self) -> int:
-        """Places that are told."""
+        """Places that the server knows."""
         return max(2 * self.chosen - self.places, 0)
 
     @property
@@ -144,7 +144,7 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     With the shift against without it, E L^α − 1 is exact at whole α: α!/t^α times the coefficient of z^α in
     (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between them (α − 1)·D is interpolated, which is
     convex. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at every α. At [A] orders
-    α > 1 it is at most αμ²/2, the curve of a place that is told; above 256 it is that curve.
+    α > 1 it is at most αμ²/2, the curve of a known place; above 256 it is that curve.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
 
@@ -187,7 +187,7 @@ def profile(places: int, mu: float) -> Pair:
     The lognormal X is moved to a grid by connecting the dots of E(c − X)₊, which keeps its mean and makes it larger in
     the convex order; so the sum of t of them is larger, too, and with it δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
     c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is known. A bound
-    on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one whose place is told.
+    on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one in a known place.
 
     Source: Feldman and Shenfeld 2025 (the pair dominates, whatever is chosen in between); the convex order is derived:
     a mean of more independent variables is smaller in it, and so is δ.
@@ -262,7 +262,7 @@ def _convolved(left: Array, right: Array) -> Array:
 def _reverse(orders: Array, places: int, mu: float) -> Array:
     """D_α(Q‖P) = ln E L^{−β}/β with β = α − 1, E L^{−β} − 1 = ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β), M(u) = E e^{−uX}.
 
-    Where that is out of reach, (1 + β/t)·μ²/2, since a mean is at least the geometric one.
+    If that is out of reach, (1 + β/t)·μ²/2, since a mean is at least the geometric one.
     """
     beta = np.asarray(orders - 1, float)
     geometric = (1 + beta / places) * mu * mu / 2
@@ -294,7 +294,7 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
 
 
 def _log_transform(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
-    """ln(M(s/t)^t − e^{−s}) at s = e^v, an upper bound where s is large; small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0."""
+    """ln(M(s/t)^t − e^{−s}) at s = e^v, an upper bound if s is large; small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0."""
     u, ratio = np.exp(v)[:, None] / places, np.exp(np.minimum(mu * x - mu * mu / 2, 500.0))
     y = u * (ratio - 1)
     near = np.abs(y) < 0.01

@@ -18,10 +18,10 @@ class Limit:
     """What a bound answers.
 
     Attributes:
-        value: ε ≥ 0, or ln δ ≤ 0; `inf` or 0 where the theorem gives nothing.
-        order: Rényi order at which it was found; None where no order is involved.
+        value: ε ≥ 0, or ln δ ≤ 0; `inf` or 0 if the theorem gives nothing.
+        order: Rényi order at which it was found; None if no order is involved.
         at_edge: whether that order is the first or last of those tried.
-        lower: a proven lower limit on the same quantity, where one is known.
+        lower: a proven lower limit on the same quantity, if one is known.
     """
 
     value: float

@@ -73,7 +73,7 @@ class ComposedLosses:
         return min(1.0, self.plain(epsilon) + self.infinity + self.slack(epsilon))
 
     def crossing(self, too_large: Callable[[float], bool]) -> int | None:
-        """First node ≥ 0 of the window where δ is not too large, by bisection; None where it always is."""
+        """First node ≥ 0 of the window where δ is not too large, by bisection; None if it always is."""
         low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
         if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
             return None if too_large(max(self.top, high) * self.interval) else self.top
@@ -95,14 +95,14 @@ class ComposedLosses:
         return node * d + min(max(inside, -d), 0.0)
 
     def lower_epsilon(self, target: float) -> float:
-        """A node where δ of the grid's distribution surely exceeds the target; −inf where none is found."""
+        """A node where δ of the grid's distribution surely exceeds the target; −inf if none is found."""
         scale = (1 - self.rounding) ** 2
         node = self.crossing(lambda epsilon: self.plain(epsilon) * scale - self.slack(epsilon) > target)
         return -inf if node is None or node <= max(self.lowest, 0) else (node - 1) * self.interval
 
 
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
-    """Convolve all parts, tilted to where δ or ε lies; less where the window would start beyond the answer.
+    """Convolve all parts, tilted to where δ or ε lies; less if the window would start beyond the answer.
 
     Args:
         parts: of one direction, on one grid, from `directions`.

@@ -26,7 +26,7 @@ LARGEST_GRID = 20_000_000
 
 
 class GridTooLarge(ValueError):
-    """The grid would have too many nodes, or so many rounds that their rounding errors exceed the answer."""
+    """The grid would have too many nodes, or too many rounds, so that their rounding errors exceed the answer."""
 
     def __init__(self, nodes: float, interval: float, sentence: str = "") -> None:
         wanted = f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval"
@@ -59,7 +59,7 @@ class LossDistribution:
 
     @cached_property
     def log_masses(self) -> Array:
-        """[n] logarithms of the masses; −inf where there is none."""
+        """[n] logarithms of the masses; −inf if there is none."""
         with np.errstate(divide="ignore"):
             return np.log(self.masses)
 

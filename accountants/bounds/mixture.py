@@ -19,9 +19,9 @@ from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
 
 _CHUNK = 1 << 17
-"""Elements of ε × nodes that are held at a time."""
+"""Elements of ε × nodes that are in memory at a time."""
 _BLOCK = 1 << 20
-"""Orders × nodes that are held at a time."""
+"""Orders × nodes that are in memory at a time."""
 _MOST_NODES = 4_000
 """Nodes of a law above which a grid of its profile takes minutes; smaller ones are then raised to a few."""
 _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they were told"
@@ -32,7 +32,7 @@ class PublicMixture(Step):
     """Gaussian releases of random shift; the server learns the shift with the release.
 
     A secret sample has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ): the mean of the profiles of sampled releases with
-    each shift. So one of these, with its shift told, stands for it, in every composition.
+    each shift. So one of these, with a public shift, stands for it, in every composition.
 
     Attributes:
         law: of the shift.
@@ -106,7 +106,7 @@ class PublicMixture(Step):
         return _log_mean_exp((orders - 1)[:, None] * curves.T, self.law.log_weight) / (orders - 1)
 
     def _profile(self, law: ShiftLaw) -> Profile | None:
-        """Profile of one release with such a shift; None where only the Rényi divergence of the law is known."""
+        """Profile of one release with such a shift; None if only the Rényi divergence of the law is known."""
         if not law.profile:
             return None
         base, rate = profile(law), self.rate

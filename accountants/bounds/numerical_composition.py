@@ -20,8 +20,8 @@ class ComposedBound(Bound):
 
     Attributes:
         pairs: profiles of single rounds and their counts.
-        attained: what one pair of neighbors attains throughout; `pairs` itself where it does so in both directions, and
-            None where no lower limit is known.
+        attained: what one pair of neighbors attains throughout; `pairs` itself if it does so in both directions, and
+            None if no lower limit is known.
     """
 
     pairs: Pairs

@@ -63,7 +63,7 @@ def history_delta(steps: History, epsilon: float, interval: float | None = None)
 
 
 def history_deltas(steps: History, epsilons: Array) -> Array:
-    """δ of a history at [J] ε from one composition: upper bounds, tight up to the grid where δ is above 1e-12.
+    """δ of a history at [J] ε from one composition: upper bounds, tight up to the grid if δ is above 1e-12.
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> history_deltas([(without_replacement_gaussian(0.2, 1.0), 100)], np.array([0.0, 16.0])).round(6).tolist()

@@ -153,7 +153,7 @@ def profile(noise: float, classes: int) -> Profile:
 
 
 def _sums_of_losses(noise: float, classes: int, answers: int) -> tuple[Array, Array]:
-    """Every sum of losses, and the logarithm of its probability where all answers are true."""
+    """Every sum of losses, and the logarithm of its probability if all answers are true."""
     p, k = _checked_response(noise, classes)
     lie = p / k
     down = np.arange(answers + 1)[:, None]

@@ -71,7 +71,7 @@ def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
 
     Args:
         orders: [A], each > 1, increasing.
-        rdp: [A] upper bounds at these orders, ≥ 0; `inf` where none is known.
+        rdp: [A] upper bounds at these orders, ≥ 0; `inf` if none is known.
         delta: in (0, 1).
 
     >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order

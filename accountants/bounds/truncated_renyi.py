@@ -58,7 +58,7 @@ class TruncatedRenyiBound(Bound):
 
         δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε} for every real λ > 0.
 
-    Under Poisson sampling the bound is that of the worse direction. A shift that is told has the moments of all its
+    Under Poisson sampling the bound is that of the worse direction. A public shift has the moments of all its
     values, each with its probability.
 
     Attributes:

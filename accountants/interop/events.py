@@ -40,7 +40,7 @@ class Event:
 def to_dp_event(mechanism: SplitMechanism) -> Event:
     """The event of dp_accounting that means the same as a mechanism; for uneven seats, one that costs more.
 
-    Where drawn clients take secret seats of uneven fixed ratios, dp_accounting has no event for their mean.
+    If drawn clients take secret seats of uneven fixed ratios, dp_accounting has no event for their mean.
     The event is then that of the seat with the largest ratio: its ε is an upper bound, and privkit's is smaller.
 
     Noise multipliers are noise over the distance that one neighbor can move the release, 1/μ. dp_accounting's own

@@ -59,7 +59,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
         Args:
             delta: in (0, 1).
-            poisson: whether batches are Poisson-sampled, as `make_private` does unless told otherwise. If not, sampling
+            poisson: whether batches are Poisson-sampled, as `make_private` does by default. If not, sampling
                 is credited with nothing, and the relation is that a record is replaced by one without a gradient.
             options: of opacus' own accountants (alphas, eps_error, delta_error), which are accepted and not needed.
         """

@@ -65,7 +65,7 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
-    """log10 of N!/∏m!, the orderings of an image that can be told apart if equal patches occur m times each.
+    """log10 of N!/∏m!, the orderings of an image that can be distinguished if equal patches occur m times each.
 
     Multiplicities are whole numbers ≥ 1 that sum to N.
 

@@ -125,7 +125,7 @@ def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
 
 @lru_cache(maxsize=256)
 def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> float | None:
-    """log10 of the distinct outcomes of the two variants beyond Eq. 7; None where that is out of reach."""
+    """log10 of the distinct outcomes of the two variants beyond Eq. 7; None if that is out of reach."""
     moved, ordered = tokens - kept, lgamma(tokens + 1) / log(10)
     if kept == 0:
         return lgamma(tokens * batch + 1) / log(10)

@@ -45,7 +45,7 @@ class SplitMechanism(Checked):
             out); or `PrivateUpdates`.
         relation: neighboring relation.
         unit: "record" or "client".
-        labels: where one record's label lies; None where labels are not released.
+        labels: where one record's label lies; None if labels are not released.
         mixing: how releases of a group are combined.
         participation: who takes part in a round.
         rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
@@ -230,7 +230,7 @@ class SplitMechanism(Checked):
 
     @property
     def update_shift(self) -> float | None:
-        """μ² of the lower model's noisy updates together, 0 where there are none; None where sampling hides some."""
+        """μ² of the lower model's noisy updates together, 0 if there are none; None if sampling hides some."""
         lower = self.lower_model
         if not isinstance(lower, PrivateUpdates):
             return 0.0
@@ -242,7 +242,7 @@ class SplitMechanism(Checked):
 
         False in these cases, whose charge may be above the worst neighbors':
 
-        * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were told, and
+        * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were public, and
           many seats as somewhat larger ones (`ShiftLaw.raised`);
         * secret places and rounds (`HiddenMask`, `RandomAllocation`): no pair is shown to reach their bounds;
         * noisy updates of the lower model: their worst neighbors need not be those of the releases;
@@ -277,5 +277,5 @@ class SplitMechanism(Checked):
         return not (self.noise.site == "client" and ratio.group > 2)
 
     def shift(self) -> ShiftLaw:
-        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`."""
+        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together if `joint`."""
         return shift_law(self)

@@ -23,7 +23,7 @@ _MOST_PIECES = 100_000
 EXACT_PATCHES = 4096
 """Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
 _LARGEST = 1_000_000
-"""Clients in a group and patches of an image that are accounted for, since laws are held as arrays."""
+"""Clients in a group and patches of an image that are accounted for, since laws are arrays."""
 ArrayCount = Annotated[int, Ge(1), Le(_LARGEST)]
 """A number of clients or patches."""
 

@@ -30,7 +30,7 @@ class Noise:
         law: "gaussian", "laplace", or "randomized_response" (for `Categories`).
         smashed: on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace; for randomized response the
             probability, at most 1, with which an answer is replaced by a uniform draw.
-        labels: on labels, > 0; None where labels are not released.
+        labels: on labels, > 0; None if labels are not released.
         site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
         variance: not a parameter; giving it raises with advice, because Table 1 of DP-CutMixSL says "variance" for a
             standard deviation.
@@ -139,7 +139,7 @@ class EveryRound:
 class WithoutReplacement(Checked):
     """A secret uniform subset of k of n clients each round; replace-one.
 
-    Where they are mixed, the drawn clients take the seats of the group uniformly at random, anew in every round. This
+    If they are mixed, the drawn clients take the seats of the group uniformly at random, anew in every round. This
     is so for k = n, too. A fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client, who keeps it.
 
     Attributes:

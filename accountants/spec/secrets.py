@@ -1,4 +1,4 @@
-"""What the server is not told: in which rounds a record takes part, and which patches of a release are masked."""
+"""What the server does not learn: in which rounds a record takes part, and which patches of a release are masked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RandomAllocation(Checked):
 class HiddenMask(Checked):
     """A client keeps K of its N patches, drawn uniformly in every round, and sends noise alone in the others' places.
 
-    The server sees all N patches and is not told which were kept.
+    The server sees all N patches and does not learn which were kept.
 
     Attributes:
         kept: K in 1..N.

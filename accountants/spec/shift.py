@@ -60,7 +60,7 @@ class ShiftLaw:
         return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
     def raised(self) -> ShiftLaw:
-        """At most `FEW` points: smaller ones are raised to the largest of their class; the law itself where few.
+        """At most `FEW` points: smaller ones are raised to the largest of their class; the law itself if few.
 
         A Gaussian profile increases with μ, so this is an upper bound, and at most that of the largest point alone. One
         half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which makes E μ² grow least.
@@ -85,12 +85,12 @@ class ShiftLaw:
 
 
 def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
-    """μ of one round's releases of one unit, for Gaussian noise; of all rounds together where `joint`.
+    """μ of one round's releases of one unit, for Gaussian noise; of all rounds together if `joint`.
 
-    μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. Where it shows who takes part, μ = 0
+    μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If it shows who takes part, μ = 0
     with the probability of being left out: a public coin that no data enter.
 
-    A seat that is taken at random is charged as if it were told: it is independent of the data, so that the mean over
+    A seat that is taken at random is charged as if it were public: it is independent of the data, so that the mean over
     the seats of a divergence is an upper bound (joint convexity). Above `FEW` different seats, small shifts are raised.
 
     Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.

@@ -25,7 +25,7 @@ class Comparison:
     Attributes:
         claim: what the paper states, with where.
         published: the number that it gives, or None for a statement without one.
-        ours: the number that decides, or None where `why` says it all.
+        ours: the number that decides, or None if `why` says it all.
         quantity: what both numbers are.
         verdict: computed from them; see `Verdict`.
         why: the reason, in one sentence.

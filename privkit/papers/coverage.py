@@ -97,7 +97,7 @@ class Coverage:
         return "configured" if entry.experiment else "reason" if entry.reason else None
 
     def covered(self) -> Iterator[Covered]:
-        """Every entry that shows something; of several for one number, the best and then the first counts."""
+        """Every entry that shows something; if several cover one number, the best and then the first counts."""
         states = [(entry, state) for entry in self.entries if (state := self.state(entry)) is not None]
         ranked = sorted(states, key=lambda pair: STATES.index(pair[1]))
         owner = {

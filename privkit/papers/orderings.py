@@ -54,7 +54,7 @@ class Ordering:
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
 
     def published(self, paper: str) -> float | None:
-        """The printed difference, as a share where the paper prints per cent; None if it prints no numbers."""
+        """The printed difference, as a share if the paper prints per cent; None if it prints no numbers."""
         if self.numbers is None:
             return None
         better, worse = (printed(paper, self.source, row, column) for row, column in self.numbers)

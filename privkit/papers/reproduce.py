@@ -99,7 +99,7 @@ def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str,
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
     """The cells behind a table: those whose method stands in one of its orderings, or whose run in one of its effects.
 
-    Below the paper's scale, reduced experiments of other papers count as well: several papers print the same methods.
+    Below the paper's scale, reduced experiments of other papers count as well: papers print the same methods.
 
     Raises:
         UsageError: if the paper has no such table, or no audit stands behind it.

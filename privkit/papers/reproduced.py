@@ -31,7 +31,7 @@ class Reproduced:
         scale: at which it was measured.
         claims: what is computed, without an audit.
         methods: what was measured of each method, with `published` beside it.
-        published: (method, quantity) -> printed number, as a share where the paper prints per cent.
+        published: (method, quantity) -> printed number, as a share if the paper prints per cent.
         orderings: the verdict on each printed ordering.
     """
 

@@ -66,7 +66,7 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: flo
             None: as `sensitivity`. For n outputs of tanh it is 2√n.
 
     Returns:
-        A certificate with the exact ε as `lower`; sound exactly where the claim is at least that. The formula is
+        A certificate with the exact ε as `lower`; sound exactly if the claim is at least that. The formula is
         proven for ε < 1, and holds up to `theorem_3_5_limit`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.

@@ -145,7 +145,7 @@ def scaling_no_worse(layer: LinearLayer, alpha: float, noise: Noise) -> bool:
 
 
 def best_scale(layer: LinearLayer, noise: Noise) -> float:
-    """λ* = A/(A + σ²F), the minimizer of `scale_mse`; 0 where MX = 0.
+    """λ* = A/(A + σ²F), the minimizer of `scale_mse`; 0 if MX = 0.
 
     Source: derived from Xu et al., Eq. 13.
 

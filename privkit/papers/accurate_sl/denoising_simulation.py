@@ -216,7 +216,7 @@ def _unit_noise(generator: Generator, law: str, shape: tuple[int, int]) -> Array
 
 
 def _expected(settings: Settings | None, law: Literal["gaussian", "laplace"]) -> Settings:
-    """The figure's settings; refused where their noise is another figure's."""
+    """The figure's settings; refused if their noise is another figure's."""
     if settings is None:
         return Settings(law=law)
     if settings.law != law:

@@ -94,7 +94,7 @@ class Panel:
         levels: one label a curve, written beside it.
         mse: [levels, points].
         error: standard error of `mse`, [levels, points].
-        exact: the same curves in closed form, [levels, points], where there is one.
+        exact: the same curves in closed form, [levels, points], if there is one.
     """
 
     title: str

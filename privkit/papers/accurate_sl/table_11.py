@@ -77,7 +77,7 @@ class Table11Row:
         printed: the table's own numbers.
         formula: the nearest variant of its number before the factor 2: c√n/σ, or √n/b for Laplace noise.
         exact: the true ε of one release of n numbers in [−1, 1] at the same δ.
-        certificate: the printed ε, sound exactly where it is at least `exact`.
+        certificate: the printed ε, sound exactly if it is at least `exact`.
     """
 
     printed: PrintedBound

@@ -1,1 +1,1 @@
-"""DP-CutMixSL (Oh et al.): noisy smashed data of several clients, mixed by Mixup or CutMix."""
+"""DP-CutMixSL (Oh et al.): noisy smashed data of a group of clients, mixed by Mixup or CutMix."""

@@ -148,7 +148,7 @@ def _certificate(
 
 
 def _objections(setting: Setting, order: float) -> list[str]:
-    """Why Theorem 1 is no bound for this release; empty where it is one."""
+    """Why Theorem 1 is no bound for this release; empty if it is one."""
     objections = []
     ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1
     if mixes and setting.concentration is not None and ratio < 1:  # λ_max = 1 bounds every draw
@@ -188,7 +188,7 @@ def _objections(setting: Setting, order: float) -> list[str]:
 
 
 def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
-    """α·D·(width/σ)²/2, refused where it is no finite number."""
+    """α·D·(width/σ)²/2, refused if it is no finite number."""
     ratio = float(width) / float(sigma)
     divergence = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
     if not isfinite(divergence):

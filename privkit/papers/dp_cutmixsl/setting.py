@@ -37,8 +37,8 @@ class Setting:
         group: k ≥ 1 clients in a mixing group.
         clients: n ≥ k.
         mixing_ratio: λ_max in [1/k, 1]; None: 1/k for everyone.
-        concentration: α_M > 0 where the ratios are drawn from Dir(α_M) each time; None: they are fixed.
-        patches: N ≥ 1 where CutMix keeps ⌈λN⌉ whole patches; None: λN is taken to be whole.
+        concentration: α_M > 0 if the ratios are drawn from Dir(α_M) each time; None: they are fixed.
+        patches: N ≥ 1 if CutMix keeps ⌈λN⌉ whole patches; None: λN is taken to be whole.
         noise_site: "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
         sampling: "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round).
         variance: not accepted; the message says which σ it stands for.
@@ -85,14 +85,14 @@ class Setting:
 
     @property
     def ratio(self) -> float:
-        """λ_max of the formula; 1 where nothing is mixed."""
+        """λ_max of the formula; 1 if nothing is mixed."""
         if self.mechanism == "dp_sl":
             return 1.0
         return 1 / self.group if self.mixing_ratio is None else float(self.mixing_ratio)
 
     @property
     def label_diameter(self) -> int:
-        """Largest squared L2 distance of two labels: 2 for one-hot, L for [0, 1]^L, 0 where none are released."""
+        """Largest squared L2 distance of two labels: 2 for one-hot, L for [0, 1]^L, 0 if none are released."""
         classes = self.label_dimensions if self.classes is None else self.classes
         return {"none": 0, "unit_box": classes, "one_hot": 2 if classes > 1 else 0}[self.labels]
 
