@@ -9,9 +9,9 @@ from scipy.stats import chisquare
 from torch import Generator
 
 from privkit.accountants.shuffles import certificates
-from privkit.accountants.shuffles.laws import release_probability
-from privkit.accountants.shuffles.variants import VARIANTS, Variant, distinct_outcomes
+from privkit.accountants.shuffles.variants import VARIANTS, Variant
 from privkit.defenses.batch_shuffle import BatchShuffle, message_orders
+from tests.accountants.shuffles.release_laws import distinct_outcomes, release_probability
 
 ROUNDS = 40_000  # the messages of one call: as many independent rounds
 every_reading = pytest.mark.parametrize("variant", VARIANTS)
