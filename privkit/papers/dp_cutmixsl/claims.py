@@ -34,6 +34,7 @@ def rdp(setting: Setting, order: float) -> float:
 
     Source: the DP-CutMixSL paper, Theorem 1, Eqs. 18-20.
 
+    >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> [round(rdp(table_1(m, group=2, sigma=16 / 255), 2), 4) for m in ("dp_sl", "dp_mixsl", "dp_cutmixsl")]
     [565.1587, 141.2897, 155.5774]
     """
@@ -58,6 +59,7 @@ def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
 
     Source: the DP-CutMixSL paper, Corollary 1, Eqs. 22-24.
 
+    >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(corollary_1_epsilon(table_1("dp_cutmixsl", group=5, sigma=8 / 255), 2, 0.5), 4)
     127.002
     """
@@ -72,6 +74,7 @@ def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
 
+    >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> theorem_1(table_1("dp_mixsl", group=2, sigma=16 / 255), order=2, delta=1e-5).sound
     True
     >>> theorem_1(table_1("dp_cutmixsl", group=3, sigma=16 / 255), order=2, delta=1e-5).sound  # 22 of 64 patches
@@ -89,6 +92,7 @@ def corollary_1(setting: Setting, *, order: float, delta: float) -> Certificate:
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 
+    >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(corollary_1(table_1("dp_mixsl", group=5, sigma=16 / 255), order=2, delta=0.5).epsilon, 4)
     22.6063
     """
