@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from privkit.defenses.adversarial import Adversarial
-from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.random_cutout import RandomCutout
+from privkit.defenses.cutmix import RandomCutMix
+from privkit.defenses.cutout import RandomCutout
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, measure
-from privkit.metrics.payload import kept_share, mixed_share
+from privkit.metrics.cost import Cost, kept_share, measure, mixed_share
 from privkit.models import PIT_TINY, VGG16, VIT_TINY6, ModelSpec, T2tVit, Vit
 
 CLIENTS, BATCH, SEED_BYTES = 10, 128, 8

@@ -14,9 +14,9 @@ from torch import Generator, nn
 from privkit.attacks.base import NotApplicable
 from privkit.audit.contained import is_own
 from privkit.audit.seed_data import SeedData
-from privkit.defenses.automatic import Denoiser
 from privkit.defenses.base import Defense
 from privkit.defenses.chain import stages_of
+from privkit.defenses.denoising import Denoiser
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch

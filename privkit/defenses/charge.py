@@ -71,11 +71,9 @@ class Noised(Receipt):
     published: bool = True
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The claim over the whole run, against the server."""
         return (charge if self.covers == "release" else _charge_labels)(self, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The charged mechanism, of the release or of the labels."""
         if self.clip is None:
             return None
         if self.covers == "labels":
@@ -87,7 +85,6 @@ class Noised(Receipt):
 
     @property
     def shared(self) -> str:
-        """That clients are mixed, or that gradients meet in the server's weights."""
         if self.covers == "labels":
             return "gradients of several rows meet in the server's weights"
         return "" if isinstance(self.mixing, NoMixing) else "a row mixes the data of several clients"
@@ -264,7 +261,6 @@ def _fewest(receipt: Noised, release_count: ReleaseCount) -> int:
 
 
 def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
-    """The law of a smaller group."""
     ratio = mixing.ratio
     if isinstance(ratio, DirichletRatio | DirichletCounts):
         return replace(ratio, clients=members)
@@ -326,7 +322,6 @@ def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> l
 
 
 def _quantities(receipt: Noised) -> dict[str, float]:
-    """Numbers behind the claim, as they were in this call."""
     assert receipt.clip is not None
     norm = receipt.noise.distribution.norm
     quantities = {

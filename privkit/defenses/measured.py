@@ -45,7 +45,7 @@ def contradiction(
         image: (C, H, W) of a record, for stages on images.
         doubted: stages whose own receipts are measured as well; None for the user's own.
 
-    >>> from privkit.defenses.gaussian_noise import GaussianNoise
+    >>> from privkit.defenses.noise import GaussianNoise
     >>> contradiction((GaussianNoise(),))
     ''
     """
@@ -77,7 +77,7 @@ def exceeds_charge(
         image: likewise.
 
     >>> from privkit.defenses.batch_shuffle import BatchShuffle
-    >>> from privkit.defenses.gaussian_noise import GaussianNoise
+    >>> from privkit.defenses.noise import GaussianNoise
     >>> exceeds_charge((BatchShuffle(keep=0.0), GaussianNoise(clip_by="image")))[:69]
     'gaussian_noise behind batch_shuffle is charged for a change of at mos'
     """
@@ -114,7 +114,6 @@ class _Moved:
 
 
 def _moved_too_far(trial: Trial) -> str:
-    """Whether the last stage's charge is exceeded."""
     charge = _charge_of(trial)
     if charge is None:
         return ""
@@ -215,7 +214,6 @@ class _Pair:
             self.relabeled[self.at[0], rows] = (self.labels[self.at[0], rows] + 1) % CLASSES
 
     def _drawn(self, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Two batches that differ in the record `at`."""
         trial, at = self._trial, self.at
         shape, rows = (*trial.lead, *trial.shape), (*trial.lead, *(1 for _ in trial.shape))
         data = torch.randn(shape, generator=draws, dtype=trial.dtype)
@@ -248,7 +246,6 @@ class _Pair:
         return None
 
     def play(self, data: Tensor, labels: Tensor) -> Release:
-        """One round with the coins of this try."""
         return self._trial.play(data, labels, self._number)[0]
 
 
@@ -280,7 +277,6 @@ def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
 
 
 def _same_coins(a: Release, b: Release) -> bool:
-    """Whether two releases publish the same weights."""
     if a.weights is None or b.weights is None:
         return a.weights is b.weights
     return torch.equal(a.weights, b.weights)

@@ -87,8 +87,14 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
     ([[3, 1]], [[1, 1, 1, 1]])
     """
     groups, members = counts.shape
-    owner = torch.searchsorted(counts.cumsum(1), permutations(groups, positions, generator), right=True)
-    return owner.unsqueeze(1) == torch.arange(members, device=counts.device).view(1, -1, 1)
+    return owner_masks(
+        torch.searchsorted(counts.cumsum(1), permutations(groups, positions, generator), right=True), members
+    )
+
+
+def owner_masks(owner: Tensor, members: int) -> Tensor:
+    """Masks bool [G, k, T] of the members 0..k−1 that own positions, int64 [G, T]."""
+    return owner.unsqueeze(1) == torch.arange(members, device=owner.device).view(1, -1, 1)
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:

@@ -15,8 +15,8 @@ from torch.nn.functional import one_hot
 from privkit.accountants.spec.parts import NoMixing
 from privkit.defenses.base import Defense, Effect, Receipt, is_own, take_rows
 from privkit.defenses.charge import Noised
-from privkit.defenses.noise_law import LEVEL, unlike
 from privkit.defenses.receipts import Mixed, Nothing, Permuted
+from privkit.defenses.residual import LEVEL, unlike
 from privkit.defenses.trial import Trial, trial_of
 from privkit.shared.array import Array
 
@@ -48,7 +48,6 @@ def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...
 
 
 def _first(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
-    """The first sentence that holds."""
     with torch.no_grad():
         return next(_refuted(stage, shape, image), "")
 
@@ -68,7 +67,6 @@ def marks_places(stage: Defense) -> bool:
 
 
 def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> Iterator[str]:
-    """What is wrong with a stage, the simplest first; on a small shape if it takes one."""
     small, real = trial_of((stage,), None, image), None if shape is None else trial_of((stage,), shape, image)
     trial = small or real
     if trial is None or (shape is not None and real is None):

@@ -10,8 +10,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from privkit.defenses.base import Defense, Receipt, Release
-from privkit.defenses.compile import Step
-from privkit.defenses.stages import run
+from privkit.defenses.compile import Step, run
 
 CLASSES = 5
 SHAPES = ((16, 4), (4, 8, 8), (16,))

@@ -75,7 +75,6 @@ class Batch:
         return replace(self, x=x, y=y, ids=ids)
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
         return replace(self, x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))
 
     def sha256(self) -> str:
@@ -162,10 +161,8 @@ class RecordPool:
         return len(self.x)
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all records; see `Pool.targets`."""
         return self.y.numpy()
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The records of these rows, in this order."""
         picked = torch.from_numpy(rows.astype(np.int64))
         return Batch(x=self.x[picked], y=self.y[picked], ids=picked + self.first_id, domain=self.domain)

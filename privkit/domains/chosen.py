@@ -34,11 +34,9 @@ class _ChosenPool:
         return len(self.rows)
 
     def targets(self) -> NDArray[np.int64]:
-        """The new labels; see `Pool.targets`."""
         return self.labels
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The records of these rows, in this order."""
         batch = self.pool.take(self.rows[rows])
         return replace(batch, y=batch.y.new_tensor(self.labels[rows]))
 
@@ -72,7 +70,6 @@ def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
 
 
 def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
-    """The records of some classes."""
     targets = pool.targets()
     if targets.ndim != 1:
         raise DataError(f"{name} has several labels a record, so it has no classes to choose from; leave classes= out")
@@ -113,8 +110,6 @@ def with_classes(spec: Any, classes: object) -> Any:
 
 @cache
 def _filtered(dataset: Any) -> Any:
-    """The class of a dataset's specification with the field `classes`."""
-
     @dataclass(frozen=True, kw_only=True)
     class Filtered(dataset):  # type: ignore[misc]  # a base that is known only now
         classes: list[int]

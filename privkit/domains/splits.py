@@ -34,7 +34,6 @@ class Splits:
 
     @property
     def domain(self) -> Domain:
-        """What a record is."""
         return self.private.domain
 
     def hashes(self) -> dict[str, str]:

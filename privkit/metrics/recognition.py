@@ -123,7 +123,6 @@ def fitting(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNe
 
 
 def _check_one_label(known: Batch) -> None:
-    """Refuse records with several labels each."""
     if several(known.y):
         raise UsageError(
             "a classifier names one class an image, and these records have several labels each; leave it out"
@@ -131,7 +130,6 @@ def _check_one_label(known: Batch) -> None:
 
 
 def _network(images: Tensor, classes: int) -> nn.Module:
-    """Two convolutions and a linear layer, for color images of this size."""
     height, width = (min(_SIDE, max(1, side // 4)) for side in images.shape[2:])
     return nn.Sequential(
         nn.Conv2d(3, _CHANNELS, 3, padding=1),

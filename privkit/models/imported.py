@@ -39,12 +39,10 @@ class _Imported(ABC):
         """The lower and the upper segment, made with those of the keywords that they take."""
 
     def imports(self) -> set[str]:
-        """Import everything and return the names of its modules."""
         places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}
         return places | {str(getattr(_import(path), "__module__", "")) for path in self.paths} - {""}
 
     def build(self, domain: Domain, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Import and build both segments; see `ModelSpec.build`."""
         offered = {"domain": domain, "classes": classes, "positions": positions}
         if isinstance(domain, Images):
             offered["image_shape"] = domain.shape
@@ -114,7 +112,6 @@ class FromFunction(_Imported):
 
 
 def _module(path: str, offered: dict[str, Any]) -> nn.Module:
-    """One segment."""
     module = _called(path, offered)
     if not isinstance(module, nn.Module):
         raise UsageError(f"{path} must give a torch.nn.Module, got {type(module).__name__}")
@@ -122,7 +119,6 @@ def _module(path: str, offered: dict[str, Any]) -> nn.Module:
 
 
 def _called(path: str, offered: dict[str, Any]) -> Any:
-    """What a class or function gives for the keywords that it takes."""
     factory = _import(path)
     try:
         parameters = inspect.signature(factory).parameters
@@ -137,7 +133,6 @@ def _called(path: str, offered: dict[str, Any]) -> Any:
 
 
 def _import(path: str) -> Callable[..., Any]:
-    """The class or function behind a dotted path."""
     target = imported("the segment", path)
     if not callable(target):
         raise UsageError(f"{path} must be an nn.Module class or a function that returns a module")

@@ -8,8 +8,7 @@ import torch
 from torch import Generator
 
 from privkit.domains.base import Batch
-from privkit.metrics.cost import Cost, measure
-from privkit.metrics.payload import FLOAT, kept_share
+from privkit.metrics.cost import FLOAT, Cost, kept_share, measure
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.edge import Clients

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.defenses.automatic import denoisers
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.chain import stages_of
-from privkit.defenses.compile import Step
+from privkit.defenses.compile import Step, receipt_of, run, sites_of
+from privkit.defenses.denoising import denoisers
 from privkit.defenses.receipts import Permuted
-from privkit.defenses.stages import receipt_of, run, sites_of
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
@@ -21,11 +20,10 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
-from privkit.training.filtered import Filtered
 from privkit.training.losses import own_loss
 from privkit.training.protocol import SplitProtocol
 from privkit.training.spec import Precision
-from privkit.training.stacked import Stacked
+from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
@@ -39,7 +37,7 @@ def frozen_block(dim: int, seed: int) -> nn.Module:
 
     Source: Yao et al., patch shuffling, §IV-B ("the model weights of the additional transformer block are fixed").
     """
-    from privkit.models.blocks import Block
+    from privkit.models.tokens import Block
 
     heads = max(h for h in range(1, max(1, dim // 64) + 1) if dim % h == 0)
     with seeded(torch.device("cpu"), seed):
@@ -300,7 +298,6 @@ class Clients(nn.Module):
     def _run(
         self, stages: Sequence[Defense], made: Release, generator: Generator, groups: Tensor
     ) -> tuple[Release, tuple[Step, ...]]:
-        """Stages, with the coins of what is drawn once."""
         once = any(stage.drawn == "once" for stage in stages)
         kept = Generator(made.smashed.device).manual_seed(derive(self.seed, "ratios")) if once else None
         return run(stages, made, generator, groups, kept)

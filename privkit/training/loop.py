@@ -23,11 +23,10 @@ from privkit.training.distributed import average_gradients, processes
 from privkit.training.edge import Clients
 from privkit.training.evaluate import evaluate
 from privkit.training.losses import own_loss, with_loss
-from privkit.training.optimizers import optimizer_of, schedule_of
 from privkit.training.private import check_private, copies_in_a_batch, private_gradients, private_updates
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
-from privkit.training.spec import TrainingSpec
+from privkit.training.spec import TrainingSpec, optimizer_of, schedule_of
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
@@ -48,7 +47,6 @@ class Epoch:
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:
-    """Its weights and buffers, which training then leaves alone."""
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
@@ -127,7 +125,6 @@ def release_count(
 
 
 def _most(ids: Tensor) -> int:
-    """How often the most frequent of these records is in them."""
     return int(ids.unique(return_counts=True)[1].max())
 
 
@@ -337,7 +334,6 @@ def round_order(
 
 
 def _check_finite(losses: Tensor, groups: list[Tensor], weights: list[nn.Parameter], before: int, total: int) -> None:
-    """Refuse an epoch whose losses [steps, M] or weights are not finite, so that no such state is ever saved."""
     bad = (~losses.isfinite()).nonzero()
     if len(bad):
         step, message = bad[0].tolist()

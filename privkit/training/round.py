@@ -135,7 +135,6 @@ def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
 
 
 def _rows(output: Tensor) -> Tensor:
-    """[n, B, ...] -> [n·B, ...]."""
     return output.flatten(0, 1)
 
 

@@ -180,5 +180,33 @@ class Stacked(nn.Module):
 
 
 def _batched_attention(inputs: Tensor) -> AbstractContextManager[None]:
-    """On a CPU, attention that has a batching rule; the fused one has none and would run in a loop."""
     return sdpa_kernel(SDPBackend.MATH) if inputs.device.type == "cpu" else nullcontext()
+
+
+class Filtered(Stacked):
+    """Copies of a lower segment with a filter behind it.
+
+    Args:
+        lower: the segment.
+        filter: takes the segment's output and keeps its shape.
+        copies: n ≥ 1.
+    """
+
+    def __init__(self, lower: nn.Module, filter: nn.Module, copies: int) -> None:
+        super().__init__(nn.Sequential(lower, filter), copies)
+        self._last: tuple[Tensor, Tensor | None] | None = None
+
+    def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Evaluate segment and filter; see `Stacked.forward`."""
+        if self.by_record is not None:
+            return super().forward(inputs, rows)
+        unfiltered = self.part("0")(inputs, rows)
+        self._last = unfiltered.detach(), rows
+        filtered: Tensor = self.part("1")(unfiltered, rows)
+        return filtered
+
+    def filter_alone(self) -> Tensor:
+        """The output of the last call; gradients reach the filters, and not the segments before them."""
+        assert self._last is not None
+        filtered: Tensor = self.part("1")(*self._last)
+        return filtered

@@ -101,7 +101,6 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
 
 
 def _own_gpu(local: int) -> None:
-    """Take the GPU of this process."""
     if local >= torch.cuda.device_count():
         raise UsageError(
             f"torchrun started process {local + 1} on this machine, but it has {torch.cuda.device_count()} GPUs; lower "
@@ -111,7 +110,6 @@ def _own_gpu(local: int) -> None:
 
 
 def _help(device: torch.device) -> None:
-    """Train whatever the first process sends, until it sends nothing."""
     try:
         while (work := _received(device)) is not None:
             with suppress(TrainingDiverged, UsageError):  # which the first process meets and tells as well
@@ -123,14 +121,11 @@ def _help(device: torch.device) -> None:
 
 
 class _Saved(Checkpoint):
-    """A checkpoint that was sent, and saves nothing."""
-
     def __init__(self, state: dict[str, Any] | None) -> None:
         super().__init__()
         self._state = state
 
     def load(self) -> dict[str, Any] | None:
-        """What the first process goes on from."""
         return self._state
 
 
@@ -147,7 +142,6 @@ def _send(work: dict[str, Any] | None) -> None:
 
 
 def _received(device: torch.device) -> dict[str, Any] | None:
-    """What the first process sent, on this process's device."""
     box: list[bytes] = [b""]
     torch.distributed.broadcast_object_list(box, src=0, device=torch.device("cpu"))
     place = f"cuda:{torch.cuda.current_device()}" if device.type == "cuda" else "cpu"

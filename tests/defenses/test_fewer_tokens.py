@@ -14,8 +14,7 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.known_lower import check_release
 from privkit.audit.defended import assemble
 from privkit.defenses.base import Defense, ReleaseCount
-from privkit.defenses.token_dropping import TokenDropping
-from privkit.defenses.token_merging import TokenMerging, merge_step
+from privkit.defenses.fewer_tokens import TokenDropping, TokenMerging, merge_step
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
 from privkit.settings.resolve import resolve

@@ -13,8 +13,8 @@ from privkit.accountants.spec.parts import Noise, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses import NoDefense
 from privkit.defenses.base import Defense, ReleaseCount
-from privkit.defenses.dp_sl import DpSl
-from privkit.defenses.mixup import Mixup
+from privkit.defenses.cutmix import Mixup
+from privkit.defenses.dp_cutmixsl import DpSl
 from privkit.defenses.nopeek import NoPeek
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition

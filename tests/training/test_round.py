@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.none import NoDefense
-from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError

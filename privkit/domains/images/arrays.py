@@ -31,11 +31,9 @@ class ArrayPool:
         return len(self.images)
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all images; see `Pool.targets`."""
         return np.asarray(self.labels, dtype=np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The images of these rows, in this order."""
         scale = scale_of(self.images)
         labels = np.asarray(self.labels)[rows]
         check_labels(labels)

@@ -43,17 +43,14 @@ class Images:
         return cls(shape=(c, h, w))
 
     def check(self, x: Tensor) -> None:
-        """Refuse tensors other than float32 [N, *shape] in [0, 1]; see `Domain.check`."""
         check_images(x)
         if x.shape[1:] != self.shape:
             raise DataError(f"images must be {list(self.shape)} each, got {list(x.shape[1:])}; resize them")
 
     def zeros(self, count: int) -> Tensor:
-        """Black images."""
         return torch.zeros(count, *self.shape)
 
     def random(self, count: int, generator: Generator) -> Tensor:
-        """Uniform pixels."""
         return torch.rand(count, *self.shape, generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
@@ -87,16 +84,13 @@ class Images:
         return x.contiguous().clamp(0, 1)
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash an image, of pixels in 256 steps, so that two decodings of one picture are equal."""
         pixels = x.cpu().mul(255).round().to(torch.uint8).contiguous().numpy()
         return [hashlib.sha256(image.tobytes()).digest() for image in pixels]
 
     def warning(self, x: Tensor) -> str:
-        """Whether pictures look clipped; see `Domain.warning`."""
         return clipped(x)
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Mid-grey, and the mean image: the best constant guess under MSE."""
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
@@ -109,5 +103,4 @@ class Images:
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def shown(self, x: Tensor) -> list[str]:
-        """Nothing: images are shown as pictures."""
         return []

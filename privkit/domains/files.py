@@ -1,0 +1,166 @@
+"""Files of datasets: a missing or damaged one, or a bad row, is refused in one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from privkit.errors import DataError
+from privkit.torch_utils.out_of_memory import ran_out
+
+
+def need_root(name: str, root: Path | None, inside: str) -> Path:
+    """The data root, or one sentence that says how to name it."""
+    if root is None:
+        raise DataError(
+            f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
+        )
+    if not os.path.isdir(root):  # unlike Path.is_dir, False also where permission is denied
+        raise DataError(f"the data root {root} is no folder; create it, or pass the one that holds {inside}")
+    return root
+
+
+def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]], advice: str) -> None:
+    """Check that each file exists and, if its MD5 is known, is intact."""
+    for file, md5 in files:
+        path = folder / file
+        if not path.is_file():
+            raise DataError(f"{name}: {path} is missing; {advice}")
+        if md5 is not None:
+            with path.open("rb") as handle:
+                if hashlib.file_digest(handle, "md5").hexdigest() != md5:
+                    raise DataError(f"{name}: {path} is damaged (its MD5 is not the official one); {advice}")
+
+
+def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
+    """The path of a file that a user named, which must lie in the data root."""
+    path = root / file
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise DataError(f"{name}: {file} lies outside of the data root {root}; name a file inside it")
+    check_files(name, root, [(file, None)], advice)
+    return path
+
+
+def check_folder(name: str, folder: Path, advice: str) -> None:
+    """Check that the folder of pictures exists."""
+    if not folder.is_dir():
+        raise DataError(f"{name}: {folder} is missing; {advice}")
+
+
+def reason(error: Exception) -> str:
+    """The first sentence of an error, on one line; torchvision's second one is about Python arguments."""
+    return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
+
+
+@contextmanager
+def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
+    """Turn errors of torchvision and its decoders on missing or damaged files into one sentence."""
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # pickle, csv, tarfile, gzip and h5py each raise their own kind
+        if ran_out(error):
+            raise
+        # torchvision turns the ImportError of an optional package into a RuntimeError
+        cause = error.__context__ if isinstance(error.__context__, ImportError) else error
+        if isinstance(cause, ImportError) and cause.name:
+            raise DataError(f"{name} needs one more package: pip install {cause.name}") from error
+        raise DataError(f"{name}: {place} cannot be read ({reason(error)}); {advice}") from error
+
+
+def advice_on_missing(download: bool) -> str:
+    """Advice about a missing file."""
+    if download:
+        return "the download did not bring it: fetch the official file by hand"
+    return "put the official file there, or add --download to fetch it"
+
+
+Raw = TypeVar("Raw")
+Row = TypeVar("Row")
+
+
+class BadRow(Exception):
+    """A row that cannot be used: what is wrong with it, and how to repair it."""
+
+    def __init__(self, problem: str, cure: str) -> None:
+        super().__init__(problem)
+        self.cure = cure
+
+
+def good_rows(
+    name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], Row], *, skip_bad: bool
+) -> tuple[list[Row], tuple[str, ...]]:
+    """The rows that can be read.
+
+    Args:
+        name: of the dataset.
+        path: of the file.
+        rows: the place of each row in the file, such as "line 7", and its bytes.
+        parse: turns bytes into a row, or raises `BadRow`.
+        skip_bad: whether bad rows are left out; otherwise the first is an error.
+
+    Returns:
+        The good rows, and a sentence on those that were left out, if any.
+
+    Raises:
+        DataError: if a row is bad, with the count of good ones; or if none is good.
+
+    >>> good_rows("some", Path("a.txt"), [("line 1", b"yes"), ("line 2", bytes([255]))], utf8, skip_bad=True)
+    (['yes'], ('1 of 2 rows of a.txt were left out as bad, the first because line 2 is not UTF-8 text',))
+    """
+    good: list[Row] = []
+    bad, first = 0, ("", "", "")
+    for place, raw in rows:
+        try:
+            good.append(parse(raw))
+        except BadRow as error:
+            bad += 1
+            first = (place, str(error), error.cure) if bad == 1 else first
+    count = len(good) + bad
+    if not count:
+        raise DataError(f"{name}: {path} holds no row; add some")
+    place, problem, cure = first
+    if bad and not (skip_bad and good):
+        skipping = "give --skip-bad-rows (skip_bad_rows=true)"
+        beside = f", or {skipping} to go on with the {len(good)} of {count} rows that are good"
+        raise DataError(f"{name}: {place} of {path} {problem}; {cure}{beside if good else ''}")
+    left_out = f"{bad} of {count} rows of {path.name} were left out as bad, the first because {place} {problem}"
+    return good, (left_out,) if bad else ()
+
+
+def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """The lines of a file in the data root, as it is or compressed by gzip (.gz), each with its place.
+
+    Args:
+        name: of the dataset.
+        root: the data root.
+        file: its path there, without `..`.
+        most: lines that are read; None for all.
+
+    Raises:
+        DataError: if it is missing, outside of the root or cannot be unpacked.
+    """
+    advice = "put the whole file there, as it is or compressed by gzip (.gz)"
+    path = file_inside(name, root, file, advice)
+    with one_sentence(name, path, advice), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as handle:
+        for number, line in enumerate(islice(handle, most), 1):
+            yield f"line {number}", line.rstrip(b"\r\n")
+
+
+def utf8(raw: bytes) -> str:
+    """The text of some bytes.
+
+    Raises:
+        BadRow: if they are not UTF-8.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadRow("is not UTF-8 text", "save the file as UTF-8") from None
