@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod, sqrt
+from typing import get_args
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from privkit.accountants.spec.parts import NoMixing
 from privkit.defenses.base import Defense, Effect, Receipt, is_own, take_rows
 from privkit.defenses.charge import Noised
 from privkit.defenses.receipts import Mixed, Nothing, Permuted
-from privkit.defenses.residual import LEVEL, unlike
+from privkit.defenses.residual import LEVEL, Law, unlike
 from privkit.defenses.trial import Trial, trial_of
 from privkit.shared.array import Array
 
@@ -193,8 +194,10 @@ def _unlike_its_noise(stage: Defense, trial: Trial, receipt: Noised) -> Iterator
                 "one of privkit's stages"
             )
         return
-    if receipt.noise.distribution.answers:
-        yield f"{stage.name} answers by randomized response, for which no measurement is derived: nothing is claimed"
+    if receipt.noise.law not in get_args(Law):
+        does = "answers by" if receipt.noise.distribution.answers else "adds the noise of"
+        law = receipt.noise.law.replace("_", " ")
+        yield f"{stage.name} {does} {law}, for which no measurement is derived: nothing is claimed"
         return
     if receipt.covers == "labels":
         yield from _unlike_its_gradient(stage, receipt)
@@ -268,6 +271,6 @@ def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
             )
             return
     values = [stage.on_gradient(torch.zeros(shape), Generator().manual_seed(seed)) for seed in range(DRAWS)]
-    draws_ = torch.stack(values).flatten(1)[:, :_COORDINATES].double().numpy() / receipt.noise.smashed
-    if found := unlike(draws_, receipt.noise.law):
+    again = torch.stack(values).flatten(1)[:, :_COORDINATES].double().numpy() / receipt.noise.smashed
+    if found := unlike(again, receipt.noise.law):
         yield f"the noise of {stage.name} on gradients is not what its receipt says (in units of its scale): {found}"
