@@ -55,11 +55,7 @@ class Adversarial(Unchanged):
     frozen_block: FrozenBlock = False
 
     def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
-        """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape].
-
-        >>> Adversarial().companion((4, 12), (3, 8, 8), seed=0)(torch.rand(5, 4, 12)).shape
-        torch.Size([5, 3, 8, 8])
-        """
+        """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape]."""
 
         with seeded(torch.device("cpu"), seed):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
@@ -67,8 +63,7 @@ class Adversarial(Unchanged):
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """The attacker's mean squared error on each message, [M]; its gradient is reversed at the smashed data.
 
-        Raises:
-            ValueError: without the companion, or for messages of one image, which have no mean image to compare with.
+        A ValueError without the companion, or for messages of one image, which have no mean image to compare with.
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")

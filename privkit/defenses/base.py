@@ -175,20 +175,11 @@ class Defense(Checked, ABC):
         return ()
 
     def noiseless(self) -> Defense:
-        """The same defense with negligible noise, as an adversary who knows the mechanism expects it.
-
-        >>> from privkit.defenses.noise import GaussianNoise
-        >>> GaussianNoise(sigma=2.0).noiseless().sigma
-        1e-12
-        """
+        """The same defense with negligible noise, as an adversary who knows the mechanism expects it."""
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The part of `apply` that acts on every image alone and draws nothing; it is public, also to adversaries.
-
-        Args:
-            smashed: [N, ...], of N images, or with `level` "input" the images [N, C, H, W].
-        """
+        """The part of `apply` that acts on every image [N, ...] alone and draws nothing; adversaries know it, too."""
         return smashed
 
     @abstractmethod

@@ -102,11 +102,7 @@ class Chain(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, ChainReceipt]:
-        """All stages at once, without the lower segments that may lie between them.
-
-        Raises:
-            ValueError: if some stages take images and others smashed data: `Clients` runs such a chain.
-        """
+        """All stages at once; a ValueError if some take images and others smashed data."""
         if self.level == "both":
             raise ValueError(f"{self.name} takes images and smashed data: run it through Clients, with a lower segment")
         groups = None

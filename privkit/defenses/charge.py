@@ -96,21 +96,12 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     Ratios are charged by their law, which says whether every round draws them anew. The quantities hold the drawn
     ratios.
 
-    Args:
-        receipt: clip set, noise, mixing and who did what.
-        release_count: how often a record or a client is released.
-
     Returns:
         Differential privacy of one record (lower segment frozen or trained by noisy updates, which are charged, too) or
         one client (trained), replace-one; or "nothing", with the reason.
 
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the noise's place put right; a lower segment
     trained on raw data carries records from round to round, so that its unit is the client.
-
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> made = Noised(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0), mixing=UNMIXED)
-    >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
-    (4.3772, 'nothing')
     """
     try:
         mechanism, said = _charged(receipt, release_count)
@@ -129,11 +120,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
-    """The mechanism that a release is charged as, and what is to be said of its mixing.
-
-    Raises:
-        ValueError: with the reason why nothing is proven.
-    """
+    """The charged mechanism, and what is to be said of its mixing; a ValueError if nothing is proven."""
     if receipt.clip is None:
         raise ValueError("the smashed data have no bound, so that no noise hides one of them; give clip= or bound=")
     if receipt.added_by == "server":
@@ -292,18 +279,11 @@ def _told(certificate: Certificate, receipt: Noised, release_count: ReleaseCount
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The claim if labels travel without noise, although the accountant assumed that they stay with the client.
+    """The claim about the smashed data, given the labels, if labels travel without noise; its first assumption says so.
 
     Args:
-        certificate: differential privacy of the smashed data.
+        certificate: differential privacy of the smashed data, for which the accountant assumed that labels stay.
         lower_model: as in `ReleaseCount`.
-
-    Returns:
-        The claim about the smashed data, given the labels; its first assumption says so.
-
-    >>> said = Certificate(kind="differential_privacy", statement="ε", assumptions=("labels stay with the client",))
-    >>> given_labels(said, "frozen").statement
-    'ε; of the smashed data alone, given the labels'
     """
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
     rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]

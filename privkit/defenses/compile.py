@@ -65,16 +65,12 @@ class ChainReceipt(Receipt):
 
 
 def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
-    """The certificate of a chain that passed `rules.check`.
+    """The certificate of a chain, in order, that passed `rules.check`.
 
     Noise has the claim that it has alone. Before it stands a random map of each image, or a permutation that commutes
     with iid noise and coordinate-wise clipping; what comes after it is post-processing. A bound by an earlier
     clip stage counts if only permutations lie between. Mixing before or after noise earns nothing, except inside the
     one stage whose law was derived. A count of orders stands beside the ε. Stages at the server earn nothing.
-
-    Args:
-        steps: stages with their receipts, in order.
-        release_count: how often a record or a client is released.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """

@@ -139,11 +139,7 @@ _SMALLEST = 1e-3
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
-    """The stages that estimate their setting, as modules in front of the server's segment.
-
-    Args:
-        stages: of a defense, in order.
-        upper: the server's segment.
+    """The stages, in order, that estimate their setting, as modules in front of the server's segment `upper`.
 
     Raises:
         UsageError: if no noise lies directly before such a stage, or the server's first layer is not linear.

@@ -16,11 +16,7 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 
 def tokens_left(keep: float, tokens: int) -> int:
-    """How many tokens an image sends: the share `keep` of them, rounded, and at least one.
-
-    >>> tokens_left(0.5, 16), tokens_left(0.01, 16)
-    (8, 1)
-    """
+    """How many tokens an image sends: the share `keep` of them, rounded, and at least one."""
     return max(1, round(keep * tokens))
 
 
@@ -122,17 +118,15 @@ class TokenMerging(OnSmashed[Nothing]):
 
 
 def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """One step of bipartite soft matching.
+    """One step of bipartite soft matching, in which r = `pairs` ≤ T // 2 tokens vanish.
 
     Args:
         tokens: [N, T, D].
         sizes: [N, T, 1], how many tokens each one stands for.
-        pairs: r, how many tokens vanish, at most T // 2.
+        pairs: r.
 
     Returns:
         Tokens [N, T − r, D], those at even places that stay before those at odd places, and their sizes.
-
-    Source: Bolya et al. 2023, §3, "Bipartite soft matching" and "Tracking token size".
     """
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         directions = normalize(tokens if tokens.dtype == torch.float64 else tokens.float(), dim=2)

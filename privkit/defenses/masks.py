@@ -36,13 +36,9 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
 
 
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
-    """Rows and columns of the positions, for masks that are boxes; the arguments are those of `positions`.
+    """Rows and columns of the positions, for masks that are boxes; arguments and errors as of `positions`.
 
-    Raises:
-        ValueError: as `positions`, and where the number of tokens is no square: it may hold a class token.
-
-    >>> box_grid("box", torch.zeros(2, 5, 16, 8), None, leading=2)
-    (4, 4)
+    Tokens must form a square grid; a ValueError says so otherwise, as one of them may be a class token.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     if smashed.ndim - leading == 3:
@@ -57,7 +53,7 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Weights of positions as weights of coordinates.
+    """Weights of positions as weights of coordinates, broadcastable against `smashed`; a mask stays bool.
 
     Args:
         weights: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
@@ -65,11 +61,6 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
         patch: as for `positions`.
         leading: axes of `smashed` before one image's smashed data.
 
-    Returns:
-        The same weights, broadcastable against `smashed`; a mask stays bool.
-
-    >>> spread(torch.tensor([[True, False]]), torch.zeros(1, 5, 2, 8), None, leading=2).shape
-    torch.Size([1, 1, 2, 1])
     >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
     [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
     """
@@ -134,9 +125,6 @@ def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -
         bool [G, J, rows·columns], true inside.
 
     Source: the bounding box (r_x, r_y, r_w, r_h) of DP-CutMixSL §3.B and CutMixSL appendix B, Eq. 9 and 10.
-
-    >>> nested_boxes(torch.tensor([[0.5, 0.25]]).double(), 8, 8, torch.Generator().manual_seed(0)).sum(2).tolist()
-    [[30, 16]]
     """
     device = areas.device
     high = (rows * areas.sqrt() - 1e-9).ceil()  # √a may be rounded up

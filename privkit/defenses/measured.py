@@ -44,10 +44,6 @@ def contradiction(
         shape: of one record's smashed data, if known; without it tokens, feature maps and vectors are tried.
         image: (C, H, W) of a record, for stages on images.
         doubted: stages whose own receipts are measured as well; None for the user's own.
-
-    >>> from privkit.defenses.noise import GaussianNoise
-    >>> contradiction((GaussianNoise(),))
-    ''
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
@@ -69,17 +65,7 @@ def exceeds_charge(
 
     Both releases have the same coins and the same noise, so the noise must hide their distance. Tries begin with large,
     small, constant and sparse records at several places of a batch, replace one of them or all of a message, and climb
-    from the two worst along the gradient.
-
-    Args:
-        stages: as for `contradiction`.
-        shape: likewise.
-        image: likewise.
-
-    >>> from privkit.defenses.batch_shuffle import BatchShuffle
-    >>> from privkit.defenses.noise import GaussianNoise
-    >>> exceeds_charge((BatchShuffle(keep=0.0), GaussianNoise(clip_by="image")))[:69]
-    'gaussian_noise behind batch_shuffle is charged for a change of at mos'
+    from the two worst along the gradient. Arguments as of `contradiction`.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]

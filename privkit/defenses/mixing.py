@@ -52,9 +52,6 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
         int64 [G, k]; rows sum to N exactly, and empty seats have 0.
 
     Source: CutMixSL §3.2. DP-CutMixSL's ⌈λ_i·N⌉ sum to more than N, so that its masks could not be exclusive.
-
-    >>> dirichlet_counts(torch.ones(3, 4, dtype=bool), 10, 2.0, torch.Generator().manual_seed(0)).sum(1).tolist()
-    [10, 10, 10]
     """
     if isinf(concentration):
         taken = present.sum(1, keepdim=True)
@@ -81,10 +78,6 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
         bool [G, k, T]; every position of a group has one owner.
 
     Source: CutMixSL §3.2 (paired pseudo-random sequences), DP-CutMixSL §3.C (MECE masks).
-
-    >>> masks = exclusive_masks(torch.tensor([[3, 1]]), torch.Generator().manual_seed(0), positions=4)
-    >>> masks.sum(2).tolist(), masks.sum(1).tolist()
-    ([[3, 1]], [[1, 1, 1, 1]])
     """
     groups, members = counts.shape
     return owner_masks(
@@ -170,20 +163,10 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
 
 def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
-    """Σ_i λ_i·y_i of soft labels.
-
-    Args:
-        labels: float [G, k, B, L].
-        ratios: [G, k].
-
-    Returns:
-        [G, B, L].
+    """Σ_i λ_i·y_i, [G, B, L], of soft labels y, float [G, k, B, L], and ratios λ [G, k].
 
     Raises:
         ValueError: if labels are class numbers, which cannot be mixed.
-
-    >>> mix_labels(torch.eye(2).view(1, 2, 1, 2), torch.tensor([[0.75, 0.25]])).tolist()
-    [[[0.75, 0.25]]]
     """
     if labels.ndim != 4 or not labels.is_floating_point():
         raise ValueError(
@@ -195,20 +178,12 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Smashed data, labels and seats of every group; a group of one gets its axis of members here.
+    """Smashed data [G, k, B, ...], labels [G, k, B, L] and taken seats, bool [G, k], of groups of k = `group`.
 
-    Args:
-        name: of the defense, for errors.
-        smashed: float [G, k, B, ...]; [M, B, ...] where k = 1.
-        labels: float [G, k, B, L]; [M, B, L] where k = 1.
-        group: k.
-        present: bool [G, k], or None for all.
-
-    Returns:
-        float [G, k, B, ...], float [G, k, B, L], bool [G, k].
+    Smashed data and labels of a group of one come without the axis of members; `present` is None for all seats.
 
     Raises:
-        ValueError: if the shapes are not those of groups of k.
+        ValueError: if the shapes are not those of groups of k, with the name of the defense.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)

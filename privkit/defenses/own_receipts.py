@@ -35,13 +35,7 @@ _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes"
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
-    """Why the receipt of one stage is false, in a sentence; measured once in a process.
-
-    Args:
-        stage: on images or smashed data.
-        shape: of one record's smashed data, or None.
-        image: (C, H, W) of a record.
-    """
+    """Why the receipt of one stage is false, in a sentence; measured once in a process. Arguments as of `trial_of`."""
     try:
         return _remembered(stage, shape, image)
     except TypeError:  # options that have no hash
@@ -157,14 +151,10 @@ def _unlike_its_orders(stage: Defense, trial: Trial) -> Iterator[str]:
 
 
 def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]:
-    """Whether each place of origin is as frequent as others, and each pair of them if whole images are permuted.
+    """Whether each place of origin is as frequent as others, and each pair of them if `whole` images are permuted.
 
-    Origins of one image exclude one another, which makes counts more even than independent ones: a conservative test.
-
-    Args:
-        drawn: int64 [N, T], the origin of each token.
-        tokens: T.
-        whole: whether each row is a permutation.
+    Origins [N, T] of one image exclude one another, which makes counts more even than independent ones: a conservative
+    test.
     """
     counts = one_hot(drawn, tokens).sum(0).double()
     expected = len(drawn) / tokens

@@ -201,12 +201,8 @@ def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool
 def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
     """Whether two columns hold nearly the same, or the opposite: the median and the largest of their differences.
 
-    Args:
-        z: [N, D], in units of the scale.
-        slack: by how much a difference may be off because of rounding.
-
-    Returns:
-        The odds, all pairs together, and the difference that is the least likely.
+    A difference in z [N, D] may be off by `slack` because of rounding. Returns the odds, all pairs together, and the
+    difference that is the least likely.
     """
     part = _some(z, _MOST, _PAIRED)
     rows, columns = part.shape
@@ -224,13 +220,9 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Whether some combinations of columns hold too little: found on half of the rows, tested on the others.
+    """Whether combinations of columns of z [N, D] hold too little: found on half of the rows, tested on the others.
 
-    Args:
-        z: [N, D], of variance 1.
-
-    Returns:
-        The odds, all numbers of combinations together, and the size of the least likely one.
+    Returns the odds, all numbers of combinations together, and the size of the least likely one.
     """
     part = _some(z, 8 * _MOST, _MOST)
     rows, columns = part.shape

@@ -74,9 +74,6 @@ class SpectralShuffle(OnSmashed[Permuted]):
         expect values of about 1.
 
         Source: the authors' repository (1536 → 1536 → 768); GELU and the scale are privkit's.
-
-        >>> SpectralShuffle().adapter((4, 12), seed=0)(torch.rand(5, 4, 24)).shape
-        torch.Size([5, 4, 12])
         """
         if self.where == "image":
             return None

@@ -64,15 +64,12 @@ def _channel_axis(ndim: int) -> int:
 
 
 def held_parts(rows: Tensor, storages: Sequence[str], held: Sequence[str]) -> Tensor:
-    """The channels of rows that an adversary holds.
+    """The channels of rows [N, T, D], [N, C, H, W] or [N, D] that an adversary holds, in their order.
 
     Args:
-        rows: [N, T, D], [N, C, H, W] or [N, D].
+        rows: of a release.
         storages: names of the parts of the release; empty if it was not split.
         held: names of the adversary's parts; empty for all of them.
-
-    Returns:
-        The rows with the channels of these parts alone, in their order.
 
     >>> held_parts(torch.arange(5).view(1, 5), ("part_1", "part_2"), ("part_2",))
     tensor([[3, 4]])

@@ -96,11 +96,6 @@ def trial_of(
 
 
 def receipt_of_trial(stage: Defense) -> Receipt | None:
-    """A stage's receipt for artificial data; None if it takes none of the usual shapes.
-
-    >>> from privkit.defenses.clip import Clip
-    >>> receipt_of_trial(Clip(bound=2.0)).bound
-    Clamp(low=-2.0, high=2.0, dimensions=64)
-    """
+    """A stage's receipt for artificial data; None if it takes none of the usual shapes."""
     trial = trial_of((stage,))
     return None if trial is None else trial.receipt()

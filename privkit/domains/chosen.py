@@ -42,15 +42,10 @@ class _ChosenPool:
 
 
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
-    """The records of some classes, which are numbered in the order given.
-
-    Args:
-        name: of the dataset, for errors.
-        pools: the opened dataset.
-        classes: at least two different class numbers.
+    """The records of at least two classes, which are numbered in the order given.
 
     Raises:
-        DataError: if a class does not exist, or no training record has it.
+        DataError: with the dataset's name, if a class does not exist, or no training record has it.
 
     >>> from privkit.domains.images.embedded import TinyDigits
     >>> pools = only_classes("tiny_digits", TinyDigits().open(None, download=False, train_images=1), [0, 4])

@@ -136,16 +136,10 @@ def good_rows(
 
 
 def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file in the data root, as it is or compressed by gzip (.gz), each with its place.
-
-    Args:
-        name: of the dataset.
-        root: the data root.
-        file: its path there, without `..`.
-        most: lines that are read; None for all.
+    """The lines of a file in the data root, as it is or compressed by gzip (.gz), each with its place; `most` of them.
 
     Raises:
-        DataError: if it is missing, outside of the root or cannot be unpacked.
+        DataError: with the dataset's name, if the file is missing, outside of the root or cannot be unpacked.
     """
     advice = "put the whole file there, as it is or compressed by gzip (.gz)"
     path = file_inside(name, root, file, advice)
@@ -155,11 +149,7 @@ def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None)
 
 
 def utf8(raw: bytes) -> str:
-    """The text of some bytes.
-
-    Raises:
-        BadRow: if they are not UTF-8.
-    """
+    """The text of some bytes; a `BadRow` if they are not UTF-8."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -16,15 +16,7 @@ def several(y: Tensor) -> bool:
 
 
 def check_labels(y: Tensor | NDArray[np.generic]) -> None:
-    """Refuse labels that are no class numbers.
-
-    Raises:
-        DataError: in one sentence.
-
-    >>> check_labels(np.array([0, 0.5]))
-    Traceback (most recent call last):
-    privkit.errors.DataError: labels must be whole numbers from 0, got 0.5; number the classes 0, 1, 2, …
-    """
+    """Refuse labels that are no class numbers [N], nor 0 and 1 in [N, L], by a `DataError`."""
     values = torch.as_tensor(y)
     if values.ndim not in (1, 2):
         raise DataError(

@@ -132,14 +132,11 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Round `proportions`·total to whole numbers that add up to the total, row by row.
+    """Round `proportions`·total to whole numbers that add up to the total, row by row: int64 [rows, n].
 
     Args:
         proportions: [rows, n], ≥ 0, each row summing to one.
         totals: int64 [rows], ≥ 0.
-
-    >>> largest_remainder(np.array([[0.5, 0.3, 0.2]]), np.array([4])).tolist()
-    [[2, 1, 1]]
     """
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
@@ -239,9 +236,6 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 
     Raises:
         UsageError: if the images do not fill one round.
-
-    >>> rounds_an_epoch(50_000, clients=10, batch_size=128)
-    39
     """
     rounds = images // (clients * batch_size)
     if rounds == 0:
@@ -256,10 +250,6 @@ def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
     """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
 
     Accountants charge every record for it: if shares differ, a small client's images are used several times.
-
-    >>> shares = ClientPartition(rows=torch.tensor([[0, 1, 2], [3, 3, 3]]), sizes=torch.tensor([3, 1]))
-    >>> most_releases(shares, batch_size=1, rounds=2)
-    2
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 

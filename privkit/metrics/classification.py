@@ -15,19 +15,16 @@ CONFIDENCE = 0.95
 
 
 def delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """A statistic's interval from what each record contributes to it.
+    """A statistic's interval from what each record contributes to it; None without spread, or at an end of the range.
 
     The variance of the statistic is that of the mean influence. The half width is carried to the logit scale of the
     range, and the limits are carried back; on (-1, 1) that is Fisher's z.
 
     Args:
-        value: of the statistic, inside its range.
+        value: of the statistic.
         influence: [N], derivative of the statistic in the weight of each record, of mean zero.
         within: the range of the statistic.
         scale: its name, for `method`.
-
-    Returns:
-        None where the influence has no spread, or the value lies at an end of the range.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
     """
@@ -50,15 +47,7 @@ def unknown(value: float, n: int, within: tuple[float, float], reason: str) -> I
 
 
 def error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of an error rate of which n trials showed none.
-
-    Args:
-        n: trials, ≥ 1.
-        looks: how many such limits are to hold together.
-
-    >>> round(error_limit(100), 4)
-    0.0362
-    """
+    """Clopper–Pearson's upper limit of an error rate of which n ≥ 1 trials showed none; `looks` hold together."""
     return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 
@@ -112,16 +101,9 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
-    """Share of right classes (of several labels a record: of right labels), with its exact interval over records.
-
-    Args:
-        labels: [N] or [N, L].
-        predicted: of the same shape.
+    """Share of right classes [N], or of right labels [N, L], with its exact interval over records.
 
     Source: Clopper and Pearson 1934.
-
-    >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 1, 0])).value
-    0.75
     """
     return clopper_pearson(int((predicted == labels).sum()) * len(labels) / labels.size, len(labels))
 
@@ -139,10 +121,6 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are derived.
-
-    >>> found = mcc(np.array([0, 0, 1, 1] * 10), np.array([0, 1, 1, 1] * 10), 2)
-    >>> round(found.value, 4), round(found.low, 2), round(found.high, 2)
-    (0.5774, 0.37, 0.73)
     """
     counts = np.bincount((labels * classes + predicted).ravel(), minlength=classes**2).reshape(classes, classes)
     counts, whole = counts.astype(float), (-1.0, 1.0)
@@ -168,23 +146,13 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
 
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
-    """Area under the ROC curve, the mean over classes, one against the rest; ties count one half.
+    """Area under the ROC curve of scores [N, L] and targets [N, L], the mean over classes, one against the rest.
 
-    Where all pairs are ranked right, the limit of each class is that of as many disjoint pairs as it has, and all hold
-    together.
-
-    Args:
-        scores: [N, L].
-        targets: [N, L].
-
-    Returns:
-        None where no class has both kinds of records.
+    Ties count one half. Where all pairs are ranked right, the limit of each class is that of as many disjoint pairs as
+    it has, and all hold together. None where no class has both kinds of records.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (what each
     record contributes to one area; their mean over classes is derived).
-
-    >>> auc(np.array([[0.1], [0.4], [0.35], [0.8]]), np.array([[False], [False], [True], [True]])).value
-    0.75
     """
     from scipy.stats import rankdata
 

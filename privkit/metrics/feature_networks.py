@@ -214,11 +214,7 @@ def _module(
 
 
 def hash_weights(model: nn.Module) -> str:
-    """SHA-256 of a module's names and weights.
-
-    >>> hash_weights(nn.Identity()) == hashlib.sha256().hexdigest()
-    True
-    """
+    """SHA-256 of a module's names and weights."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode())

@@ -107,11 +107,7 @@ class Perception:
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """What was named -> the hash of its weights; a classifier that is trained here follows from seed and images.
-
-        Raises:
-            DataError: if LPIPS or its weights cannot be had.
-        """
+        """What was named -> the hash of its weights; a classifier that is trained here follows from seed and images."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:
@@ -127,13 +123,7 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Metric -> one value an image.
-
-        Args:
-            truth: [N, C, H, W] in [0, 1].
-            guess: the same shape.
-            labels: int64 [N], of the originals; without them nothing is classified.
-        """
+        """Metric -> one value an image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}

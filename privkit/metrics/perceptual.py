@@ -33,10 +33,6 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
         float64 [N], in [0, 1]; 0 where all features are 0.
 
     Source: Yao et al., patch shuffling, §V-A ("F-SIM"), with the absolute value of the authors' repository.
-
-    >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
-    >>> f_sim(torch.eye(2).view(2, 1, 1, 2), torch.tensor([[2.0, 0.0], [1.0, 0.0]]).view(2, 1, 1, 2), network)
-    array([1., 0.])
     """
     _same_shape(truth, guess)
     return _values((_unit(network(truth)) * _unit(network(guess))).sum(1).abs())
@@ -56,11 +52,6 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
         "same_class" and "other_class"; one without a pair is left out.
 
     Source: privkit's own, for F-SIM as in `f_sim`.
-
-    >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
-    >>> images = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]).view(3, 1, 1, 2)
-    >>> f_sim_floors(images, torch.tensor([0, 0, 1]), network)
-    {'same_class': 1.0, 'other_class': 0.0}
     """
     if labels.shape != truth.shape[:1]:
         raise UsageError(f"the floors of F-SIM need a label an image, got {list(labels.shape)} for {len(truth)}")
@@ -158,14 +149,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
 
 
 def lpips_weights(net: str) -> str:
-    """First digits of the SHA-256 of LPIPS's weights, for what a row is made of.
-
-    Args:
-        net: "alex", "vgg" or "squeeze".
-
-    Raises:
-        DataError: as `lpips`.
-    """
+    """First digits of the SHA-256 of LPIPS's weights, for what a row is made of; arguments and errors as of `lpips`."""
     return hash_weights(_lpips_model(net))[:12]
 
 

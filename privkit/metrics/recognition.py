@@ -36,10 +36,6 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
         float64 [N] of 0 and 1.
 
     Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
-
-    >>> bright = FeatureNetwork(label="brightness", body=lambda x: x.mean((1, 2, 3))[:, None] * torch.tensor([-1, 1]))
-    >>> recognized(torch.tensor([1, 0]), torch.ones(2, 1, 4, 4), bright)
-    array([1., 0.])
     """
     if labels.shape != guess.shape[:1]:
         raise UsageError(f"recognized needs one class an image, got {list(labels.shape)} for {len(guess)}")
@@ -59,10 +55,6 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
         "originals", and "other_originals": the mean over all pairs of different originals.
 
     Source: privkit's own.
-
-    >>> bright = FeatureNetwork(label="brightness", body=lambda x: x.mean((1, 2, 3))[:, None] * torch.tensor([-1, 1]))
-    >>> recognized_floors(torch.ones(4, 1, 4, 4), torch.tensor([1, 1, 1, 0]), bright)
-    {'originals': 0.75, 'other_originals': 0.75}
     """
     right = torch.from_numpy(recognized(labels, truth, classifier))
     seen = classifier(truth).argmax(1).cpu()
@@ -72,15 +64,12 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
 
 
 def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
-    """A small convolutional network, trained to classify images that are not attacked; the same seed, the same bits.
+    """A small convolutional network, images -> scores [N, L], trained on images that are not attacked.
 
     Args:
         known: labeled images, one label each.
         classes: L, how many there are.
-        seed: of its weights and batches.
-
-    Returns:
-        Images -> scores [N, L].
+        seed: of its weights and batches; the same seed gives the same bits.
 
     Raises:
         UsageError: if the records have several labels each, or there are none.
@@ -107,11 +96,7 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def fitting(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """A user's classifier, if it scores these classes.
-
-    Raises:
-        UsageError: if it gives another number of scores, or records have several labels each.
-    """
+    """A user's classifier; a `UsageError` if it gives another number of scores, or records have several labels each."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

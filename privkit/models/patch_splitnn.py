@@ -63,11 +63,7 @@ class SharedNorm(nn.BatchNorm2d):
 
 
 def shared(network: nn.Module) -> nn.Module:
-    """The network with its convolutions and normalizations shared by all patches; it is changed in place.
-
-    Args:
-        network: of convolutions without groups, batch normalizations, and layers that act on each channel.
-    """
+    """The network with its convolutions and normalizations shared by all patches; it is changed in place."""
     for part in network.modules():
         if type(part) is nn.Conv2d:
             part.__class__ = SharedConv
@@ -225,9 +221,6 @@ class PatchSplitNN(NamedCuts):
 
         Raises:
             UsageError: if the image is no square, or patches of this size and stride do not reach its edge exactly.
-
-        >>> PatchSplitNN(patch=14, stride=6).grid(32, 32)
-        4
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")

@@ -21,11 +21,7 @@ _OTHERS = 8
 
 
 def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
-    """The first of what `told_places` gives.
-
-    >>> hides_places(nn.Unflatten(2, (16, 1)), Images(shape=(1, 16, 16))) is None  # [N, 1, 16, 1, 16] holds no tokens
-    True
-    """
+    """The first of what `told_places` gives."""
     return told_places(lower, domain)[0]
 
 

@@ -81,15 +81,7 @@ class ResNet(NamedCuts):
 def pieces(
     depth: Depth, shape: Sequence[int], classes: int, *, activation: Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
-    """The network as a chain: name -> stem, stages, pool and head, with fresh weights.
-
-    Args:
-        depth: as in `ResNet`.
-        shape: (C, H, W) of an image, which chooses the stem.
-        classes: number of labels.
-        activation: as in `ResNet`.
-        pooling: as in `ResNet`.
-    """
+    """The network as a chain: name -> stem, stages, pool and head, with fresh weights; arguments as in `ResNet`."""
     from timm.models import resnet
 
     channels, height, width = shape

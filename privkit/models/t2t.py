@@ -178,13 +178,7 @@ class T2tVit(NamedCuts):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Fixed positions [1, length, width]: sines in even and cosines in odd columns.
-
-    Source: Vaswani et al. 2017, §3.5.
-
-    >>> sinusoids(2, 4)[0, 0]
-    tensor([0., 1., 0., 1.])
-    """
+    """Fixed positions [1, length, width]: sines in even and cosines in odd columns (Vaswani et al. 2017, §3.5)."""
     angles = torch.arange(length)[:, None] / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)[None].float()
 

@@ -252,9 +252,6 @@ class FirstBlock(nn.Module):
 def first_block(upper: nn.Module) -> FirstBlock:
     """Take the first block off the server's segment, with the weights that it has: a checkpoint's, if one was loaded.
 
-    Args:
-        upper: a transformer's upper segment, which loses the block.
-
     Raises:
         UsageError: if it has no block.
 

@@ -69,7 +69,7 @@ class Vit(NamedCuts):
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
-        """Side of a patch for these images.
+        """Side of a patch for these images; a `UsageError` if it does not divide them.
 
         >>> [VIT_MICRO.patch_for((1, side, side)) for side in (8, 28, 32)]
         [2, 7, 8]

@@ -12,14 +12,9 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """A state dict from .safetensors, or from a .pth of plain tensors.
+    """A state dict from .safetensors, or from a .pth of plain tensors; a `UsageError` if it cannot be read so.
 
-    Args:
-        path: of the file; what training scripts put around a state dict ("state_dict_ema", "state_dict", "model") is
-            taken off.
-
-    Raises:
-        UsageError: if the file cannot be read so.
+    What training scripts put around a state dict ("state_dict_ema", "state_dict", "model") is taken off.
     """
     try:
         if path.endswith(".safetensors"):
@@ -46,11 +41,8 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, neede
         model: the whole network.
         state: names -> tensors.
         path: of the file, for the error.
-        needed: prefixes of names that must be there in the model's shape.
+        needed: prefixes of names that must be there in the model's shape; a `UsageError` otherwise.
         fit: what the file must fit, for the error, such as "width=96, depth=4".
-
-    Raises:
-        UsageError: if something needed is missing or has another shape.
     """
     own = model.state_dict()
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}

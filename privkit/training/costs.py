@@ -19,14 +19,9 @@ _SEED_BYTES = 8
 
 
 def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
-    """Bytes, multiply-accumulates and peak memory of one client.
+    """Bytes, multiply-accumulates and peak memory of one client; one round of images is sent to count bytes.
 
-    Args:
-        edge: the clients.
-        private: images on their device; one round of them is sent to count bytes.
-        spec: batch size, and whether the lower segments are trained.
-        rounds_an_epoch: for weights that are averaged once an epoch.
-        seed: of that round's masks.
+    `rounds_an_epoch` is for weights that are averaged once an epoch, and `seed` for that round's masks.
     """
     protocol, device = edge.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)

@@ -27,13 +27,9 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block at the clients, after the shuffle; its weights are public and never trained.
+    """The extra transformer block at the clients for tokens of size `dim`, after the shuffle; public and never trained.
 
     T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
-
-    Args:
-        dim: token size.
-        seed: of the weights.
 
     Source: Yao et al., patch shuffling, §IV-B ("the model weights of the additional transformer block are fixed").
     """
@@ -309,13 +305,9 @@ class Clients(nn.Module):
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The release of test images, [n, B, ...]; without the defense if it defends training only.
+        """The release of test images [n, B, ...]; without the defense if it defends training only.
 
-        Args:
-            images: [n, B, ...].
-            labels: int64 [n, B].
-            generator: of the defense's draws.
-            noise_free: leave out noise, and stages that remove it.
+        With `noise_free`, noise is left out, and so are stages that remove it. `generator` is of the defense's draws.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:

@@ -288,11 +288,7 @@ def train(
 
 
 def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
-    """Refuse a batch size that the data, the defense or the processes cannot take.
-
-    Raises:
-        UsageError: with what works.
-    """
+    """Refuse, by a `UsageError`, a batch size that the data, the defense or the processes cannot take."""
     clients, defense = edge.protocol.clients, edge.defense
     if images < clients * batch * world:
         whose = ("" if clients == 1 else f" of {clients} clients") + (f" in {world} processes" if world > 1 else "")
@@ -305,11 +301,7 @@ def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
 
 
 def check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
-    """Refuse labels outside 0..classes−1, and several labels a record for a server with cross-entropy.
-
-    Raises:
-        UsageError: with what was found, and what to do.
-    """
+    """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels a record for cross-entropy."""
     if several(labels):
         if labels.shape[1] != classes:
             raise UsageError(f"several labels a record must be [N, {classes}], got {list(labels.shape)}")

@@ -34,16 +34,7 @@ class OwnLoss(Protocol):
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, the mean over labels.
-
-    Args:
-        logits: [rows, L].
-        labels: float [rows, L] of several labels a record, or int64 [rows] of one.
-
-    >>> import torch
-    >>> multi_label(torch.zeros(2, 3), torch.tensor([0, 2]))
-    tensor([0.6931, 0.6931])
-    """
+    """Binary cross-entropy with logits, the mean over labels: float [rows, L], or int64 [rows] of one."""
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
 

@@ -83,11 +83,7 @@ class SplitProtocol(Checked):
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
-        """Refuse a mixing group that this protocol cannot fill.
-
-        Raises:
-            UsageError: with the largest group that works.
-        """
+        """Refuse a mixing group that this protocol cannot fill, by a `UsageError` with the largest group that works."""
         if group == 1:
             return
         if self.upper == "own":
@@ -108,9 +104,6 @@ class SplitProtocol(Checked):
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
-
-        >>> SplitProtocol(clients=10).unmatched(4)
-        2
         """
         return self.active % group
 

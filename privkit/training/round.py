@@ -76,16 +76,7 @@ def split_round(
 
 
 def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Outputs:
-    """The servers' outputs: each upper segment evaluates the messages of its own clients.
-
-    Args:
-        upper: the segment, or the stack of them.
-        messages: [M, B, ...].
-        protocol: assigns messages to segments.
-
-    Returns:
-        Tensors [M·B, ...].
-    """
+    """The servers' outputs, [M·B, ...]: each upper segment evaluates the messages [M, B, ...] of its own clients."""
     if not protocol.stacked:
         return upper(messages.flatten(0, 1))
     return tree_map(_rows, upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2)))

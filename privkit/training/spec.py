@@ -174,11 +174,7 @@ class TrainingSpec(OptimizerSpec):
         return OptimizerSpec(**chosen)
 
     def check_epochs(self, epochs: int) -> None:
-        """Refuse milestones that a run of so many epochs does not reach.
-
-        Raises:
-            UsageError: with the epochs that there are.
-        """
+        """Refuse, by a `UsageError`, milestones that a run of so many epochs does not reach."""
         for side in (self.lower, self.upper):
             if side.milestones and side.milestones[-1] >= epochs:
                 raise UsageError(
@@ -193,11 +189,7 @@ _DECAY = 0.1
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of one side, at its largest rate. All of them are elementwise, so stacked copies stay independent.
-
-    >>> optimizer_of(OptimizerSpec(optimizer="sgd", momentum=0.9), [nn.Parameter()]).defaults["momentum"]
-    0.9
-    """
+    """The optimizer of one side, at its largest rate. All are elementwise, so stacked copies stay independent."""
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
     if spec.optimizer == "sgd":
@@ -207,20 +199,7 @@ def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.
 
 
 def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: int, steps: int) -> LRScheduler:
-    """The schedule of one side's rate, stepped after every step of training.
-
-    Args:
-        spec: of the side.
-        optimizer: whose rate is set.
-        epochs: of the training.
-        steps: of an epoch.
-
-    >>> optimizer = optimizer_of(OptimizerSpec(learning_rate=1.0), [nn.Parameter()])
-    >>> spec = OptimizerSpec(learning_rate=1.0, schedule="multi_step", milestones=(1,))
-    >>> schedule = schedule_of(spec, optimizer, epochs=2, steps=1)
-    >>> optimizer.step(); schedule.step(); schedule.get_last_lr()
-    [0.1]
-    """
+    """The schedule of one side's rate, stepped after every one of the `steps` of an epoch."""
     total, warm_up = epochs * steps, WARM_UP if spec.warm_up is None else spec.warm_up
     match spec.schedule:
         case "one_cycle":
@@ -236,11 +215,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: i
 
 
 def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
-    """The rate over its largest at a step, 0-based: up a line to 1 at `rise`, down a cosine to `lowest` at `total`.
-
-    >>> [round(_cosine(step, 1, 5, 0.0), 3) for step in range(6)]
-    [0.5, 1.0, 0.854, 0.5, 0.146, 0.0]
-    """
+    """The rate over its largest at a step, 0-based: up a line to 1 at `rise`, down a cosine to `lowest` at `total`."""
     if step < rise:
         return (step + 1) / (rise + 1)
     return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

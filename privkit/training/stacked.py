@@ -87,12 +87,9 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
-        """Test whether the copies can be evaluated together; if not, they run one after another from now on.
+        """Test on [n, B, ...] whether copies can be evaluated together; if not, they run one after another.
 
         Recurrent layers, for example, cannot. A module that fails in both ways raises its own error.
-
-        Args:
-            inputs: [n, B, ...], not kept.
         """
         if self.copies == 1:
             return
@@ -124,11 +121,7 @@ class Stacked(nn.Module):
             self.by_record = None
 
     def _record_by_record(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn.
-
-        Raises:
-            UsageError: if torch has no batching rule for a layer.
-        """
+        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn."""
         assert self.by_record is not None
         for name, stack in state.items():
             if stack.requires_grad:

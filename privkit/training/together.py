@@ -44,11 +44,7 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """As `train`, in all processes that joined.
-
-    Raises:
-        UsageError: if a module cannot be sent to the other processes; as `train` does.
-    """
+    """As `train`, in all processes that joined; a `UsageError` if a module cannot be sent to them."""
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"edge": edge, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}

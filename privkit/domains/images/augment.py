@@ -60,11 +60,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
 
 
 def check_colors(kind: str, channels: int) -> None:
-    """Refuse images without colors if an augmentation changes colors.
-
-    Raises:
-        UsageError: for "histology" of images that have not three channels.
-    """
+    """Refuse an augmentation that changes colors, with a `UsageError`, for images that have not three channels."""
     if kind == "histology" and channels != 3:
         raise UsageError(
             f"augment=histology changes colors, and these images have {channels} "
@@ -96,14 +92,11 @@ def jitter(images: Tensor, generator: Generator) -> Tensor:
     """Change brightness, contrast, saturation and hue of every image, in this order, and make some of them grey.
 
     Args:
-        images: float [N, 3, H, W] in [0, 1].
+        images: float [N, 3, H, W] in [0, 1]; a ValueError for other numbers of channels.
         generator: the only source of randomness, on the device of `images`.
 
     Returns:
         Images of the same shape in [0, 1].
-
-    Raises:
-        ValueError: if the images do not have three channels.
 
     Source: torchvision's ColorJitter and RandomGrayscale with the settings of Mabuchi and Ishikawa, §4.2. ColorJitter
     also draws the order of the four changes.
@@ -122,16 +115,7 @@ def jitter(images: Tensor, generator: Generator) -> Tensor:
 
 
 def turned(images: Tensor, hue: Tensor) -> Tensor:
-    """Turn the hue, and keep saturation and value.
-
-    Args:
-        images: [N, 3, H, W] in [0, 1].
-        hue: [N, 1, 1], shares of the color wheel.
-
-    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
-    >>> turned(red, torch.tensor([[[1 / 3]]])).flatten().round(decimals=3)
-    tensor([0., 1., 0.])
-    """
+    """Turn the hue of images [N, 3, H, W] in [0, 1] by shares of the color wheel, [N, 1, 1]."""
     red, green, blue = images.unbind(1)
     value, least = images.amax(1), images.amin(1)
     chroma = value - least

@@ -21,9 +21,6 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
     Raises:
         DataError: for other kinds of numbers and for shapes other than [N, H, W] and [N, H, W, C].
-
-    >>> scale_of(np.zeros((2, 8, 8), dtype=np.uint16))
-    65535.0
     """
     scales = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
     if images.dtype.name not in scales:
@@ -39,16 +36,10 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
 
 def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Check a user's whole array before any training, and move its channels last.
-
-    Args:
-        images: [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W].
+    """Check a user's whole array, [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W], and move its channels last.
 
     Raises:
         DataError: for shapes, kinds of numbers and ranges that `scale_of` and `check_images` refuse.
-
-    >>> check_array(np.zeros((2, 3, 8, 8), dtype=np.uint8)).shape
-    (2, 8, 8, 3)
     """
     if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
         images = images.transpose(0, 2, 3, 1)
@@ -65,15 +56,7 @@ def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def check_images(x: Tensor) -> None:
-    """Refuse tensors other than float32 [N, C, H, W] in [0, 1], with the cure for usual mistakes.
-
-    Raises:
-        DataError: in one sentence.
-
-    >>> check_images(torch.zeros(2, 28, 28, 1))
-    Traceback (most recent call last):
-    privkit.errors.DataError: images must be [N, C, H, W], got [2, 28, 28, 1]; use x.permute(0, 3, 1, 2)
-    """
+    """Refuse tensors other than float32 [N, C, H, W] in [0, 1] by a `DataError`, with the cure for usual mistakes."""
     shape = list(x.shape)
     if x.ndim == 4 and x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS and x.shape[1] == x.shape[2]:
         raise DataError(f"images must be [N, C, H, W], got {shape}; use x.permute(0, 3, 1, 2)")
@@ -95,9 +78,6 @@ def clipped(x: Tensor) -> str:
     """A warning if pictures look clipped at white or use little of their scale; otherwise empty.
 
     In both cases every reconstruction looks close, because constant areas are easy to guess.
-
-    >>> clipped(torch.ones(2, 1, 4, 4))[:35]
-    '100 % of the pixels are pure white,'
     """
     if not len(x):
         return ""

@@ -153,11 +153,8 @@ def decoded_pools(
         size: side in pixels.
         classes: number of labels.
         file: names the file of a row of the dataset, for errors.
-        labels: the labels of `train`, `test` or `validation`, [N], or [N, L] of 0 and 1.
+        labels: the labels of a part, [N], or [N, L] of 0 and 1; a ValueError if they are not as many as its pictures.
         validation: like `test`.
-
-    Raises:
-        ValueError: if the numbers of labels and pictures differ.
     """
 
     def pool(dataset: Any, first_id: int) -> DecodedPool:

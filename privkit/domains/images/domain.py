@@ -33,11 +33,7 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """The domain of these images.
-
-        Raises:
-            DataError: if they are no images.
-        """
+        """The domain of these images; a `DataError` if they are none."""
         check_images(x)
         _, c, h, w = x.shape
         return cls(shape=(c, h, w))
@@ -54,11 +50,7 @@ class Images:
         return torch.rand(count, *self.shape, generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Black, white, fine and coarse checkerboards with their negatives, a step, gray and black-and-white noise.
-
-        >>> Images(shape=(1, 4, 4)).extremes(Generator().manual_seed(0)).flatten(1).mean(1)[:6].tolist()
-        [0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
-        """
+        """Black, white, fine and coarse checkerboards with their negatives, a step, gray and black-and-white noise."""
         _, h, w = self.shape
         y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
         fine, coarse = ((y // side + x // side) % 2 for side in (1, max(1, h // 4)))
@@ -69,11 +61,7 @@ class Images:
         return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *self.shape), noise])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Area resampling, grey by mean or repetition; see `Domain.fit`.
-
-        >>> Images(shape=(1, 4, 4)).fit(torch.rand(2, 3, 8, 8), Images(shape=(3, 8, 8))).shape
-        torch.Size([2, 1, 4, 4])
-        """
+        """Area resampling, grey by mean or repetition."""
         if not isinstance(given, Images):
             raise UsageError(f"{given.records} cannot stand in for images; name auxiliary data of images")
         channels, height, width = self.shape
@@ -94,12 +82,7 @@ class Images:
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """The image metrics, guess n against image n; images too small for SSIM get none.
-
-        >>> black = torch.zeros(1, 1, 4, 4)
-        >>> {name: round(values.item(), 2) for name, values in Images.of(black).scores(black, black + 0.5).items()}
-        {'mse': 0.25, 'psnr': 6.02}
-        """
+        """The image metrics, guess n against image n; images too small for SSIM get none."""
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def shown(self, x: Tensor) -> list[str]:

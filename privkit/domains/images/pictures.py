@@ -192,13 +192,13 @@ class ImageFolder(Checked):
 
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str) -> Pools:
-    """Folders of pictures, one folder a class.
+    """Folders of pictures, one folder a class, whose path is `called` so by users.
 
     Args:
         name: of the dataset.
         folders: of the training part and, if there is one, the test part; their classes have the same names.
         size: side in pixels after centre cropping.
-        called: how users call the path of the folder.
+        called: such as "DATA_ROOT".
     """
     from torchvision import datasets
 

@@ -115,13 +115,7 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Shares of cells and of categories that are recovered; mean absolute and square error of dense cells.
-
-        >>> cars = Tables(dense=("mpg",), ranges=((0.0, 1.0),), categorical=("fuel",), values=(("gas", "diesel"),))
-        >>> found = cars.scores(torch.tensor([[0.5, 1.0]]), torch.tensor([[0.75, 1.0]]))
-        >>> {name: values.item() for name, values in found.items()}
-        {'cells': 0.5, 'dense_error': 0.25, 'dense_mse': 0.0625, 'categories': 1.0}
-        """
+        """Shares of cells and of categories that are recovered; mean absolute and square error of dense cells."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)

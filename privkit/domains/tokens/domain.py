@@ -102,11 +102,6 @@ class Tokens:
 
         Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §3.2 (F-measure of the longest
         common subsequence, both sides weighted alike).
-
-        >>> names = Tokens(length=3, vocabulary=("", "?", "a", "b"))
-        >>> found = names.scores(torch.tensor([[2, 3, 0]]), torch.tensor([[3, 3, 2]]))
-        >>> [found[name].item() for name in ("token_accuracy", "exact")], round(found["rouge_l"].item(), 3)
-        ([0.5, 0.0], 0.4)
         """
         a, b = truth.cpu().numpy(), guess.cpu().numpy()
         there = a != PADDING
@@ -124,15 +119,7 @@ class Tokens:
 
 
 def _common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Length of the longest common subsequence of each pair of rows, padding left out.
-
-    Args:
-        a: [N, T].
-        b: [N, S].
-
-    >>> _common_subsequence(np.array([[2, 3, 4, 0]]), np.array([[3, 2, 4, 4]]))
-    array([2])
-    """
+    """Length of the longest common subsequence of each pair of rows, [N, T] and [N, S], padding left out."""
     best = np.zeros((len(a), b.shape[1] + 1), dtype=np.int64)
     for token in a.T:
         same = (token[:, None] == b) & (b != PADDING)

@@ -49,12 +49,7 @@ class Subwords:
 
 
 def read_tokenizer(name: str, root: Path, file: str) -> Subwords:
-    """A tokenizer from the data root.
-
-    Args:
-        name: of the dataset.
-        root: the data root.
-        file: its path there, without `..`.
+    """A tokenizer from the data root, where `file` is its path without `..`.
 
     Raises:
         DataError: if it is missing, outside of the root, or is no tokenizer; or if the package tokenizers is missing.
@@ -88,24 +83,12 @@ Labelled = tuple[str, str]
 
 
 def _split_text(text: str, unit: Unit) -> list[str]:
-    """The tokens of a text in lower case.
-
-    Args:
-        text: any.
-        unit: "words" (punctuation marks are tokens of their own) or "characters".
-
-    >>> _split_text("Not bad!", "words")
-    ['not', 'bad', '!']
-    """
+    """The tokens of a text in lower case; punctuation marks are tokens of their own, unless characters are."""
     return _WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
 def text(raw: bytes) -> str:
-    """A text that is not empty.
-
-    Raises:
-        BadRow: if it is empty or not UTF-8.
-    """
+    """A text; a `BadRow` if it is empty or not UTF-8."""
     letters = utf8(raw)
     if not letters.strip():
         raise BadRow("holds no token", "delete it")
@@ -151,14 +134,7 @@ def _numbered_texts(
     parts: Sequence[Sequence[Labelled]],
     notes: tuple[str, ...],
 ) -> Pools:
-    """A dataset of texts whose tokens have numbers.
-
-    Args:
-        domain: what a sequence is.
-        ids: of the tokens of each text of each part, at most T a text.
-        parts: the training and the test texts with their labels; no test texts for a dataset without a test part.
-        notes: see `Pools`.
-    """
+    """A dataset of texts whose tokens have numbers `ids`, at most T a text; see `read_texts`."""
     classes = sorted({label for part in parts for label, _ in part})
     number = {label: place for place, label in enumerate(classes)}
     train, test = (
@@ -202,11 +178,7 @@ class TextReading(Checked):
     def read(
         self, name: str, root: Path, train: Sequence[Labelled], test: Sequence[Labelled], notes: tuple[str, ...]
     ) -> Pools:
-        """The texts as token sequences; see `read_texts`.
-
-        Raises:
-            DataError: if the tokenizer's file is missing or invalid.
-        """
+        """The texts as token sequences; see `read_texts`. A `DataError` if the tokenizer's file is bad."""
         if not self.tokenizer:
             return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)
         tokenizer = read_tokenizer(name, root, self.tokenizer)

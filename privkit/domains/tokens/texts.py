@@ -170,14 +170,7 @@ class AmazonReviews(TextReading):
 
 
 def _review(line: bytes) -> Labelled:
-    """Stars and text of a line in one of the three formats.
-
-    Raises:
-        BadRow: if it is in none of them.
-
-    >>> _review(b'"4","Good","It works.\\\\nTwice."'), _review(b'{"overall": 2.0, "reviewText": "Broke."}')
-    (('4', 'Good It works. Twice.'), ('2', 'Broke.'))
-    """
+    """Stars and text of a line in one of the three formats; a `BadRow` if it is in none of them."""
     row = utf8(line)
     if row.startswith("{"):
         stars, text = _of_json(row)
