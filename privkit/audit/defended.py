@@ -40,7 +40,7 @@ from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
-from privkit.training.costs import edge_costs
+from privkit.training.costs import client_costs
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import learns
 from privkit.training.together import train_together
@@ -114,7 +114,7 @@ def defended_model(
         "accuracy": asdict(scores.accuracy),
         "task": {name: asdict(score) for name, score in scores.defined.items() if name != "accuracy"} | accuracies,
         "costs": asdict(
-            edge_costs(
+            client_costs(
                 edge,
                 splits.private,
                 config.training,

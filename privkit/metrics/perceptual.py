@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from privkit.attacks.scores.image import Values
 from privkit.errors import DataError, UsageError, one_line
+from privkit.metrics.feature_names import TRUNKS
 from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
 
-CHUNK = 1_000
+_CHUNK = 1_000
 _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 
 
@@ -58,7 +59,7 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
     features = _unit(network(truth)).double()
     labels = labels.to(features.device)
     sums, counts = features.new_zeros(2), features.new_zeros(2)
-    for rows in torch.arange(len(features), device=features.device).split(CHUNK):
+    for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
         cosines = (features[rows] @ features.T).abs()
         same = labels[rows, None] == labels
         other_image = rows[:, None] != torch.arange(len(features), device=features.device)
@@ -69,59 +70,32 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
     return {name: total / count for name, total, count in floors if count}
 
 
-def identity(
-    truth: Tensor,
-    guess: Tensor,
-    network: FeatureNetwork,
-    *,
-    people: Tensor | None = None,
-    threshold: float | None = None,
-) -> Values:
+def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     """Whether a guess gives its original away: 1 or 0 an image; the mean is the share identified.
 
-    Without a threshold it is rank-1 identification: the guess is looked up among all originals by cosine, and counts
-    where the nearest one is its own, or of the same person where `people` tells who is who. The floor of a guess at
-    random is 1/N, or the sum of the people's squared shares. With a threshold it is verification: the guess counts
-    where its features lie within that Euclidean distance of its original's (dlib's own threshold is 0.6), which needs
-    a floor of its own: the share of pairs of different people within it.
+    The guess is looked up among all originals by cosine, and counts where the nearest one is its own (rank-1
+    identification). The floor of a guess at random is 1/N.
 
     Args:
         truth: [N, C, H, W] in [0, 1].
         guess: the same shape.
         network: of features; for people's identities one for faces.
-        people: int64 [N], the person on each original.
-        threshold: > 0, or None for rank-1.
 
     Returns:
         float64 [N] of 0 and 1.
 
     Source: Yao et al., patch shuffling, §V-A ("ID"), whose network is a classifier trained on every person of the data
-    set; the nearest original stands for it here, so that no classifier need be trained. King 2017 for dlib's threshold.
+    set; the nearest original stands for it here, so that no classifier need be trained.
 
     >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
     >>> truth = torch.eye(3).view(3, 1, 1, 3)
     >>> identity(truth, truth[[0, 2, 2]], network)
     array([1., 0., 1.])
-    >>> identity(truth, truth[[0, 2, 2]], network, people=torch.tensor([0, 1, 1]))
-    array([1., 1., 1.])
-    >>> identity(truth, truth[[0, 2, 2]], network, threshold=0.5)
-    array([1., 0., 1.])
     """
     _same_shape(truth, guess)
-    if people is not None and threshold is not None:
-        raise UsageError("identity takes people (rank-1) or a threshold (verification), got both")
-    if people is not None and people.shape != truth.shape[:1]:
-        raise UsageError(f"identity needs a person an image, got {list(people.shape)} for {len(truth)}")
-    if threshold is not None and not threshold > 0:
-        raise UsageError(f"threshold must be > 0, a Euclidean distance of features, got {threshold}")
-    originals, guesses = network(truth), network(guess)
-    if threshold is not None:
-        return _values((originals - guesses).norm(dim=1) <= threshold)
-    gallery = _unit(originals).T
-    nearest = torch.cat([(chunk @ gallery).argmax(1) for chunk in _unit(guesses).split(CHUNK)])
-    who = torch.arange(len(truth)) if people is None else people
-    who = who.to(nearest.device)
-    return _values(who[nearest] == who)
+    gallery = _unit(network(truth)).T
+    nearest = torch.cat([(chunk @ gallery).argmax(1) for chunk in _unit(network(guess)).split(_CHUNK)])
+    return _values(nearest == torch.arange(len(truth), device=nearest.device))
 
 
 def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
@@ -138,7 +112,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
     Source: Zhang et al. 2018, "The unreasonable effectiveness of deep features as a perceptual metric".
     """
     _same_shape(truth, guess)
-    if net not in ("alex", "vgg", "squeeze"):
+    if net not in TRUNKS:
         raise UsageError(f"the trunk of LPIPS must be alex, vgg or squeeze, got {net!r}")
     model = _lpips_model(net).to(truth.device)
     with torch.no_grad():

@@ -1,15 +1,6 @@
 """Split models: a lower segment for the client and an upper segment for the server, cut at a named layer."""
 
 from privkit.models.base import ModelSpec, SplitModel
-from privkit.models.convolutional import CNN, LENET5, VGG16, Cnn, LeNet5, Vgg16
-from privkit.models.imported import ImportedPair
-from privkit.models.patch_splitnn import PATCH_SPLITNN, PatchSplitNN
-from privkit.models.pit import PIT_TINY, Pit
-from privkit.models.resnet import RESNET18, RESNET20, RESNET20_TANH, RESNET50, ResNet
-from privkit.models.t2t import T2T_VIT, T2tVit
-from privkit.models.tables import DIFM, TABLE_MLP, Difm, TableMlp
-from privkit.models.texts import ALBERT, LSTM, RNN, TEXT_MLP, TRANSFORMER_MICRO, Albert, Recurrent, TextMlp, Transformer
-from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 
 MODELS: dict[str, str] = {
     "albert": "privkit.models.texts:ALBERT",
@@ -36,44 +27,4 @@ MODELS: dict[str, str] = {
 }
 """Name -> "module:object" of every model; a user's own pair is named by import path, `lower:upper`."""
 
-__all__ = [
-    "ALBERT",
-    "CNN",
-    "DIFM",
-    "LENET5",
-    "LSTM",
-    "MODELS",
-    "PATCH_SPLITNN",
-    "PIT_TINY",
-    "RESNET18",
-    "RESNET20",
-    "RESNET20_TANH",
-    "RESNET50",
-    "RNN",
-    "T2T_VIT",
-    "TABLE_MLP",
-    "TEXT_MLP",
-    "TRANSFORMER_MICRO",
-    "VGG16",
-    "VIT_BASE",
-    "VIT_MICRO",
-    "VIT_TINY",
-    "VIT_TINY6",
-    "Albert",
-    "Cnn",
-    "Difm",
-    "ImportedPair",
-    "LeNet5",
-    "ModelSpec",
-    "PatchSplitNN",
-    "Pit",
-    "Recurrent",
-    "ResNet",
-    "SplitModel",
-    "T2tVit",
-    "TableMlp",
-    "TextMlp",
-    "Transformer",
-    "Vgg16",
-    "Vit",
-]
+__all__ = ["MODELS", "ModelSpec", "SplitModel"]

@@ -19,8 +19,8 @@ from privkit.errors import TrainingDiverged, UsageError
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
+from privkit.training.clients import Clients
 from privkit.training.distributed import average_gradients, processes
-from privkit.training.edge import Clients
 from privkit.training.evaluate import evaluate
 from privkit.training.losses import own_loss, with_loss
 from privkit.training.private import check_private, copies_in_a_batch, private_gradients, private_updates
@@ -71,8 +71,47 @@ class Trained:
     best: Epoch | None = None
 
 
+class _Optimizers:
+    """The optimizers and schedules of both sides, and the weights that they step."""
+
+    def __init__(self, clients: Clients, upper: nn.Module, spec: TrainingSpec, epochs: int, steps: int) -> None:
+        self._weights = [[p for p in side.parameters() if p.requires_grad] for side in (clients, upper)]
+        specs = (spec.lower, spec.upper)
+        made = [[optimizer_of(each, own)] if own else [] for each, own in zip(specs, self._weights, strict=True)]
+        self._server, self._all = made[1], made[0] + made[1]
+        self._waiting = made[0] if clients.protocol.updates == "message" else self._all  # the server has stepped
+        self._schedules = [
+            schedule_of(each, optimizer, epochs, steps)
+            for each, own in zip(specs, made, strict=True)
+            for optimizer in own
+        ]
+
+    def clear(self) -> None:
+        for optimizer in self._all:
+            optimizer.zero_grad(set_to_none=True)
+
+    def step_server(self) -> None:
+        """One step of the server alone, after one message."""
+        average_gradients(self._weights[1])
+        for optimizer in self._server:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        average_gradients(p for side in self._weights for p in side)
+        for part in (*self._waiting, *self._schedules):
+            part.step()
+
+    def state(self) -> list[dict[str, Any]]:
+        return [part.state_dict() for part in (*self._all, *self._schedules)]
+
+    def load_state(self, state: list[dict[str, Any]]) -> None:
+        for part, own in zip((*self._all, *self._schedules), state, strict=True):
+            part.load_state_dict(own)
+
+
 def release_count(
-    edge: Clients,
+    clients: Clients,
     spec: TrainingSpec,
     private: ClientPartition,
     *,
@@ -87,7 +126,6 @@ def release_count(
     them several times; images are counted by their ids.
 
     Args:
-        edge: the clients.
         spec: batch size, and whether lower segments are frozen.
         private: the clients' images.
         epochs: of training.
@@ -97,10 +135,10 @@ def release_count(
             and charged for the larger number. All rounds count, because a trained segment puts what it learned from
             its client into every release.
     """
-    protocol = edge.protocol
+    protocol = clients.protocol
     total = int(private.sizes.sum())
     rounds = rounds_an_epoch(total, protocol.clients, spec.batch_size)
-    frozen = spec.freeze_lower or not learns(edge)
+    frozen = spec.freeze_lower or not learns(clients)
     sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
     trained, after, again = epochs * most_releases(private, spec.batch_size, rounds), 0, 0
     copies = copies_in_a_batch(spec, private) if trained else 1
@@ -120,7 +158,7 @@ def release_count(
         copies=copies,
         clients=protocol.clients,
         lower_model=lower,
-        unmatched=protocol.unmatched(edge.defense.group),
+        unmatched=protocol.unmatched(clients.defense.group),
     )
 
 
@@ -128,13 +166,13 @@ def _most(ids: Tensor) -> int:
     return int(ids.unique(return_counts=True)[1].max())
 
 
-def learns(edge: Clients) -> bool:
+def learns(clients: Clients) -> bool:
     """Whether any weight of the lower segments is trained."""
-    return any(weight.requires_grad for weight in edge.lowers.parameters())
+    return any(weight.requires_grad for weight in clients.lowers.parameters())
 
 
 def train(
-    edge: Clients,
+    clients: Clients,
     upper: nn.Module,
     private: Batch,
     spec: TrainingSpec,
@@ -156,7 +194,7 @@ def train(
     of all W rounds. A message holds B images whatever W is, so receipts and accounting stay as they are.
 
     Args:
-        edge: on the device of `private`.
+        clients: on the device of `private`.
         upper: likewise; stacked for standalone clients.
         private: all clients' images, on the training device.
         spec: batch size and optimiser.
@@ -173,38 +211,22 @@ def train(
         TrainingDiverged: if a loss or weight is not finite; names the first such step, and the clients of its message.
     """
     checkpoint = checkpoint or Checkpoint()
-    protocol, batch, device = edge.protocol, spec.batch_size, private.x.device
+    protocol, batch, device = clients.protocol, spec.batch_size, private.x.device
     rank, world = processes()
-    check_batch(edge, batch, len(private), world)
-    check_labels(private.y, edge.classes, with_loss(upper, spec.loss))
-    check_private(edge, spec, world)
-    edge.precision = spec.precision
+    check_batch(clients, batch, len(private), world)
+    check_labels(private.y, clients.classes, with_loss(upper, spec.loss))
+    check_private(clients, spec, world)
+    clients.precision = spec.precision
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     rounds = rounds_an_epoch(len(private), protocol.clients, batch * world)
     steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
     total = epochs * steps
     if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
-        edge.lowers.requires_grad_(False)
-    sides = [[p for p in side.parameters() if p.requires_grad] for side in (edge, upper)]
-    specs = (spec.lower, spec.upper)
-    by_side = [[optimizer_of(each, side)] if side else [] for each, side in zip(specs, sides, strict=True)]
-    optimizers = by_side[0] + by_side[1]
-    waiting = by_side[0] if protocol.updates == "message" else optimizers  # the server has stepped already
-    schedules = [
-        schedule_of(each, optimizer, epochs, steps)
-        for each, side in zip(specs, by_side, strict=True)
-        for optimizer in side
-    ]
-    stateful: list[Any] = [*optimizers, *schedules]
+        clients.lowers.requires_grad_(False)
+    both = _Optimizers(clients, upper, spec, epochs, steps)
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS and not spec.private:
-        edge.lowers.compile()  # in place: names of parameters stay as they are
+        clients.lowers.compile()  # in place: names of parameters stay as they are
         upper.compile()
-
-    def update_server() -> None:
-        average_gradients(sides[1])
-        for optimizer in by_side[1]:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
 
     weights = shares.weights.to(device, torch.float32)
     everyone = torch.ones(1, device=device)
@@ -213,17 +235,16 @@ def train(
     best: Epoch | None = None
     saved = checkpoint.load()
     if saved is not None:
-        edge.load_state_dict(saved["edge"])
+        clients.load_state_dict(saved["edge"])
         upper.load_state_dict(saved["upper"])
-        for part, state in zip(stateful, saved["optimizers"], strict=True):
-            part.load_state_dict(state)
+        both.load_state(saved["optimizers"])
         curve, measured = list(saved["curve"]), list(saved["validation"])
         best = None if saved["best"] is None else Epoch(**saved["best"])
     for epoch in range(len(curve), epochs):
-        edge.train()
+        clients.train()
         upper.train()
-        if not learns(edge):  # batch statistics would carry one record into the smashed data of others
-            edge.lowers.eval()
+        if not learns(clients):  # batch statistics would carry one record into the smashed data of others
+            clients.lowers.eval()
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
         order = round_order(private, shares, protocol, batch * world, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
@@ -233,44 +254,39 @@ def train(
         losses, groups = [], []
         with seeded(device, derive(seed, "train", epoch, "module", *([rank] if world > 1 else []))):
             for step, rows in enumerate(order):
-                for optimizer in optimizers:
-                    optimizer.zero_grad(set_to_none=True)
+                both.clear()
                 images = augment(private.x[rows], spec.augment, draws)
-                with private_gradients(edge, spec, secret):
+                with private_gradients(clients, spec, secret):
                     outcome = play(
-                        edge,
+                        clients,
                         upper,
                         images,
                         private.y[rows],
                         draws,
                         shares=weights if protocol.active > 1 else everyone,
                         number=epoch * steps + step,
-                        update=update_server,
+                        update=both.step_server,
                     )
-                average_gradients(p for side in sides for p in side)
-                for optimizer in waiting:
-                    optimizer.step()
-                for schedule in schedules:
-                    schedule.step()
+                both.step()
                 if protocol.average == "round":
-                    edge.lowers.average(weights)
+                    clients.lowers.average(weights)
                 losses.append(outcome.losses)
                 groups.append(outcome.sent.groups)
         if protocol.average == "epoch":
-            edge.lowers.average(weights)
+            clients.lowers.average(weights)
         every = torch.stack(losses)
-        _check_finite(every, groups, [*edge.parameters(), *upper.parameters()], epoch * steps, total)
+        _check_finite(every, groups, [*clients.parameters(), *upper.parameters()], epoch * steps, total)
         curve.append(every.mean().item())
         if validation is not None:
-            scores = evaluate(edge, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
+            scores = evaluate(clients, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
             measured.append({name: score.value for name, score in scores.defined.items()})
             if best is None or measured[-1].get(spec.best_by, 0.0) > measured[best.number - 1].get(spec.best_by, 0.0):
-                best = Epoch(number=epoch + 1, edge=_copied(edge), upper=_copied(upper))
+                best = Epoch(number=epoch + 1, edge=_copied(clients), upper=_copied(upper))
         checkpoint.save(
             {
-                "edge": edge.state_dict(),
+                "edge": clients.state_dict(),
                 "upper": upper.state_dict(),
-                "optimizers": [part.state_dict() for part in stateful],
+                "optimizers": both.state(),
                 "curve": curve,
                 "validation": measured,
                 "best": None if best is None else vars(best),
@@ -278,20 +294,20 @@ def train(
         )
         checkpoint.report(epoch + 1, epochs, curve[-1])
     return Trained(
-        edge=edge.eval(),
+        edge=clients.eval(),
         upper=upper.eval(),
         curve=tuple(curve),
         validation=tuple(measured),
         best=best,
-        release_count=release_count(edge, spec, shares, epochs=epochs),
+        release_count=release_count(clients, spec, shares, epochs=epochs),
     )
 
 
-def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
+def check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> None:
     """Refuse, by a `UsageError`, a batch size that the data, the defense or the processes cannot take."""
-    clients, defense = edge.protocol.clients, edge.defense
-    if images < clients * batch * world:
-        whose = ("" if clients == 1 else f" of {clients} clients") + (f" in {world} processes" if world > 1 else "")
+    n, defense = clients.protocol.clients, clients.defense
+    if images < n * batch * world:
+        whose = ("" if n == 1 else f" of {n} clients") + (f" in {world} processes" if world > 1 else "")
         raise UsageError(f"batch_size={batch}{whose} is more than the {images} private images; lower it")
     if batch < defense.smallest_batch:
         raise UsageError(

@@ -16,7 +16,7 @@ from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.shared.certificate import Certificate
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.spec import TrainingSpec
 
 _ROUNDED = 1 - 1e-6
@@ -36,11 +36,11 @@ _NOT_COUNTED = (
 )
 
 
-def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
+def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
     """Refuse, by a `UsageError`, private training of a segment that mixes records, or in several processes."""
     if not spec.private:
         return
-    for name, layer in edge.lowers.module.named_modules():
+    for name, layer in clients.lowers.module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
             raise UsageError(
                 f"private training needs a lower segment without batch statistics, but {name} is a "
@@ -51,7 +51,7 @@ def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 
 @contextmanager
-def private_gradients(edge: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
+def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
     """Play one round inside; afterwards, `.grad` of the lower segments is the gradient of DP-SGD.
 
     It is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B for each client. g_b is the gradient of record b's own loss,
@@ -67,11 +67,11 @@ def private_gradients(edge: Clients, spec: TrainingSpec, draws: Generator) -> It
         return
     assert spec.clip is not None
     assert spec.noise is not None
-    with edge.lowers.records() as weights:
+    with clients.lowers.records() as weights:
         yield
     if not weights:
         return
-    parameters = dict(edge.lowers.module.named_parameters())
+    parameters = dict(clients.lowers.module.named_parameters())
     for name, gradient in clipped_sums({n: _own(w) for n, w in weights.items()}, spec.clip).items():
         noise = torch.randn(gradient.shape, generator=draws, device=gradient.device, dtype=gradient.dtype)
         parameters[name].grad = (gradient + spec.noise * spec.clip * noise) / weights[name].shape[1]

@@ -21,8 +21,8 @@ from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition
 from privkit.errors import PrivkitError, TrainingDiverged, UsageError, one_line
 from privkit.training.checkpoint import Checkpoint
+from privkit.training.clients import Clients
 from privkit.training.distributed import alone, joined_processes, leads
-from privkit.training.edge import Clients
 from privkit.training.loop import Trained, train
 from privkit.training.spec import TrainingSpec
 
@@ -33,7 +33,7 @@ _OF_THE_NETWORK = ("gloo", "NCCL", "Connection")
 
 
 def train_together(
-    edge: Clients,
+    clients: Clients,
     upper: nn.Module,
     private: Batch,
     spec: TrainingSpec,
@@ -46,7 +46,7 @@ def train_together(
 ) -> Trained:
     """As `train`, in all processes that joined; a `UsageError` if a module cannot be sent to them."""
     checkpoint = checkpoint or Checkpoint()
-    work: dict[str, Any] = {"edge": edge, "upper": upper, "private": private, "spec": spec}
+    work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
     if not leads():
         return train(**work, checkpoint=checkpoint, validation=validation)

@@ -21,7 +21,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.loop import learns, round_order
 from privkit.training.losses import message_losses, own_loss
 from privkit.training.private import check_private, private_gradients

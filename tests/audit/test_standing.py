@@ -15,7 +15,7 @@ from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
 from privkit.shared.certificate import Certificate
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from tests.defenses.chains import Patches
 from tests.defenses.made_stages import Own
 from tests.small import generator

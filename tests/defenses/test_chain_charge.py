@@ -17,7 +17,7 @@ from privkit.defenses.compile import run
 from privkit.defenses.noise import GaussianNoise
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.protocol import SplitProtocol
 from tests.defenses.chains import (
     CLASSES,

@@ -7,7 +7,7 @@ from timm.models.pit import PoolingVisionTransformer
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import PIT_TINY, Pit
+from privkit.models.pit import PIT_TINY, Pit
 from privkit.models.places import hides_places
 
 SHAPE = (3, 32, 32)

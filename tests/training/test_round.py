@@ -14,7 +14,7 @@ from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
-from privkit.models import VIT_MICRO
+from privkit.models.vit import VIT_MICRO
 from privkit.shared.seeds import derive
 from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
 from privkit.wire.transcript import Transcript

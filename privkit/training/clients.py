@@ -170,9 +170,9 @@ class Clients(nn.Module):
             block = block or frozen_block(shape[-1], seed)
         if isinstance(domain, Images) and (own := defense.companion(shape, domain.shape, seed)) is not None:
             companion = Stacked(own, protocol.active)
-        edge = cls(lowers, defense, protocol, classes, block, companion, seed)
-        edge._probe(domain)
-        return edge
+        clients = cls(lowers, defense, protocol, classes, block, companion, seed)
+        clients._probe(domain)
+        return clients
 
     @torch.no_grad()
     def _probe(self, domain: Domain) -> None:
