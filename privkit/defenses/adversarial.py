@@ -82,12 +82,7 @@ class Adversarial(Unchanged):
 class SimulatedAttacker(nn.Module):
     """Two convolutions over the map that the smashed data make, pixels from channels; dense layers without a map.
 
-    Args:
-        smashed_shape: (T, D), (C', H', W') or (D,).
-        image_shape: (C, H, W).
-        width: channels between.
-
-    Source: privkit's; two convolutions as the attacker of DP-CutMixSL has them.
+    Smashed data are (T, D), (C', H', W') or (D,) each, and `width` channels lie between. As in DP-CutMixSL's attacker.
     """
 
     def __init__(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], width: Count) -> None:

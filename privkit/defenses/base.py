@@ -226,15 +226,12 @@ class Defense(Checked, ABC):
         return None
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """A term that the clients add to the task's loss, or None.
+        """A term that the clients add to the task's loss, [M], one value a client; or None.
 
         Args:
             images: [M, B, C, H, W] in [0, 1].
             smashed: [M, B, ...], before `apply`.
             companion: the networks of `companion`, one a client, called with all messages' images at once, [M·B, ...].
-
-        Returns:
-            [M], one value a client.
         """
         return None
 

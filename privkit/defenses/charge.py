@@ -116,7 +116,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         certificate = replace(certificate, lower=None)
     if receipt.added_by == "mixer" and isinstance(mechanism.mixing, NoMixing):
         said.append(_TRUSTED)
-    return _told(certificate, receipt, release_count, said)
+    return _complete(certificate, receipt, release_count, said)
 
 
 def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
@@ -265,13 +265,13 @@ def equal_counts(positions: int, members: int) -> tuple[int, ...]:
     return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 
-def _told(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
+def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
     """The accountant's certificate with what it cannot know."""
     assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
         certificate = given_labels(certificate, release_count.lower_model)
-        statement, (told, *assumptions) = certificate.statement, certificate.assumptions
-        said = [told, *said]
+        statement, (first, *assumptions) = certificate.statement, certificate.assumptions
+        said = [first, *said]
     if not receipt.at_inference:
         said = [*said, _CLEAR_AFTERWARDS]
     said = [*said, _IDEAL, *_past_one_over_n(certificate, release_count)]
@@ -287,8 +287,8 @@ def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
     """
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
     rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]
-    told = f"{certificate.statement}; of the smashed data{updates}, given the labels"
-    return replace(certificate, statement=told, assumptions=(GIVEN_LABELS, *rest))
+    statement = f"{certificate.statement}; of the smashed data{updates}, given the labels"
+    return replace(certificate, statement=statement, assumptions=(GIVEN_LABELS, *rest))
 
 
 def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> list[str]:

@@ -25,11 +25,6 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
     Raises:
         ValueError: if the smashed data have no positions: vectors, feature maps without `patch`, or a `patch` that does
             not divide their sides.
-
-    >>> positions("mask", torch.zeros(2, 5, 16, 8), None, leading=2)
-    16
-    >>> positions("mask", torch.zeros(2, 5, 3, 8, 8), 4, leading=2)
-    4
     """
     rows, columns = _grid(name, smashed, patch, leading)
     return rows * columns

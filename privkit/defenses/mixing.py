@@ -91,17 +91,9 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the ratios: the round's, or, for ratios that are drawn once, one with the same state every time.
+    """The generator of the ratios: the round's, or, if they are drawn "once", `kept`, in the same state in every round.
 
-    Args:
-        drawn: "every_round" or "once".
-        generator: of the round.
-        kept: in the same state in every round; None for seed 0.
-
-    >>> rounds, taken = Generator().manual_seed(3), torch.ones(1, 2, dtype=bool)
-    >>> once = [dirichlet_ratios(taken, 2.0, ratio_coins("once", rounds, None)) for _ in range(2)]
-    >>> torch.equal(*once)
-    True
+    Without `kept`, it is one of seed 0.
     """
     if drawn == "every_round":
         return generator
@@ -148,10 +140,6 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
     Returns:
         [G, B, T, D], differentiable in `tokens`.
-
-    >>> tokens = torch.arange(6.0).view(1, 2, 1, 3, 1)
-    >>> pick_rows(tokens, torch.tensor([[1, 0, 0]]), torch.tensor([[[2, 1, 0]]])).flatten()
-    tensor([2., 1., 3.])
     """
     groups, members, batch, length, dim = tokens.shape
     group, image, place = (torch.arange(n, device=owner.device) for n in (groups, batch, length))

@@ -68,11 +68,7 @@ def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet 
 
 
 def simplex(labels: Tensor) -> Tensor:
-    """Labels [..., L] into {y ≥ 0, Σy ≤ 1}, which is no wider than the one-hot labels: √2, and 2 in L1.
-
-    >>> simplex(torch.tensor([[0.0, 1.0], [3.0, 1.0]])).tolist()
-    [[0.0, 1.0], [0.75, 0.25]]
-    """
+    """Labels [..., L] into {y ≥ 0, Σy ≤ 1}, which is no wider than the one-hot labels: √2, and 2 in L1."""
     positive = widened(labels).clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1)
 

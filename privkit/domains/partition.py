@@ -157,9 +157,6 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
         Row numbers, int64, ascending.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
-
-    >>> stratified(np.arange(20) % 2, 0.1, seed=0).tolist()
-    [4, 19]
     """
     real("fraction", fraction, above=0, most=1)
     members = np.unique(_on_host(labels), return_inverse=True)[1]
@@ -268,11 +265,6 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
 
     Returns:
         int64 [R, n, B], row numbers of the private batch.
-
-    >>> shares = ClientPartition(rows=torch.tensor([[0, 1], [2, 3]]), sizes=torch.tensor([2, 2]))
-    >>> epoch_order(shares, 1, torch.Generator().manual_seed(0), rounds=2).sort(0).values[:, :, 0]
-    tensor([[0, 2],
-            [1, 3]])
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

@@ -101,9 +101,6 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
         kind: one of `KINDS`.
         dataset: whose records a model reads, as the command line takes it; None for images of usual sizes.
         root: the data root; None for none.
-
-    Raises:
-        PrivkitError: if there is no such part.
     """
     component = parse(kind, given)
     yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)

@@ -32,15 +32,9 @@ class ImageMetric(Protocol):
     def __call__(
         self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float
     ) -> NDArray[np.floating]:
-        """Compare each original with its guess.
+        """Compare originals and guesses, both [N, C, H, W], one finite value each, [N].
 
-        Args:
-            truth: [N, C, H, W].
-            guess: the same shape.
-            data_range: largest minus smallest possible value; 1.0 for images in [0, 1].
-
-        Returns:
-            [N], finite.
+        `data_range` is the largest minus the smallest possible value, 1.0 for images in [0, 1].
         """
 
 

@@ -84,12 +84,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """The same for a seed's images: its classifier is trained, or checked if it is a file.
-
-        Args:
-            known: labeled images of the attacked data set, none of them attacked.
-            classes: how many there are.
-            seed: of the training.
+        """The same for a seed's images: its classifier is trained on labeled ones that are not attacked, or checked.
 
         Raises:
             UsageError: if images have several labels each, or the file's classifier has other classes.
@@ -135,15 +130,15 @@ class Perception:
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
         """F-SIM of different originals, and how many originals the classifier recognizes, in words."""
-        told = []
+        sentences = []
         if self.network is not None:
             floors = f_sim_floors(truth, labels, self.network)
             shown = ", ".join(f"{value:.3f} of {name.replace('_', ' ')}" for name, value in floors.items())
-            told.append(f"F-SIM of two different originals: {shown}")
+            sentences.append(f"F-SIM of two different originals: {shown}")
         if self.classifier is not None:
             shares = recognized_floors(truth, labels, self.classifier)
-            told.append(
+            sentences.append(
                 f"recognized: {shares['originals']:.3f} of the originals themselves, and "
                 f"{shares['other_originals']:.3f} if each guess is another original"
             )
-        return tuple(told)
+        return tuple(sentences)

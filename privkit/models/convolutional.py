@@ -25,18 +25,10 @@ class _Centered(nn.Module):
 
 
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
-    """Cut a chain behind a piece.
+    """Cut a chain behind the piece called `cut`, any but the last.
 
-    Args:
-        pieces: name -> module, in order; together they take images on [−1, 1] to logits.
-        cut: name of the last piece of the lower segment, any but the last.
-
-    Returns:
-        The two segments. Convolutions mix neighboring pixels, so that smashed data tell places.
-
-    >>> split = cut_chain({"conv": nn.Conv2d(1, 2, 3), "flat": nn.Flatten()}, "conv")
-    >>> [name for name, _ in split.lower.named_children()], [name for name, _ in split.upper.named_children()]
-    (['center', 'conv'], ['flat'])
+    The pieces, name -> module in order, take images on [−1, 1] to logits. Convolutions mix neighboring pixels, so that
+    smashed data tell places.
     """
     names = list(pieces)
     below = names.index(cut) + 1
@@ -69,9 +61,7 @@ class Cnn(NamedCuts):
 
     cut: str = "fc"
 
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return ("conv1", "conv2", "pool", "fc")
+    cuts: ClassVar[tuple[str, ...]] = ("conv1", "conv2", "pool", "fc")
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         channels, height, width = domain.shape
@@ -117,9 +107,7 @@ class LeNet5(NamedCuts):
 
     cut: str = "conv2"
 
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2")
+    cuts: ClassVar[tuple[str, ...]] = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2")
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         channels, height, width = domain.shape
@@ -169,10 +157,7 @@ class Vgg16(NamedCuts):
 
     cut: str = "pool1"
     batch_norm: bool = False
-
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return tuple(f"pool{i + 1}" for i in range(len(_STAGES)))
+    cuts: ClassVar[tuple[str, ...]] = tuple(f"pool{i + 1}" for i in range(len(_STAGES)))
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         from timm.models.vgg import VGG

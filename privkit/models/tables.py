@@ -134,9 +134,7 @@ class Difm(NamedCuts):
     depth: Count = 2
     cut: str = "factors"
 
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return ("embedding", "vector", "factors")
+    cuts: ClassVar[tuple[str, ...]] = ("embedding", "vector", "factors")
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments. See `ModelSpec.build`.
@@ -227,12 +225,8 @@ class _DualNetwork(nn.Module):
 class _Reweighted(nn.Module):
     """Fields times the sum of their two factors.
 
-    Args:
-        fields: T.
-        vector: size of a field's vector.
-        attended: size of its attended vector.
-        by_place: whether the vector-wise factor of a field is read from all attended vectors by their places, as
-            published; else from its own one, by a map that all fields share.
+    The vector-wise factor of a field is read from all T attended vectors by their places (`by_place`), as published;
+    else from its own one, by a map that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:

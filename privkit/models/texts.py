@@ -42,9 +42,7 @@ class TextMlp(NamedCuts):
     width: Count = 16
     cut: str = "fc"
 
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return ("embedding", "fc")
+    cuts: ClassVar[tuple[str, ...]] = ("embedding", "fc")
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
         with seeded(torch.device("cpu"), seed):
@@ -101,9 +99,7 @@ class Recurrent(NamedCuts):
     depth: Depth = 1
     cut: str = "state"
 
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return ("embedding", "state")
+    cuts: ClassVar[tuple[str, ...]] = ("embedding", "state")
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
         with seeded(torch.device("cpu"), seed):
@@ -257,9 +253,7 @@ class Albert(NamedCuts):
         super().__post_init__()
         check_heads(self.width, self.heads)
 
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return ("pool",)
+    cuts: ClassVar[tuple[str, ...]] = ("pool",)
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
         try:

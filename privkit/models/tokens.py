@@ -137,15 +137,12 @@ def centered(images: Tensor) -> Tensor:
 
 
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
-    """Flattened patches of images, row by row.
+    """Flattened patches of images, row by row: [N, T, C·side²], each patch in the order of a convolution's weight.
 
     Args:
         images: [N, C, H, W]; pixels beyond the last whole patch are left out.
         side: pixels a side of a patch.
         stride: pixels from one patch to the next; patches overlap where it is below `side`.
-
-    Returns:
-        [N, T, C·side²], each patch in the order of a convolution's weight.
 
     >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2, 2)[0, 1]
     tensor([2., 3., 6., 7.])

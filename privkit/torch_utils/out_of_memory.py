@@ -90,14 +90,6 @@ def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
 
     Raises:
         RuntimeError: as `work` raises it, if not even one row fits into memory.
-
-    >>> squares = torch.arange(5) ** 2
-    >>> def small(part: slice) -> Tensor:
-    ...     if part.stop - part.start > 2:
-    ...         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-    ...     return squares[part]
-    >>> in_chunks(small, 5, 5).tolist()
-    [0, 1, 4, 9, 16]
     """
     parts: list[Tensor] = []
     done = 0
@@ -105,13 +97,9 @@ def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
         try:
             parts.append(work(slice(done, min(done + most, rows))))
         except (MemoryError, RuntimeError) as error:
-            if most == 1 or not _ran_out(error):
+            if most == 1 or not ran_out(error):
                 raise
             most = (most + 1) // 2
         else:
             done += most
     return torch.cat(parts)
-
-
-def _ran_out(error: Exception) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

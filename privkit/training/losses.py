@@ -22,14 +22,11 @@ class OwnLoss(Protocol):
     """
 
     def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """The loss of each record.
+        """The loss of each record, [rows].
 
         Args:
             outputs: what `forward` returned for these rows.
             labels: int64 [rows]; float [rows, L] if a defense mixed or noised them, or if a record has several.
-
-        Returns:
-            [rows].
         """
 
 
@@ -69,10 +66,7 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
     Args:
         outputs: of M·B rows.
         labels: [M, B]; [M, B, L] if mixed. Several labels a record, also [M, B, L], need the segment's own loss.
-        own: the upper segment's; None for cross-entropy.
-
-    Raises:
-        ValueError: if the upper segment's own loss does not give one value a record.
+        own: the upper segment's, which must give one value a record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)
     if own is not None:

@@ -108,15 +108,9 @@ class SplitProtocol(Checked):
         return self.active % group
 
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of one round.
+        """Mixing groups of round `number`, 0-based: int64 [⌈n/k⌉, k], the client on each seat.
 
-        Args:
-            group: k.
-            number: of the round, 0-based.
-            generator: draws them; for round_robin and fixed nothing is drawn.
-
-        Returns:
-            int64 [⌈n/k⌉, k], the client on each seat, −1 on an empty one (in the last group only).
+        An empty seat, in the last group only, is −1. For round_robin and fixed nothing is drawn.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]

@@ -107,12 +107,6 @@ class Stacked(nn.Module):
 
         Yields:
             Name -> [n, B, ...], the weights of the last call that are trained; gradients are in their `.grad`.
-
-        >>> linear = Stacked(nn.Linear(3, 2), 4)
-        >>> with linear.records() as weights:
-        ...     linear(torch.rand(4, 5, 3)).sum().backward()
-        >>> weights["weight"].grad.shape
-        torch.Size([4, 5, 2, 3])
         """
         self.by_record = {}
         try:

@@ -33,15 +33,7 @@ def unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
     """The centre square of a picture, resampled to float32 [size, size, 3] in [0, 1].
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken as they are.
-
-    Raises:
-        NotOnScale: if values do not fit that scale, with the file format that does.
-
-    >>> from PIL import Image
-    >>> grey = Image.fromarray(np.full((4, 4), 32768, dtype=np.uint16))
-    >>> unit_pixels(grey, 2)[0, 0].round(3).tolist()
-    [0.5, 0.5, 0.5]
+    floats are taken as they are. A `NotOnScale` names the file format that fits if values do not fit that scale.
     """
     from PIL import Image, ImageOps
 
