@@ -25,7 +25,7 @@ from privkit.files.sealed import AGAIN
 from privkit.files.storage import load_module, read_record, save_module, write_record
 from privkit.models import MODELS
 from privkit.models.base import check_class_token
-from privkit.models.places import told_places
+from privkit.models.imported import told_places
 from privkit.models.tokens import first_block
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import torch
 from torch import Generator, Tensor
 
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
@@ -100,7 +101,6 @@ class DpSl(BoundedNoise):
 
     Source: DP-CutMixSL Eq. 14, Table 1 (whose "variance" 16/255 is a standard deviation).
 
-    >>> import torch
     >>> z, y = torch.zeros(1, 1, 5, 2), torch.eye(2)[:1].view(1, 1, 2)
     >>> round(DpSl().apply(z, y, Generator().manual_seed(0))[1].certificate().epsilon, 1)
     383.0
@@ -146,10 +146,8 @@ class MixedNoise(BoundedNoise):
             raise ValueError("level=input with place=server would send the server the images; use place=mixer")
 
     @abstractmethod
-    def draw(
-        self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Weights [G, k, T] of a round, bool or float; ratios λ, float64 [G, k]; counts N_i, int64 [G, k], or None.
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        """The weights of a round: ratios λ, float64 [G, k, 1], or exclusive masks, bool [G, k, T].
 
         Args:
             smashed: [G, k, B, ...].
@@ -177,7 +175,8 @@ class MixedNoise(BoundedNoise):
         if by_clients:
             sent, label = self.noisy(sent, label, generator)
         coins = mixing.ratio_coins(self.drawn, generator, kept)
-        weights, ratios, counts = self.draw(sent, present, coins, generator)
+        weights = self.draw(sent, present, coins, generator)
+        ratios = weights.double().mean(2)
         mixed = mixing.mix(sent, masks.spread(weights, sent, self.side, leading=3))
         mixed_label = mixing.mix_labels(label, ratios)
         if not by_clients:
@@ -187,7 +186,7 @@ class MixedNoise(BoundedNoise):
             added_by="client" if by_clients else self.place,
             mixing=self.law(weights.shape[2]) if self.group > 1 else UNMIXED,
             ratios=ratios,
-            counts=counts,
+            counts=weights.sum(2) if weights.dtype == torch.bool else None,
             present=present,
             published=self.published,
         )
@@ -223,7 +222,6 @@ class DpMixSl(MixedNoise):
 
     Source: DP-CutMixSL Eq. 15 and §3.C; its Theorem 1 holds for fixed λ and noise at the mixer.
 
-    >>> import torch
     >>> z, y = torch.zeros(1, 2, 1, 5, 2), torch.eye(2).view(1, 2, 1, 2)
     >>> fixed = DpMixSl(concentration=float("inf"))
     >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
@@ -245,11 +243,8 @@ class DpMixSl(MixedNoise):
     published: bool = True
     drawn: Drawn = "every_round"
 
-    def draw(
-        self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator
-    ) -> tuple[Tensor, Tensor, None]:
-        ratios = mixing.dirichlet_ratios(present, self.concentration, coins)
-        return ratios.unsqueeze(2), ratios, None
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        return mixing.dirichlet_ratios(present, self.concentration, coins).unsqueeze(2)
 
     def law(self, positions: int) -> Mixup:
         if self.concentration == float("inf"):
@@ -284,7 +279,6 @@ class DpCutMixSl(MixedNoise):
 
     Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ positions for each would overlap.
 
-    >>> import torch
     >>> z, y = torch.zeros(1, 2, 1, 10, 1), torch.eye(2).view(1, 2, 1, 2)
     >>> fixed = DpCutMixSl(concentration=float("inf"), site="mixer")
     >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
@@ -311,12 +305,10 @@ class DpCutMixSl(MixedNoise):
     def side(self) -> int | None:  # type: ignore[override]
         return masks.INPUT_PATCH if self.patch is None and self.level == "input" else self.patch
 
-    def draw(
-        self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
         positions = masks.positions(self.name, smashed, self.side, leading=3)
         counts = mixing.dirichlet_counts(present, positions, self.concentration, coins)
-        return mixing.exclusive_masks(counts, generator, positions=positions), counts.double() / positions, counts
+        return mixing.exclusive_masks(counts, generator, positions=positions)
 
     def law(self, positions: int) -> CutMix:
         if self.concentration == float("inf"):

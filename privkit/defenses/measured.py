@@ -20,8 +20,7 @@ from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Release, is_own
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
-from privkit.defenses.own_receipts import marks_places, refuted
-from privkit.defenses.trial import CLASSES, IMAGE, Trial, trial_of
+from privkit.defenses.own_receipts import CLASSES, IMAGE, Trial, marks_places, refuted, trial_of
 
 TRIES = 48
 """Pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst."""

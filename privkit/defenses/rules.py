@@ -9,8 +9,8 @@ from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Effect, is_own
 from privkit.defenses.charge import Noised
 from privkit.defenses.measured import contradiction
+from privkit.defenses.own_receipts import receipt_of_trial
 from privkit.defenses.receipts import Nothing
-from privkit.defenses.trial import receipt_of_trial
 
 _PLACES = ("client", "mixer", "server")
 _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"noises", "mixes"}))

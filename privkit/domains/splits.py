@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import Batch, Pools
+from privkit.domains.base import Batch, Pools, several
 from privkit.domains.domain import Domain
-from privkit.domains.labels import several
 from privkit.errors import DataError
 
 

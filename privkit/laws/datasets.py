@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import Pool, Pools
-from privkit.domains.labels import several
+from privkit.domains.base import Pool, Pools, several
 
 _LOOKED_AT = 64
 """Records of each part that are decoded."""

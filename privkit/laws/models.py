@@ -16,7 +16,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import ModelSpec, SplitModel
-from privkit.models.places import hides_places
+from privkit.models.imported import hides_places
 
 CLASSES = 10
 IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from privkit.metrics.cost import Cost, measure, peak_memory
     from privkit.metrics.feature_networks import FeatureNetwork, feature_network
     from privkit.metrics.perception import Perception
-    from privkit.metrics.perceptual import f_sim, identity, lpips
-    from privkit.metrics.recognition import recognized
+    from privkit.metrics.perceptual import f_sim, identity, lpips, recognized
 
 __all__ = [
     "METRICS",

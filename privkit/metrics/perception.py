@@ -15,8 +15,17 @@ from privkit.metrics.feature_names import check_names, kind_of
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.own import ImageMetric, column
 from privkit.metrics.own import values as own_values
-from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
-from privkit.metrics.recognition import fitting, recognized, recognized_floors, taught
+from privkit.metrics.perceptual import (
+    f_sim,
+    f_sim_floors,
+    fitting,
+    identity,
+    lpips,
+    lpips_weights,
+    recognized,
+    recognized_floors,
+    taught,
+)
 
 _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
 """Packages that compute a kind of network, beside torch, torchvision and timm."""

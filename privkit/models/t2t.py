@@ -12,8 +12,7 @@ from torch.nn import functional
 from privkit.constraints import Count, Positive
 from privkit.domains.images.domain import Images
 from privkit.models.base import SMALL_IMAGE, Depth, NamedCuts, SplitModel, check_class_token
-from privkit.models.tokens import Block, Lower, Mlp, Upper, draw, draw_linear, patches
-from privkit.models.weights import load_fitting, read_weights
+from privkit.models.tokens import Block, Lower, Mlp, Upper, draw, draw_linear, load_fitting, patches, read_weights
 from privkit.torch_utils.seeded import seeded
 
 _TOKEN = 64  # size of a token inside the tokens-to-token module

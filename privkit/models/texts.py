@@ -12,8 +12,7 @@ from privkit.constraints import Count
 from privkit.domains.tokens.domain import PADDING, Tokens
 from privkit.errors import UsageError
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_heads
-from privkit.models.tokens import Block, Upper, stackable
-from privkit.models.weights import load_fitting, read_weights
+from privkit.models.tokens import Block, Upper, load_fitting, read_weights, stackable
 from privkit.torch_utils.seeded import seeded
 
 

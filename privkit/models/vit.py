@@ -13,8 +13,7 @@ from privkit.constraints import Count
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_class_token, check_heads
-from privkit.models.tokens import Lower, PatchLinear, UncutVit, Upper
-from privkit.models.weights import load_fitting, read_weights
+from privkit.models.tokens import Lower, PatchLinear, UncutVit, Upper, load_fitting, read_weights
 from privkit.torch_utils.seeded import seeded
 
 

@@ -11,9 +11,8 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import ReleaseCount
-from privkit.domains.base import Batch
+from privkit.domains.base import Batch, several
 from privkit.domains.images.augment import augment
-from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.shared.seeds import derive

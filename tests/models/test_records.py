@@ -11,7 +11,7 @@ from torch import Generator
 from privkit.domains import Domain, Tables, Tokens
 from privkit.errors import UsageError
 from privkit.models import SplitModel
-from privkit.models.places import hides_places
+from privkit.models.imported import hides_places
 from privkit.models.tables import DIFM, TABLE_MLP
 from privkit.models.texts import LSTM, RNN, TEXT_MLP, TRANSFORMER_MICRO
 from privkit.training import Stacked

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import Batch
-from privkit.domains.images.checks import scale_of
-from privkit.domains.labels import check_labels
+from privkit.domains.base import Batch, check_labels
+from privkit.domains.images.domain import scale_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.constraints import Checked
-from privkit.domains.base import TEST_ID_OFFSET, Pools
+from privkit.domains.base import TEST_ID_OFFSET, Pools, check_labels
 from privkit.domains.files import one_sentence
 from privkit.domains.images.arrays import ArrayPool
-from privkit.domains.images.checks import check_array
 from privkit.domains.images.decoded import Size
+from privkit.domains.images.domain import check_array
 from privkit.domains.images.pictures import opened_folders
-from privkit.domains.labels import check_labels
 from privkit.errors import DataError, one_line
 from privkit.files.import_path import imported
 
