@@ -77,9 +77,12 @@ class _Optimizers:
         self._weights = [[p for p in side.parameters() if p.requires_grad] for side in (clients, upper)]
         specs = (spec.lower, spec.upper)
         made = [[optimizer_of(each, own)] if own else [] for each, own in zip(specs, self._weights, strict=True)]
-        self._server, self._all = made[1], made[0] + made[1]
-        self._waiting = made[0] if clients.protocol.updates == "message" else self._all  # the server has stepped
-        self._schedules = [
+        self._server: list[Any] = made[1]
+        self._all: list[Any] = made[0] + made[1]
+        self._waiting: list[Any] = (
+            made[0] if clients.protocol.updates == "message" else self._all
+        )  # the server has stepped
+        self._schedules: list[Any] = [
             schedule_of(each, optimizer, epochs, steps)
             for each, own in zip(specs, made, strict=True)
             for optimizer in own
