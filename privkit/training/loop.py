@@ -79,9 +79,8 @@ class _Optimizers:
         made = [[optimizer_of(each, own)] if own else [] for each, own in zip(specs, self._weights, strict=True)]
         self._server: list[Any] = made[1]
         self._all: list[Any] = made[0] + made[1]
-        self._waiting: list[Any] = (
-            made[0] if clients.protocol.updates == "message" else self._all
-        )  # the server has stepped
+        alone = clients.protocol.updates == "message"  # the server has stepped already
+        self._waiting: list[Any] = made[0] if alone else self._all
         self._schedules: list[Any] = [
             schedule_of(each, optimizer, epochs, steps)
             for each, own in zip(specs, made, strict=True)
