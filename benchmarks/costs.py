@@ -13,12 +13,15 @@ import torch
 from torch import nn
 
 from privkit.defenses.adversarial import Adversarial
-from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.random_cutout import RandomCutout
+from privkit.defenses.cutmix import RandomCutMix
+from privkit.defenses.cutout import RandomCutout
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, measure
-from privkit.metrics.payload import kept_share, mixed_share
-from privkit.models import PIT_TINY, VGG16, VIT_TINY6, ModelSpec, T2tVit, Vit
+from privkit.metrics.cost import Cost, kept_share, measure, mixed_share
+from privkit.models import ModelSpec
+from privkit.models.convolutional import VGG16
+from privkit.models.pit import PIT_TINY
+from privkit.models.t2t import T2tVit
+from privkit.models.vit import VIT_TINY6, Vit
 
 CLIENTS, BATCH, SEED_BYTES = 10, 128, 8
 """n and B of both CutMix papers; a 64-bit seed of the masks, a client and round."""

@@ -19,8 +19,8 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.field_order import FieldOrder
 from privkit.attacks.scores.order import direct_accuracy, equal_tokens
 from privkit.audit.order_scores import true_arrangement
-from privkit.domains.tables.criteo import Criteo
-from privkit.models import DIFM
+from privkit.domains.tables.sets import Criteo
+from privkit.models.tables import DIFM
 from privkit.parts.registry import parse
 from privkit.reports.seed_intervals import over_values
 from privkit.shared.measures import UNIT

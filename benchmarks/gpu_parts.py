@@ -34,7 +34,7 @@ from privkit.attacks.hijack.fsha import FSHA, ROUNDS_AN_EPOCH
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.audit.run import run_audit
 from privkit.defenses import BatchShuffle
-from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid

@@ -22,12 +22,12 @@ from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.labels.label_leak import LabelLeak
 from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points
 from privkit.defenses.base import Defense
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.none import NoDefense
-from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.vision import Mnist
-from privkit.models.lenet import LENET5
+from privkit.models.convolutional import LENET5
 from privkit.reports.page import standalone
 from privkit.reports.scores import Told, score_charts
 from privkit.reports.seed_intervals import over_values

@@ -37,7 +37,7 @@ from privkit.attacks.inversion.image_fit import neighbor_differences
 from privkit.attacks.inversion.sdar import SDAR, SDARTraining
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.defenses import NoDefense
-from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.domains.images.domain import Images
 from privkit.parts.registry import parse
 from privkit.training import Clients, SplitProtocol, split_round

@@ -31,7 +31,7 @@ from torchvision import datasets, transforms
 
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
-from privkit.models.cnn import CNN
+from privkit.models.convolutional import CNN
 from privkit.parts.registry import parse
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval

@@ -20,8 +20,8 @@ import torch
 from limits import PEAKS, card_of, training_round
 from torch import Generator, Tensor, nn
 
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.none import NoDefense
-from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid

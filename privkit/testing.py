@@ -103,7 +103,7 @@ def assert_laws(part: str, *, kind: str | None = None, dataset: str | None = Non
         AssertionError: with each law that is broken, and how.
         PrivkitError: if there is no such part.
 
-    >>> assert_laws("privkit.defenses.masking:Masking:keep=.2")
+    >>> assert_laws("privkit.defenses.denoising:Masking:keep=.2")
     """
     __tracebackhide__ = True
     from privkit.laws.parts import kind_of, laws

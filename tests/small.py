@@ -12,8 +12,7 @@ from privkit.defenses.base import Defense
 from privkit.domains.base import Batch, DatasetSpec
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
-from privkit.models import VIT_MICRO
-from privkit.models.vit import Vit
+from privkit.models.vit import VIT_MICRO, Vit
 from privkit.training import Clients, SplitProtocol, Stacked
 
 SMALL: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke", "threads": 1}

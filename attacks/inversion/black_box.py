@@ -22,7 +22,7 @@ from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
-from privkit.torch_utils.chunks import in_chunks
+from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 _SCALED = 2_000

@@ -12,7 +12,7 @@ from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.constraints import Checked, Count
-from privkit.torch_utils.chunks import in_chunks
+from privkit.torch_utils.out_of_memory import in_chunks
 
 CHUNK = 1 << 24  # distances that are held at once
 

@@ -18,7 +18,7 @@ from privkit.attacks.inversion.budgeted import planned_epochs
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Simulator, SimulatorDecoder
 from privkit.attacks.inversion.unsplit_training import fresh
-from privkit.torch_utils.chunks import in_chunks
+from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 BETAS = (0.5, 0.999)

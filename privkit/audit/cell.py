@@ -26,7 +26,7 @@ from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.audit.standing import declaration_check, held_against_its_releases
 from privkit.audit.tuning import tuned
-from privkit.domains.labels import several
+from privkit.domains.base import several
 from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.files.storage import append_line, write_record
 from privkit.reports.escape import terminal

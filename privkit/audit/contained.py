@@ -21,7 +21,7 @@ def is_own(spec: object) -> bool:
     """Whether a part runs code from outside privkit.
 
     >>> from privkit.models.imported import FromFunction
-    >>> from privkit.models import LENET5
+    >>> from privkit.models.convolutional import LENET5
     >>> is_own(FromFunction(function="mynets:segments")), is_own(LENET5)
     (True, False)
     """

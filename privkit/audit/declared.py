@@ -12,8 +12,7 @@ from privkit.audit.goals.canaries_sent import seen_alone
 from privkit.defenses.base import Defense, Receipt
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import Noised
-from privkit.defenses.compile import ChainReceipt
-from privkit.defenses.stages import sites_of
+from privkit.defenses.compile import ChainReceipt, sites_of
 from privkit.errors import one_line
 from privkit.files.import_path import Untrusted, only
 from privkit.parts.registry import parse

@@ -14,9 +14,9 @@ from torch import Generator, nn
 from privkit.attacks.base import NotApplicable
 from privkit.audit.contained import is_own
 from privkit.audit.seed_data import SeedData
-from privkit.defenses.automatic import Denoiser
 from privkit.defenses.base import Defense
 from privkit.defenses.chain import stages_of
+from privkit.defenses.denoising import Denoiser
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
@@ -25,7 +25,7 @@ from privkit.files.sealed import AGAIN
 from privkit.files.storage import load_module, read_record, save_module, write_record
 from privkit.models import MODELS
 from privkit.models.base import check_class_token
-from privkit.models.places import told_places
+from privkit.models.imported import told_places
 from privkit.models.tokens import first_block
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
@@ -40,7 +40,7 @@ from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
-from privkit.training.costs import edge_costs
+from privkit.training.costs import client_costs
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import learns
 from privkit.training.together import train_together
@@ -114,7 +114,7 @@ def defended_model(
         "accuracy": asdict(scores.accuracy),
         "task": {name: asdict(score) for name, score in scores.defined.items() if name != "accuracy"} | accuracies,
         "costs": asdict(
-            edge_costs(
+            client_costs(
                 edge,
                 splits.private,
                 config.training,

@@ -20,8 +20,7 @@ from privkit.attacks.fit import JUDGED_FROM
 from privkit.attacks.goals.labels import LabelAttack, first_of_each, observe
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.audit.defended import assemble
-from privkit.domains.base import Batch, Pools
-from privkit.domains.labels import several
+from privkit.domains.base import Batch, Pools, several
 from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.parts.registry import Component

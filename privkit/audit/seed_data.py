@@ -14,10 +14,9 @@ from torch import Tensor
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
 from privkit.audit.scoring import Scores, few, scored, summarise
-from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
+from privkit.domains.base import Batch, DatasetSpec, Pool, Pools, several
 from privkit.domains.domain import Domain
 from privkit.domains.images.augment import check_colors
-from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, spare, split, without
 from privkit.errors import DataError, UsageError

@@ -16,7 +16,7 @@ from privkit.reports.schema import Check
 from privkit.reports.verdict import DECLARED
 from privkit.shared.certificate import Certificate
 from privkit.torch_utils.seeded import seeded
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 
 _RECORDS = 4
 

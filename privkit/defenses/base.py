@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
 from annotated_types import Gt, Lt
 from torch import Generator, Tensor, nn
@@ -107,6 +107,8 @@ class Receipt(ABC):
         return None
 
 
+R = TypeVar("R", bound=Receipt)
+
 FrozenBlock = bool | Literal["first"]
 """No block, an extra one with drawn weights (true), or the model's first one above the cut, such as a checkpoint's."""
 
@@ -173,20 +175,11 @@ class Defense(Checked, ABC):
         return ()
 
     def noiseless(self) -> Defense:
-        """The same defense with negligible noise, as an adversary who knows the mechanism expects it.
-
-        >>> from privkit.defenses.gaussian_noise import GaussianNoise
-        >>> GaussianNoise(sigma=2.0).noiseless().sigma
-        1e-12
-        """
+        """The same defense with negligible noise, as an adversary who knows the mechanism expects it."""
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The part of `apply` that acts on every image alone and draws nothing; it is public, also to adversaries.
-
-        Args:
-            smashed: [N, ...], of N images, or with `level` "input" the images [N, C, H, W].
-        """
+        """The part of `apply` that acts on every image [N, ...] alone and draws nothing; adversaries know it, too."""
         return smashed
 
     @abstractmethod
@@ -226,35 +219,26 @@ class Defense(Checked, ABC):
         return None
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that ends each client's lower segment and keeps its shape, or None.
+        """A network that ends each client's lower segment and keeps its shape, or None; arguments as of `companion`.
 
         The task's gradient passes through it; the gradient of `penalty` trains it and stops there.
-
-        Args:
-            smashed_shape: of one image's smashed data, without the batch.
-            seed: of its weights; the global generator stays as it is.
         """
         return None
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """A term that the clients add to the task's loss, or None.
+        """A term that the clients add to the task's loss, [M], one value a client; or None.
 
         Args:
             images: [M, B, C, H, W] in [0, 1].
             smashed: [M, B, ...], before `apply`.
             companion: the networks of `companion`, one a client, called with all messages' images at once, [M·B, ...].
-
-        Returns:
-            [M], one value a client.
         """
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """A network that the server trains in front of its segment if a release has another width; or None.
 
-        Args:
-            smashed_shape: of one image's smashed data, without the batch, before `apply`; it gives them back.
-            seed: of its weights; the global generator stays as it is.
+        It gives back the shape before `apply`; arguments as of `companion`.
         """
         return None
 
@@ -269,6 +253,20 @@ class Defense(Checked, ABC):
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
         """Change the cut-layer gradient [M, B, ...] before the server sends it back."""
         return gradient
+
+
+class OnSmashed(Defense, Generic[R]):
+    """A defense that changes smashed data (at the input layer: images) alone and leaves labels as they are."""
+
+    @abstractmethod
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, R]:
+        """What is released for smashed data [M, B, ...], and the receipt; arguments and errors as of `apply`."""
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, R]:
+        released, receipt = self.defended(smashed, generator)
+        return Release(smashed=released, labels=labels), receipt
 
 
 def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:

@@ -12,13 +12,13 @@ from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.accountants.shuffles.variants import Variant
 from privkit.constraints import Probability
 from privkit.defenses import masks
-from privkit.defenses.base import Defense, Effect, FrozenBlock, Release, require_tokens, take_rows
+from privkit.defenses.base import Effect, FrozenBlock, OnSmashed, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchShuffle(Defense):
+class BatchShuffle(OnSmashed[Permuted]):
     """Shuffling, occlusion and mixture over a batch; no differential privacy.
 
     Attributes:
@@ -26,10 +26,15 @@ class BatchShuffle(Defense):
         variant: "final_shuffle" (with the shuffle inside each image that §IV-C adds), "algorithm_2" (as written: kept
             tokens come first, which tells whose they are) or "kept_in_place" (kept tokens do not move: so says §IV-C's
             first sentence on k; their order is then no secret).
-        frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle; true draws
+        frozen_block: append the paper's frozen transformer block, which the clients run after the shuffle; true draws
             an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 
     Source: Yao et al., patch shuffling, Algorithm 2 and §IV-C.
+
+    >>> z = torch.rand(1, 4, 10, 3)
+    >>> release, receipt = BatchShuffle(keep=0.4).apply(z, torch.zeros(1, 4), torch.Generator().manual_seed(0))
+    >>> torch.equal(release.smashed, z.flatten(0, 2)[receipt.source])
+    True
     """
 
     name: ClassVar[str] = "batch_shuffle"
@@ -41,16 +46,7 @@ class BatchShuffle(Defense):
     variant: Variant = "final_shuffle"
     frozen_block: FrozenBlock = False
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Permuted]:
-        """Shuffle each message of tokens within itself; all messages are one gather. It needs B ≥ 2.
-
-        >>> z = torch.rand(1, 4, 10, 3)
-        >>> release, receipt = BatchShuffle(keep=0.4).apply(z, torch.zeros(1, 4), torch.Generator().manual_seed(0))
-        >>> torch.equal(release.smashed, z.flatten(0, 2)[receipt.source])
-        True
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Permuted]:
         m, b, t, _ = require_tokens(self.name, smashed)
         if b < self.smallest_batch:
             raise ValueError(f"batch_shuffle needs a batch of at least 2 images, got {b}: a batch of one mixes nothing")
@@ -63,8 +59,7 @@ class BatchShuffle(Defense):
             source = source.gather(2, masks.permutations(m * b, t, generator).view(m, b, t))
         elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
             source = source.scatter(2, rows % t, source)
-        receipt = Permuted(source=source, kept=kept, variant=self.variant)
-        return Release(smashed=take_rows(smashed, source), labels=labels), receipt
+        return take_rows(smashed, source), Permuted(source=source, kept=kept, variant=self.variant)
 
 
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
@@ -72,10 +67,6 @@ def message_orders(m: int, n: int, generator: Generator) -> Tensor:
 
     The order in which a uniform permutation visits the elements of one message is uniform, and independent of the
     other messages' orders.
-
-    >>> message_orders(2, 3, torch.Generator().manual_seed(0)).sort(1).values
-    tensor([[0, 1, 2],
-            [0, 1, 2]])
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

@@ -9,12 +9,12 @@ from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
 from privkit.constraints import Count
-from privkit.defenses.base import Defense, Effect, Release
+from privkit.defenses.base import Effect, OnSmashed
 from privkit.defenses.receipts import Nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blur(Defense):
+class Blur(OnSmashed[Nothing]):
     """Images averaged down to a factor-th of their side and enlarged again to the model's input; nothing is proven.
 
     The low-resolution image is all that the client holds, so test images pass through it as well.
@@ -26,6 +26,11 @@ class Blur(Defense):
 
     Source: Ryoo et al. 2018, "Extreme low resolution activity recognition"; factor 14 from Yao et al., patch shuffling,
     §V-A.2.
+
+    >>> import torch
+    >>> release, receipt = Blur().apply(torch.rand(1, 2, 3, 28, 28), torch.zeros(1, 2), torch.Generator())
+    >>> release.smashed.shape, dict(receipt.quantities)
+    (torch.Size([1, 2, 3, 28, 28]), {'height': 2.0, 'width': 2.0})
     """
 
     name: ClassVar[str] = "blur"
@@ -35,35 +40,23 @@ class Blur(Defense):
     factor: Count = 14
     enlarge: Literal["bilinear", "nearest"] = "bilinear"
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Blur images; the blurred ones are differentiable in the given ones.
-
-        >>> import torch
-        >>> release, receipt = Blur().apply(torch.rand(1, 2, 3, 28, 28), torch.zeros(1, 2), torch.Generator())
-        >>> release.smashed.shape, dict(receipt.quantities)
-        (torch.Size([1, 2, 3, 28, 28]), {'height': 2.0, 'width': 2.0})
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         if smashed.ndim != 5:
             raise ValueError(f"blur needs images [M, B, C, H, W], got shape {list(smashed.shape)}")
         images = self.public_transform(smashed.flatten(0, 1)).view_as(smashed)
         height, width = self._resolution(smashed)
-        receipt = Nothing(
+        return images, Nothing(
             reason=f"what {height}×{width} pixels tell of an image leaves the client; finer detail does not, but may "
             "be guessed; no differential privacy",
             quantities={"height": float(height), "width": float(width)},
             source="Ryoo et al. 2018 claim no bound",
         )
-        return Release(smashed=images, labels=labels), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """Images [N, C, H, W], blurred: all that this defense does."""
         small = interpolate(smashed, self._resolution(smashed), mode="area")
         return interpolate(small, smashed.shape[-2:], mode=self.enlarge)
 
     def _resolution(self, images: Tensor) -> tuple[int, int]:
-        """Pixels that are left."""
         height, width = images.shape[-2:]
         if self.factor > min(height, width):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,23 +10,19 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense, FrozenBlock, Place, Release
-from privkit.defenses.compile import ChainReceipt
+from privkit.defenses.compile import ChainReceipt, run, sites_of
 from privkit.defenses.rules import check
-from privkit.defenses.stages import run, sites_of
 
 
 def _every(name: str) -> Any:
-    """Whether the attribute is true of every stage."""
     return property(lambda chain: all(getattr(stage, name) for stage in chain.stages))
 
 
 def _some(name: str) -> Any:
-    """Whether the attribute is true of a stage."""
     return property(lambda chain: any(getattr(stage, name) for stage in chain.stages))
 
 
 def _most(name: str) -> Any:
-    """The largest value of any stage."""
     return property(lambda chain: max(getattr(stage, name) for stage in chain.stages))
 
 
@@ -40,8 +36,8 @@ class Chain(Defense):
     Raises:
         ValueError: if an order cannot run, or would make a claim false (`rules.check`).
 
-    >>> from privkit.defenses.gaussian_noise import GaussianNoise
-    >>> from privkit.defenses.scaling import Scaling
+    >>> from privkit.defenses.noise import GaussianNoise
+    >>> from privkit.defenses.denoising import Scaling
     >>> Chain(stages=(GaussianNoise(), Scaling())).name
     'gaussian_noise+scaling'
     """
@@ -53,12 +49,10 @@ class Chain(Defense):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Names of the stages."""
         return "+".join(stage.name for stage in self.stages)
 
     @property
     def place(self) -> Place:  # type: ignore[override]
-        """Who runs the last stage."""
         return self.stages[-1].place
 
     position_embedding = _every("position_embedding")
@@ -71,7 +65,6 @@ class Chain(Defense):
 
     @property
     def frozen_block(self) -> FrozenBlock:  # type: ignore[override]
-        """The setting of the first stage with a block."""
         return next((stage.frozen_block for stage in self.stages if stage.frozen_block), False)
 
     @property
@@ -82,25 +75,20 @@ class Chain(Defense):
 
     @property
     def images_only(self) -> bool:  # type: ignore[override]
-        """Whether a stage reads images, or changes them."""
         return any(stage.images_only or stage.level == "input" for stage in self.stages)
 
     @property
     def drawn(self) -> str:  # type: ignore[override]
-        """ "once" if a stage draws its ratios once."""
         return "once" if any(stage.drawn == "once" for stage in self.stages) else "every_round"
 
     @property
     def storages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the parts, from the stage that splits."""
         return next((stage.storages for stage in self.stages if stage.storages), ())
 
     def noiseless(self) -> Chain:
-        """The same chain with negligible noise."""
         return Chain(stages=tuple(stage.noiseless() for stage in self.stages))
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The public transforms of the stages before the server, one after the other."""
         sites = sites_of(self.stages)
         for stage in sites.smashed if self.level == "both" else (*sites.images, *sites.smashed):
             smashed = stage.public_transform(smashed)
@@ -114,11 +102,7 @@ class Chain(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, ChainReceipt]:
-        """All stages at once, without the lower segments that may lie between them.
-
-        Raises:
-            ValueError: if some stages take images and others smashed data: `Clients` runs such a chain.
-        """
+        """All stages at once; a ValueError if some take images and others smashed data."""
         if self.level == "both":
             raise ValueError(f"{self.name} takes images and smashed data: run it through Clients, with a lower segment")
         groups = None
@@ -133,43 +117,37 @@ class Chain(Defense):
     def companion(
         self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int
     ) -> nn.Module | None:
-        """The one stage's that has one."""
-        made = (stage.companion(smashed_shape, image_shape, seed) for stage in self.stages)
-        return next((network for network in made if network is not None), None)
+        return self._only(stage.companion(smashed_shape, image_shape, seed) for stage in self.stages)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """The one stage's that has one."""
-        made = (stage.lower_filter(smashed_shape, seed) for stage in self.stages)
-        return next((network for network in made if network is not None), None)
+        return self._only(stage.lower_filter(smashed_shape, seed) for stage in self.stages)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """Sum of the stages' terms."""
         terms = [stage.penalty(images, smashed, companion) for stage in self.stages]
         known = [term for term in terms if term is not None]
         return torch.stack(known).sum(0) if known else None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """The one stage's that has one."""
-        made = (stage.adapter(smashed_shape, seed) for stage in self.stages)
+        return self._only(stage.adapter(smashed_shape, seed) for stage in self.stages)
+
+    @staticmethod
+    def _only(made: Iterable[nn.Module | None]) -> nn.Module | None:
+        """The network of the one stage that has one."""
         return next((network for network in made if network is not None), None)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The remarks of all stages."""
         return tuple(remark for stage in self.stages for remark in stage.remarks)
 
     def head(self) -> nn.Module | None:
-        """The heads of all stages, in order."""
         heads = [head for stage in self.stages if (head := stage.head()) is not None]
         return nn.Sequential(*heads) if heads else None
 
     def before_backward(self, arrived: Tensor) -> None:
-        """Call the stages' hooks, the last stage first."""
         for stage in reversed(self.stages):
             stage.before_backward(arrived)
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """Pass the gradient back through the stages, the last stage first."""
         for stage in reversed(self.stages):
             gradient = stage.on_gradient(gradient, generator)
         return gradient

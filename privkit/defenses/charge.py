@@ -71,11 +71,9 @@ class Noised(Receipt):
     published: bool = True
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The claim over the whole run, against the server."""
         return (charge if self.covers == "release" else _charge_labels)(self, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The charged mechanism, of the release or of the labels."""
         if self.clip is None:
             return None
         if self.covers == "labels":
@@ -87,7 +85,6 @@ class Noised(Receipt):
 
     @property
     def shared(self) -> str:
-        """That clients are mixed, or that gradients meet in the server's weights."""
         if self.covers == "labels":
             return "gradients of several rows meet in the server's weights"
         return "" if isinstance(self.mixing, NoMixing) else "a row mixes the data of several clients"
@@ -99,21 +96,12 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     Ratios are charged by their law, which says whether every round draws them anew. The quantities hold the drawn
     ratios.
 
-    Args:
-        receipt: clip set, noise, mixing and who did what.
-        release_count: how often a record or a client is released.
-
     Returns:
         Differential privacy of one record (lower segment frozen or trained by noisy updates, which are charged, too) or
         one client (trained), replace-one; or "nothing", with the reason.
 
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the noise's place put right; a lower segment
     trained on raw data carries records from round to round, so that its unit is the client.
-
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> made = Noised(clip=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2.0), mixing=UNMIXED)
-    >>> round(charge(made, ReleaseCount()).epsilon, 4), charge(made, ReleaseCount(lower_model="averaged")).kind
-    (4.3772, 'nothing')
     """
     try:
         mechanism, said = _charged(receipt, release_count)
@@ -128,15 +116,11 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         certificate = replace(certificate, lower=None)
     if receipt.added_by == "mixer" and isinstance(mechanism.mixing, NoMixing):
         said.append(_TRUSTED)
-    return _told(certificate, receipt, release_count, said)
+    return _complete(certificate, receipt, release_count, said)
 
 
 def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
-    """The mechanism that a release is charged as, and what is to be said of its mixing.
-
-    Raises:
-        ValueError: with the reason why nothing is proven.
-    """
+    """The charged mechanism, and what is to be said of its mixing; a ValueError if nothing is proven."""
     if receipt.clip is None:
         raise ValueError("the smashed data have no bound, so that no noise hides one of them; give clip= or bound=")
     if receipt.added_by == "server":
@@ -264,7 +248,6 @@ def _fewest(receipt: Noised, release_count: ReleaseCount) -> int:
 
 
 def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
-    """The law of a smaller group."""
     ratio = mixing.ratio
     if isinstance(ratio, DirichletRatio | DirichletCounts):
         return replace(ratio, clients=members)
@@ -282,13 +265,13 @@ def equal_counts(positions: int, members: int) -> tuple[int, ...]:
     return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 
-def _told(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
+def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
     """The accountant's certificate with what it cannot know."""
     assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
         certificate = given_labels(certificate, release_count.lower_model)
-        statement, (told, *assumptions) = certificate.statement, certificate.assumptions
-        said = [told, *said]
+        statement, (first, *assumptions) = certificate.statement, certificate.assumptions
+        said = [first, *said]
     if not receipt.at_inference:
         said = [*said, _CLEAR_AFTERWARDS]
     said = [*said, _IDEAL, *_past_one_over_n(certificate, release_count)]
@@ -296,23 +279,16 @@ def _told(certificate: Certificate, receipt: Noised, release_count: ReleaseCount
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The claim if labels travel without noise, although the accountant assumed that they stay with the client.
+    """The claim about the smashed data, given the labels, if labels travel without noise; its first assumption says so.
 
     Args:
-        certificate: differential privacy of the smashed data.
+        certificate: differential privacy of the smashed data, for which the accountant assumed that labels stay.
         lower_model: as in `ReleaseCount`.
-
-    Returns:
-        The claim about the smashed data, given the labels; its first assumption says so.
-
-    >>> said = Certificate(kind="differential_privacy", statement="ε", assumptions=("labels stay with the client",))
-    >>> given_labels(said, "frozen").statement
-    'ε; of the smashed data alone, given the labels'
     """
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
     rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]
-    told = f"{certificate.statement}; of the smashed data{updates}, given the labels"
-    return replace(certificate, statement=told, assumptions=(GIVEN_LABELS, *rest))
+    statement = f"{certificate.statement}; of the smashed data{updates}, given the labels"
+    return replace(certificate, statement=statement, assumptions=(GIVEN_LABELS, *rest))
 
 
 def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> list[str]:
@@ -326,7 +302,6 @@ def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> l
 
 
 def _quantities(receipt: Noised) -> dict[str, float]:
-    """Numbers behind the claim, as they were in this call."""
     assert receipt.clip is not None
     norm = receipt.noise.distribution.norm
     quantities = {

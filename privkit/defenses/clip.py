@@ -1,20 +1,23 @@
-"""Clipping alone: a stage in front of noise, whose sensitivity it bounds."""
+"""Bounds of the smashed data that the accountant knows: stages in front of noise."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+import torch
 from torch import Generator, Tensor
 
+from privkit.accountants.spec.sensitivity import Clamp
 from privkit.constraints import Positive
 from privkit.defenses import noise
-from privkit.defenses.base import Defense, Effect, Place, Release
+from privkit.defenses.base import Effect, OnSmashed, Place
 from privkit.defenses.receipts import NOT_DP, Nothing
+from privkit.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip(Defense):
+class Clip(OnSmashed[Nothing]):
     """Bounds the smashed data of each image; alone it proves nothing, in front of noise it bounds the sensitivity.
 
     Attributes:
@@ -23,6 +26,9 @@ class Clip(Defense):
         place: "client", "mixer" or "server".
 
     Source: privkit's; the two clip sets of `gaussian_noise`.
+
+    >>> Clip(bound=0.5).apply(torch.ones(1, 1, 2), torch.zeros(1, 1), Generator())[0].smashed.tolist()
+    [[[0.5, 0.5]]]
     """
 
     name: ClassVar[str] = "clip"
@@ -32,20 +38,49 @@ class Clip(Defense):
     clip_by: noise.ClipBy = "coordinate"
     place: Place = "client"
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Clip smashed data, image by image.
-
-        >>> import torch
-        >>> Clip(bound=0.5).apply(torch.ones(1, 1, 2), torch.zeros(1, 1), Generator())[0].smashed.tolist()
-        [[[0.5, 0.5]]]
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         bound = noise.clip_set(self.bound, self.clip_by, noise.require_images(self.name, smashed))
         receipt = Nothing(reason=f"clipped smashed data are released {NOT_DP}", bound=bound)
         # Not back to bfloat16, which would round a bound up.
-        return Release(smashed=noise.clipped(smashed, self.bound, self.clip_by), labels=labels), receipt
+        return noise.clipped(smashed, self.bound, self.clip_by), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """Clipped: all that this stage does."""
         return noise.clipped(smashed.unsqueeze(0), self.bound, self.clip_by)[0].to(smashed.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded(OnSmashed[Nothing]):
+    """Smashed data in [−1, 1]; alone this proves nothing, in front of noise it bounds the sensitivity.
+
+    Attributes:
+        bound: "tanh" passes every number through tanh. "cut" says that the model's cut ends in a tanh already; each
+            release is checked, and a number outside [−1, 1] stops the run with a `UsageError`.
+        place: "client" or "mixer".
+
+    Source: accurate_sl §3: "To bound the magnitude of X, we use tanh as the activation function."
+
+    >>> Bounded().apply(torch.full((1, 1, 2), 20.0), torch.zeros(1, 1), Generator())[0].smashed.tolist()
+    [[[1.0, 1.0]]]
+    """
+
+    name: ClassVar[str] = "bounded"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"clips"})
+
+    bound: Literal["tanh", "cut"] = "tanh"
+    place: Place = "client"
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        coordinates = noise.require_images(self.name, smashed)
+        if self.bound == "cut" and (largest := smashed.detach().abs().max().item()) > 1:
+            raise UsageError(
+                f"bounded:bound=cut says that the smashed data lie in [-1, 1], but one number has size {largest:.4g}; "
+                "use bound=tanh, or cut the model behind a tanh"
+            )
+        receipt = Nothing(
+            reason=f"smashed data in [-1, 1] are released {NOT_DP}",
+            bound=Clamp(low=-1, high=1, dimensions=coordinates),
+        )
+        return self.public_transform(smashed), receipt
+
+    def public_transform(self, smashed: Tensor) -> Tensor:
+        return torch.tanh(smashed) if self.bound == "tanh" else smashed

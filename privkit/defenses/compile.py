@@ -1,16 +1,16 @@
-"""One certificate from the receipts of a chain; a stage's claim is repeated only if it holds behind the others."""
+"""Stages, one after the other, and one certificate from what they did."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
-from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, ReleaseCount, is_own
+from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, Release, ReleaseCount, is_own
 from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
 from privkit.shared.certificate import Certificate
@@ -34,7 +34,6 @@ class ChainReceipt(Receipt):
     steps: tuple[Step, ...]
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The claim of the whole chain."""
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
@@ -44,7 +43,6 @@ class ChainReceipt(Receipt):
 
     @property
     def shared(self) -> str:
-        """The reason of the first stage that makes rows depend on each other."""
         for step in self.steps:
             effects = step.stage.effects
             if (effects is None or not effects <= _ROW_BY_ROW) and step.receipt.shared:
@@ -53,7 +51,6 @@ class ChainReceipt(Receipt):
 
     @property
     def order(self) -> Tensor | None:
-        """The permutation of the chain's one shuffle."""
         return next((step.receipt.order for step in self.steps if step.receipt.order is not None), None)
 
     @property
@@ -68,16 +65,12 @@ class ChainReceipt(Receipt):
 
 
 def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
-    """The certificate of a chain that passed `rules.check`.
+    """The certificate of a chain, in order, that passed `rules.check`.
 
     Noise has the claim that it has alone. Before it stands a random map of each image, or a permutation that commutes
     with iid noise and coordinate-wise clipping; what comes after it is post-processing. A bound by an earlier
     clip stage counts if only permutations lie between. Mixing before or after noise earns nothing, except inside the
     one stage whose law was derived. A count of orders stands beside the ε. Stages at the server earn nothing.
-
-    Args:
-        steps: stages with their receipts, in order.
-        release_count: how often a record or a client is released.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
@@ -114,7 +107,6 @@ def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
 
 
 def _ranked(made: Sequence[Certificate]) -> list[int]:
-    """The stages, the one that claims most first."""
     return sorted(range(len(made)), key=lambda number: (_rank(made[number]), number))
 
 
@@ -151,7 +143,6 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
 
 
 def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Certificate:
-    """What one stage claims, with the bound that the stages before it give."""
     receipt = bounded(steps, number)
     if receipt is not steps[number].receipt:
         mixing = [step.stage for step in steps[:number] if step.stage.group > 1]
@@ -210,7 +201,6 @@ def _bound(steps: Sequence[Step], level: str) -> ClipSet | None:
 
 
 def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
-    """The smaller of two clip sets, both of which hold; None without any."""
     norm = receipt.noise.distribution.norm
     sizes: list[tuple[float, ClipSet]] = []
     for clip in (receipt.clip, bound):
@@ -238,3 +228,69 @@ def _beside(step: Step, made: Certificate, number: int, first: int, main: Certif
     if isinstance(step.receipt, Nothing) and step.receipt.bound is not None and number < first:
         return f"{name} bounds the smashed data before the noise"
     return f"{name} before the noise earns nothing" if number < first else f"{name} after the noise is post-processing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sites:
+    """The stages of a defense, sorted by place."""
+
+    images: tuple[Defense, ...]
+    smashed: tuple[Defense, ...]
+    server: tuple[Defense, ...]
+
+
+def sites_of(stages: Sequence[Defense]) -> Sites:
+    """Stages on images, stages on smashed data before the server holds them, and the server's own."""
+    sent = [stage for stage in stages if stage.place != "server"]
+    return Sites(
+        images=tuple(stage for stage in sent if stage.level == "input"),
+        smashed=tuple(stage for stage in sent if stage.level != "input"),
+        server=tuple(stage for stage in stages if stage.place == "server"),
+    )
+
+
+def run(
+    stages: Sequence[Defense],
+    release: Release,
+    generator: Generator,
+    groups: Tensor | None = None,
+    kept: Generator | None = None,
+) -> tuple[Release, tuple[Step, ...]]:
+    """Apply stages one after the other.
+
+    Args:
+        stages: in order.
+        release: M messages of B images, the first stage's input.
+        generator: the only source of randomness, on the device of the messages.
+        groups: int64 [M', k], the messages on the seats of each group of the stage that mixes; −1 on an empty seat.
+        kept: generator of ratios that are drawn once; see `Defense.apply`.
+
+    Returns:
+        The last release, with the product of all public weights, and the receipt of each stage.
+    """
+    steps = []
+    for stage in stages:
+        smashed, labels, weights, present = release.smashed, release.labels, release.weights, None
+        if stage.group > 1:
+            assert groups is not None
+            smashed, labels, present = _seated(smashed, groups), _seated(labels, groups), groups >= 0
+            weights = None if weights is None else _seated(weights, groups).squeeze(2)
+        once = {"kept": kept} if stage.drawn == "once" else {}
+        made, receipt = stage.apply(smashed, labels, generator, present, **once)
+        if weights is not None and stage.keeps_positions:
+            made = replace(made, weights=weights if made.weights is None else weights * made.weights)
+        if made.apart is None:
+            made = replace(made, apart=release.apart, apart_labels=release.apart_labels)
+        release = made
+        steps.append(Step(stage=stage, receipt=receipt))
+    return release, tuple(steps)
+
+
+def receipt_of(steps: Sequence[Step]) -> Receipt:
+    """The receipt of one stage, or of a chain."""
+    return steps[0].receipt if len(steps) == 1 else ChainReceipt(steps=tuple(steps))
+
+
+def _seated(values: Tensor, groups: Tensor) -> Tensor:
+    """[n, ...] by groups [M, k] -> [M, k, ...]; unchanged if nobody is mixed. Empty seats hold somebody's values."""
+    return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

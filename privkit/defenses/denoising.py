@@ -1,16 +1,20 @@
-"""The common part of masking and scaling: they act on smashed data or on logits, with the derivative or without."""
+"""Scaling and masking: they remove noise with some of the signal, on smashed data or on logits."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.func import functional_call
 
-from privkit.defenses.base import Defense, Effect, Release
+from privkit.constraints import Positive, Probability
+from privkit.defenses.base import Defense, Effect, OnSmashed, Place
 from privkit.defenses.none import require_messages
-from privkit.defenses.receipts import Nothing
+from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.errors import UsageError
 
 Variant = Literal["exact", "straight_through", "undone", "logits", "straight_through_logits"]
@@ -23,18 +27,21 @@ weights of its first layer learn from unscaled numbers. "logits": on the server'
 """
 
 Automatic = Literal["auto"]
-"""The setting with the least mean squared error, from running estimates (`privkit.defenses.automatic`)."""
+"""The setting with the least mean squared error, from running estimates (`privkit.defenses.denoising`)."""
 
 
-class Denoising(Defense):
+class Denoising(OnSmashed[Nothing]):
     """A stage that lowers the noise, and the signal, too.
 
     Attributes:
         variant: see `Variant`.
+        setting: name of the field that may be "auto".
+        receipt: why nothing is proven.
     """
 
     denoises: ClassVar[bool] = True
     setting: ClassVar[str]
+    receipt: ClassVar[Nothing]
     variant: Variant
 
     def __post_init__(self) -> None:
@@ -52,17 +59,14 @@ class Denoising(Defense):
 
     @property
     def automatic(self) -> bool:
-        """Whether the setting is estimated."""
         return bool(getattr(self, self.setting) == "auto")
 
     @property
     def on_logits(self) -> bool:
-        """Whether it acts on the server's logits."""
         return self.variant in ("logits", "straight_through_logits")
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """A sentence if the gradient is not the derivative."""
         how = {
             "straight_through": "the gradient passes {} as if it were not there, as accurate_sl released it",
             "undone": "the gradient passes {} as if it were not there, and the server's first layer learns from "
@@ -76,10 +80,6 @@ class Denoising(Defense):
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
         """The values [...] scaled or masked, with the derivative."""
 
-    @abstractmethod
-    def nothing(self) -> Nothing:
-        """Why nothing is proven."""
-
     def applied(self, values: Tensor, generator: Generator | None = None) -> Tensor:
         """The values scaled or masked, with the gradient of the variant."""
         changed = self.changed(values, generator)
@@ -87,17 +87,13 @@ class Denoising(Defense):
             return changed
         return changed.detach() + (values - values.detach())
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Change the smashed data; stages on logits or with estimated settings leave them to the server's segment."""
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        """Stages on logits or with estimated settings leave the smashed data to the server's segment."""
         require_messages(self.name, smashed)
-        if not self.on_logits and not self.automatic:
-            smashed = self.applied(smashed, generator)
-        return Release(smashed=smashed, labels=labels), self.nothing()
+        unchanged = self.on_logits or self.automatic
+        return smashed if unchanged else self.applied(smashed, generator), self.receipt
 
     def head(self) -> nn.Module | None:
-        """The stage as a module, if it acts on logits."""
         return OnLogits(self) if self.on_logits else None
 
 
@@ -119,11 +115,7 @@ class OnLogits(ServerStage):
         self.stage = stage
 
     def forward(self, logits: Tensor) -> Tensor:
-        """[N, L] -> [N, L]; random numbers are drawn from the global generator, as a dropout layer draws them.
-
-        Raises:
-            UsageError: if the segment returns several outputs.
-        """
+        """[N, L] -> [N, L]; random numbers are drawn from the global generator, as a dropout layer draws them."""
         if not isinstance(logits, Tensor):
             raise UsageError(
                 f"{self.stage.name}:variant={self.stage.variant} needs a server's segment with one output, got "
@@ -133,14 +125,224 @@ class OnLogits(ServerStage):
         return logits if self.off or (masked and not self.training) else self.stage.applied(logits)
 
 
-def switch(upper: nn.Module, **attributes: Any) -> None:
-    """Set attributes of every stage inside a server's segment."""
+def switch(upper: nn.Module, *, off: bool) -> None:
+    """Let values pass every stage inside a server's segment unchanged, or no longer."""
     for stage in upper.modules():
         if isinstance(stage, ServerStage):
-            for name, value in attributes.items():
-                setattr(stage, name, value)
+            stage.off = off
 
 
-def uniform(values: Tensor, generator: Generator | None) -> Tensor:
-    """A uniform number in [0, 1) for every value, as float32: bfloat16 has too few digits for a probability."""
-    return torch.rand(values.shape, generator=generator, device=values.device)
+_MEMORY = 100
+"""Rounds over which estimates are averaged: they follow the weights, which move slowly."""
+_SMALLEST = 1e-3
+"""Of λ: where no signal is seen yet, a server that gets nothing would never learn to see one."""
+
+
+def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
+    """The stages, in order, that estimate their setting, as modules in front of the server's segment `upper`.
+
+    Raises:
+        UsageError: if no noise lies directly before such a stage, or the server's first layer is not linear.
+    """
+    found: list[Denoiser] = []
+    for before, stage in zip((None, *stages), stages, strict=False):
+        if isinstance(stage, Denoising) and stage.automatic:
+            variance = getattr(before, "variance", None)
+            if variance is None:
+                raise UsageError(
+                    f"{stage.name}:{stage.setting}=auto needs the variance of the noise; put it directly behind "
+                    f"gaussian_noise or laplace_noise, or give {stage.setting} a number"
+                )
+            found.append(Denoiser(stage, variance, upper))
+    return found
+
+
+class Denoiser(ServerStage):
+    """Estimates λ* or p* in every round of training, and applies it.
+
+    With X̃ = X + Z the smashed data that arrive and M the first layer, E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² = B + σ²F.
+    So the server, which knows σ and M, estimates A = ‖MX‖² and B without seeing X. Both are averaged over records and
+    rounds. A + σ²F, B + σ²F and σ²F are buffers and so travel with the server's weights.
+
+    Args:
+        stage: scaling or masking with "auto".
+        variance: σ² of the noise.
+        upper: the server's segment, which begins with a linear layer or a convolution.
+
+    Source: accurate_sl, Theorem 3.1; the minimizers are derived (`privkit.papers.accurate_sl.denoising`).
+    """
+
+    rounds: Tensor
+    sums: Tensor
+
+    def __init__(self, stage: Denoising, variance: float, upper: nn.Module) -> None:
+        super().__init__()
+        self.stage, self.variance = stage, variance
+        self._first = _first_layer(stage, upper)  # a tuple registers no module: the weights stay the segment's
+        self.register_buffer("rounds", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("sums", torch.zeros(3, dtype=torch.float64))
+
+    def forward(self, arrived: Tensor) -> Tensor:
+        if self.off:
+            return arrived
+        if self.training:
+            self._estimate(arrived)
+        return replace(self.stage, **{self.stage.setting: self.setting}).applied(arrived)  # type: ignore[type-var]
+
+    @property
+    def setting(self) -> float:
+        """λ* of scaling or p* of masking; 1 before the first round."""
+        if not int(self.rounds):
+            return 1.0
+        signal, diagonal, spread = self.sums.tolist()
+        signal, diagonal = max(0.0, signal - spread), max(0.0, diagonal - spread)
+        best = best_scale(signal, spread) if self.stage.setting == "factor" else best_keep(signal, diagonal, spread)
+        return max(best, _SMALLEST)
+
+    @property
+    def remark(self) -> str:
+        return f"{self.stage.name}:{self.stage.setting}=auto ended at {self.setting:.3g}"
+
+    @torch.no_grad()
+    def _estimate(self, arrived: Tensor) -> None:
+        *reshaping, layer = self._first
+        assert isinstance(layer, nn.Linear | nn.Conv2d)
+        weight = layer.weight.detach().float()
+        with torch.autocast(arrived.device.type, enabled=False):
+            rows = arrived.detach().float()
+            for reshape in reshaping:
+                rows = reshape(rows)
+
+            def total(weight: Tensor, values: Tensor) -> Tensor:
+                parts: dict[str, Any] = {"weight": weight}
+                if layer.bias is not None:
+                    parts["bias"] = torch.zeros_like(layer.bias, dtype=torch.float32)
+                out: Tensor = functional_call(layer, parts, (values,))
+                return out.flatten(1)
+
+            signal = total(weight, rows).square().sum(1).mean()
+            diagonal = total(weight.square(), rows.square().mean(0, keepdim=True)).sum()
+            spread = self.variance * total(weight.square(), torch.ones_like(rows[:1])).sum()
+        self.rounds += 1
+        self.sums += (torch.stack([signal, diagonal, spread]) - self.sums) / self.rounds.clamp(max=_MEMORY)
+
+
+def best_scale(signal: float, spread: float) -> float:
+    """λ* = A/(A + σ²F) from A and σ²F; 0 without a signal."""
+    return signal / (signal + spread) if signal > 0 else 0.0
+
+
+def best_keep(signal: float, diagonal: float, spread: float) -> float:
+    """p* from A, B and σ²F: (2A − B − σ²F)/(2(A − B)) in [0, 1] if A > B, else 0 or 1, whichever errs less."""
+    if signal <= diagonal:
+        return 0.0 if signal < spread else 1.0
+    return min(1.0, max(0.0, 0.5 + (signal - spread) / (signal - diagonal) / 2))
+
+
+def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
+    """The first layer with weights, behind those that only reshape; a `UsageError` if another comes first."""
+    found: list[nn.Module] = []
+    for layer in _leaves(upper):
+        found.append(layer)
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            return tuple(found)
+        if not isinstance(layer, nn.Flatten | nn.Identity):
+            break
+    name = type(found[-1]).__name__ if found else type(upper).__name__
+    raise UsageError(
+        f"{stage.name}:{stage.setting}=auto needs a server's segment that begins with a linear layer or a convolution, "
+        f"and this one begins with a {name}; cut the model right before one, or give {stage.setting} a number"
+    )
+
+
+def _leaves(module: nn.Module) -> list[nn.Module]:
+    """The layers of a sequence in order; any other module is one layer."""
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    return [leaf for part in module for leaf in _leaves(part)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking(Denoising):
+    """Keeps each coordinate with probability `keep`, drawn afresh for each; behind noise, it removes some of the noise.
+
+    What is kept is not divided by `keep`, as dropout would.
+
+    Attributes:
+        keep: p in [0, 1], or "auto" for the p of least error, estimated while the server trains.
+        place: "server" denoises what arrived; "client" or "mixer" masks before it arrives.
+        variant: see `privkit.defenses.denoising.Variant`; all but "undone", which restores what a mask has lost.
+            accurate_sl released "straight_through".
+        at_inference: whether test images are masked, too. Logits of test images never are.
+
+    Source: accurate_sl §3, the random masking operator R_p.
+
+    >>> z = torch.ones(2, 3, 100, 10)
+    >>> release, _ = Masking(keep=0.2).apply(z, torch.zeros(2, 3), Generator().manual_seed(0))
+    >>> round(release.smashed.mean().item(), 2)
+    0.2
+    """
+
+    name: ClassVar[str] = "masking"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"masks"})
+    setting: ClassVar[str] = "keep"
+    receipt: ClassVar[Nothing] = Nothing(reason=f"the coordinates that a mask kept are released as they are, {NOT_DP}")
+
+    keep: Probability | Automatic = 0.2
+    place: Place = "server"
+    variant: Variant = "exact"
+    at_inference: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant == "undone":
+            raise ValueError(
+                "variant=undone divides by a factor again, and a mask has none; use exact, straight_through, logits or "
+                "straight_through_logits"
+            )
+
+    def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
+        assert self.keep != "auto"
+        uniform = torch.rand(values.shape, generator=generator, device=values.device)  # bfloat16 has too few digits
+        return torch.where(uniform < self.keep, values, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling(Denoising):
+    """Multiplies the smashed data by λ; behind noise, λ < 1 makes the noise smaller, and the signal, too.
+
+    Attributes:
+        factor: λ = 1/α > 0, or "auto" for the λ of least error, estimated while the server trains.
+        place: "server" denoises what arrived; "client" or "mixer" scales before it arrives.
+        variant: see `privkit.defenses.denoising.Variant`. accurate_sl released "undone" for MNIST, "straight_through"
+            for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and Amazon reviews.
+
+    Source: accurate_sl §3, the scaling operator S_α.
+
+    >>> import torch
+    >>> Scaling(factor=0.5).apply(torch.ones(1, 1, 2), torch.zeros(1, 1), Generator())[0].smashed.tolist()
+    [[[0.5, 0.5]]]
+    """
+
+    name: ClassVar[str] = "scaling"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
+    setting: ClassVar[str] = "factor"
+    receipt: ClassVar[Nothing] = Nothing(
+        reason="scaled smashed data are divided by the factor again; no differential privacy"
+    )
+
+    factor: Positive | Automatic = 0.2
+    place: Place = "server"
+    variant: Variant = "exact"
+
+    def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
+        assert self.factor != "auto"
+        return values * self.factor
+
+    def public_transform(self, smashed: Tensor) -> Tensor:
+        return smashed if self.on_logits or self.automatic else self.changed(smashed, None)
+
+    def before_backward(self, arrived: Tensor) -> None:
+        """Divide by the factor behind autograd's back, as the release does, if the variant is "undone"."""
+        if self.variant == "undone" and self.factor != "auto":
+            arrived.data.div_(self.factor)

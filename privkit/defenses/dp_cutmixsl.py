@@ -1,20 +1,258 @@
-"""DP-CutMixSL: patches of a group's smashed data under exclusive random masks, with Gaussian noise."""
+"""DP-SL, DP-MixSL and DP-CutMixSL: bounded smashed data and labels with Gaussian noise, mixed in groups or not."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import torch
 from torch import Generator, Tensor
 
-from privkit.accountants.spec.mixing import DirichletCounts, FixedCounts
-from privkit.accountants.spec.parts import CutMix
+from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise
+from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.constraints import Count, Positive
-from privkit.defenses import masks, mixing
-from privkit.defenses.base import Drawn, Level
-from privkit.defenses.bounded_noise import Site
-from privkit.defenses.charge import equal_counts
-from privkit.defenses.mixed_noise import MixedNoise
+from privkit.defenses import masks, mixing, noise
+from privkit.defenses.base import Defense, Drawn, Effect, Level, Place, Release
+from privkit.defenses.charge import Mixing, Noised, equal_counts
+
+Pair = tuple[Tensor, Tensor]
+
+Site = Literal["client", "mixer"]
+"""Who adds the noise: each client before mixing, or the mixer once."""
+
+
+class BoundedNoise(Defense):
+    """The Gaussian mechanism of DP-CutMixSL: Eq. 14 alone, Eq. 5 before mixing, Eq. 15 and 16 after it.
+
+    Attributes:
+        sigma: σ_s > 0.
+        sigma_labels: σ_y > 0; None for labels without noise.
+        bound: Δ > 0, the width of the interval of every coordinate, [0, Δ]; None leaves smashed data as they are, and
+            then nothing is proven.
+        signed: whether that interval is [−Δ/2, Δ/2], which keeps negative coordinates. Its width and ε are the same.
+
+    Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule. `signed` and bound=none are privkit's: embeddings have both
+    signs, and a clamp to [0, Δ] loses the negative half with its gradient.
+    """
+
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
+    soft_labels: ClassVar[bool] = True
+
+    sigma: float
+    sigma_labels: float | None
+    bound: float | None
+    signed: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.signed and self.bound is None:
+            raise ValueError("signed=true says where the clamp lies, and bound=none clamps nothing; drop one of them")
+        if self.signed and self.level == "input":
+            raise ValueError("signed=true would cut off the bright half of images in [0, 1]; drop it with level=input")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """To where every coordinate is clamped, or None."""
+        if self.bound is None:
+            return None
+        return (-self.bound / 2, self.bound / 2) if self.signed else (0.0, self.bound)
+
+    def public_transform(self, smashed: Tensor) -> Tensor:
+        return noise.clamp(smashed, *self.interval).to(smashed.dtype) if self.interval else smashed
+
+    def bounded(self, smashed: Tensor, labels: Tensor) -> Pair:
+        """Smashed data [..., B, ...] in their interval and labels [..., B, L] in the simplex."""
+        smashed = noise.clamp(smashed, *self.interval) if self.interval else noise.widened(smashed)
+        return smashed, noise.simplex(labels)
+
+    def noisy(self, smashed: Tensor, labels: Tensor, generator: Generator) -> Pair:
+        smashed = noise.gaussian(smashed, self.sigma, generator)
+        return smashed, labels if self.sigma_labels is None else noise.gaussian(labels, self.sigma_labels, generator)
+
+    def receipt(self, coordinates: int, site: Site = "client") -> Noised:
+        low_high = self.interval
+        return Noised(
+            clip=None if low_high is None else Clamp(low=low_high[0], high=low_high[1], dimensions=coordinates),
+            noise=Noise(smashed=self.sigma, labels=self.sigma_labels, site=site),
+            mixing=UNMIXED,
+            labels=None if self.sigma_labels is None else OneHot(),
+            added_by=self.place,
+            mixed_by=self.place,
+            at_inference=self.at_inference,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSl(BoundedNoise):
+    """Differentially private split learning: clamp and add Gaussian noise to smashed data and labels.
+
+    Attributes:
+        sigma: standard deviation σ_s > 0 on smashed data.
+        sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, which is then said.
+        bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes such a range
+            and gives no rule; a model's negative coordinates are lost, and so is their gradient. None clamps nothing,
+            and then nothing is proven.
+        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
+        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        at_inference: whether test images get noise, too.
+
+    Source: DP-CutMixSL Eq. 14, Table 1 (whose "variance" 16/255 is a standard deviation).
+
+    >>> z, y = torch.zeros(1, 1, 5, 2), torch.eye(2)[:1].view(1, 1, 2)
+    >>> round(DpSl().apply(z, y, Generator().manual_seed(0))[1].certificate().epsilon, 1)
+    383.0
+    """
+
+    name: ClassVar[str] = "dp_sl"
+
+    sigma: Positive = 16 / 255
+    sigma_labels: Positive | None = 16 / 255
+    bound: Positive | None = 0.15
+    signed: bool = False
+    place: Place = "client"
+    at_inference: bool = True
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, Noised]:
+        coordinates = noise.require_images(self.name, smashed)
+        noise.require_one_hot(self.name, labels, tuple(smashed.shape[:2]))
+        noisy, label = self.noisy(*self.bounded(smashed, labels), generator)
+        return Release(smashed=noisy.to(smashed.dtype), labels=label), self.receipt(coordinates)
+
+
+class MixedNoise(BoundedNoise):
+    """Bounded smashed data of a group, mixed by random weights, with the clients' noise or the mixer's.
+
+    Attributes:
+        concentration: α_M > 0 of the law of the weights.
+        site: who adds the noise.
+        side: pixels a side of a position of a feature map or an image; None where tokens are positions.
+    """
+
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
+    at_inference = False
+
+    concentration: float
+    site: Site
+    side: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.level == "input" and self.place == "server":
+            raise ValueError("level=input with place=server would send the server the images; use place=mixer")
+
+    @abstractmethod
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        """The weights of a round: ratios λ, float64 [G, k, 1], or exclusive masks, bool [G, k, T].
+
+        Args:
+            smashed: [G, k, B, ...].
+            present: bool [G, k].
+            coins: of ratios or counts.
+            generator: of all else.
+        """
+
+    @abstractmethod
+    def law(self, positions: int) -> Mixing:
+        """The law of the weights as the accountant knows it, for groups of two and more."""
+
+    def apply(
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
+    ) -> tuple[Release, Noised]:
+        smashed, labels, present = mixing.check_group(self.name, smashed, labels, self.group, present)
+        noise.require_one_hot(self.name, labels, tuple(smashed.shape[:3]))
+        by_clients = self.site == "client"
+        sent, label = self.bounded(smashed, labels)
+        if by_clients:
+            sent, label = self.noisy(sent, label, generator)
+        coins = mixing.ratio_coins(self.drawn, generator, kept)
+        weights = self.draw(sent, present, coins, generator)
+        ratios = weights.double().mean(2)
+        mixed = mixing.mix(sent, masks.spread(weights, sent, self.side, leading=3))
+        mixed_label = mixing.mix_labels(label, ratios)
+        if not by_clients:
+            mixed, mixed_label = self.noisy(mixed, mixed_label, generator)
+        receipt = replace(
+            self.receipt(mixed[0, 0].numel(), self.site),
+            added_by="client" if by_clients else self.place,
+            mixing=self.law(weights.shape[2]) if self.group > 1 else UNMIXED,
+            ratios=ratios,
+            counts=weights.sum(2) if weights.dtype == torch.bool else None,
+            present=present,
+            published=self.published,
+        )
+        release = Release(
+            smashed=mixed.to(smashed.dtype),
+            labels=mixed_label,
+            weights=weights.to(sent.dtype),
+            apart=sent if by_clients else None,
+            apart_labels=label if by_clients and self.sigma_labels is not None else None,
+        )
+        return release, receipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpMixSl(MixedNoise):
+    """Differentially private Mixup: Σ λ_i·s_i of clamped smashed data, λ ~ Dirichlet, and Gaussian noise.
+
+    Attributes:
+        group: k ≥ 1 clients a group.
+        concentration: α_M > 0 of the symmetric Dirichlet law; infinite for λ_i = 1/k.
+        sigma: standard deviation σ_s > 0 on smashed data, in their units.
+        sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, which is then said.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in
+            [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
+        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
+        site: "mixer" adds the noise once, to the mix (Eq. 15); with "client", each client adds it before (Eq. 5), and
+            the mix carries σ²·Σλ_i², which hides less.
+        place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
+        level: "smashed", or "input" to mix images.
+        published: whether the server learns λ; the proof charges hidden ratios as if it did.
+        drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
+            run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
+
+    Source: DP-CutMixSL Eq. 15 and §3.C; its Theorem 1 holds for fixed λ and noise at the mixer.
+
+    >>> z, y = torch.zeros(1, 2, 1, 5, 2), torch.eye(2).view(1, 2, 1, 2)
+    >>> fixed = DpMixSl(concentration=float("inf"))
+    >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
+    >>> release.weights.flatten().tolist(), round(receipt.certificate().epsilon, 1)
+    ([0.5, 0.5], 120.5)
+    """
+
+    name: ClassVar[str] = "dp_mixsl"
+
+    group: Count = 2
+    concentration: mixing.Concentration = 2.0
+    sigma: Positive = 16 / 255
+    sigma_labels: Positive | None = 16 / 255
+    bound: Positive | None = 0.15
+    signed: bool = False
+    site: Site = "mixer"
+    place: Literal["mixer", "server"] = "mixer"
+    level: Level = "smashed"
+    published: bool = True
+    drawn: Drawn = "every_round"
+
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        return mixing.dirichlet_ratios(present, self.concentration, coins).unsqueeze(2)
+
+    def law(self, positions: int) -> Mixup:
+        if self.concentration == float("inf"):
+            return Mixup(ratio=FixedRatio.equal(self.group))
+        law = DirichletRatio(
+            concentration=self.concentration, clients=self.group, published=self.published, drawn=self.drawn
+        )
+        return Mixup(ratio=law)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +279,6 @@ class DpCutMixSl(MixedNoise):
 
     Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ positions for each would overlap.
 
-    >>> import torch
     >>> z, y = torch.zeros(1, 2, 1, 10, 1), torch.eye(2).view(1, 2, 1, 2)
     >>> fixed = DpCutMixSl(concentration=float("inf"), site="mixer")
     >>> release, receipt = fixed.apply(z, y, Generator().manual_seed(0))
@@ -66,19 +303,14 @@ class DpCutMixSl(MixedNoise):
 
     @property
     def side(self) -> int | None:  # type: ignore[override]
-        """Side of a position, with the default of the input layer."""
         return masks.INPUT_PATCH if self.patch is None and self.level == "input" else self.patch
 
-    def draw(
-        self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Exclusive masks, of as many positions as were drawn for each client."""
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
         positions = masks.positions(self.name, smashed, self.side, leading=3)
         counts = mixing.dirichlet_counts(present, positions, self.concentration, coins)
-        return mixing.exclusive_masks(counts, generator, positions=positions), counts.double() / positions, counts
+        return mixing.exclusive_masks(counts, generator, positions=positions)
 
     def law(self, positions: int) -> CutMix:
-        """Fixed or Dirichlet-multinomial counts."""
         if self.concentration == float("inf"):
             return CutMix(ratio=FixedCounts(counts=equal_counts(positions, self.group)), patches=positions)
         law = DirichletCounts(

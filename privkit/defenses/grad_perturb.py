@@ -11,13 +11,13 @@ from torch import Generator, Tensor
 from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Known
 from privkit.constraints import Positive
-from privkit.defenses.base import Defense, Effect, FrozenBlock, Release
+from privkit.defenses.base import Effect, FrozenBlock, OnSmashed
 from privkit.defenses.charge import Noised
 from privkit.defenses.none import require_messages
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradPerturb(Defense):
+class GradPerturb(OnSmashed[Noised]):
     """Noise on the cut-layer gradient against inference of labels; (ε, δ)-DP in the labels with `clip`, else nothing.
 
     The server protects its own labels, so its doing it earns credit for those, and none for the clients' data.
@@ -44,33 +44,19 @@ class GradPerturb(Defense):
     clip: Positive | None = None
     frozen_block: FrozenBlock = False
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Noised]:
-        """Release the smashed data as they are: what is protected comes back the other way.
-
-        >>> z = torch.rand(1, 2, 4, 3)
-        >>> GradPerturb().apply(z, torch.zeros(1, 2), torch.Generator())[0].smashed is z
-        True
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Noised]:
         require_messages(self.name, smashed)
         norm: Literal["l1", "l2"] = "l2" if self.law == "gaussian" else "l1"
-        receipt = Noised(
+        return smashed, Noised(
             clip=None if self.clip is None else Known(value=2 * self.clip, relation="replace_one", norm=norm),
             noise=Noise(law=self.law, smashed=self.noise),
             mixing=UNMIXED,
             covers="labels",
             added_by="server",
         )
-        return Release(smashed=smashed, labels=labels), receipt
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """Clip the gradient of every image, then add noise to every coordinate; in float64, rounded at the end.
-
-        >>> g = GradPerturb(noise=1e-9, clip=1.0).on_gradient(torch.full((1, 1, 4), 3.0), torch.Generator())
-        >>> round(g.norm().item(), 6)
-        1.0
-        """
+        """Clip the gradient of every image, then add noise to every coordinate; in float64, rounded at the end."""
         exact, shape, device = gradient.double(), gradient.shape, gradient.device
         if self.clip is not None:
             norm = torch.linalg.vector_norm(exact.flatten(2), ord=2 if self.law == "gaussian" else 1, dim=2)

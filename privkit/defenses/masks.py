@@ -25,24 +25,15 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
     Raises:
         ValueError: if the smashed data have no positions: vectors, feature maps without `patch`, or a `patch` that does
             not divide their sides.
-
-    >>> positions("mask", torch.zeros(2, 5, 16, 8), None, leading=2)
-    16
-    >>> positions("mask", torch.zeros(2, 5, 3, 8, 8), 4, leading=2)
-    4
     """
     rows, columns = _grid(name, smashed, patch, leading)
     return rows * columns
 
 
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
-    """Rows and columns of the positions, for masks that are boxes; the arguments are those of `positions`.
+    """Rows and columns of the positions, for masks that are boxes; arguments and errors as of `positions`.
 
-    Raises:
-        ValueError: as `positions`, and where the number of tokens is no square: it may hold a class token.
-
-    >>> box_grid("box", torch.zeros(2, 5, 16, 8), None, leading=2)
-    (4, 4)
+    Tokens must form a square grid; a ValueError says so otherwise, as one of them may be a class token.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     if smashed.ndim - leading == 3:
@@ -57,7 +48,7 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Weights of positions as weights of coordinates.
+    """Weights of positions as weights of coordinates, broadcastable against `smashed`; a mask stays bool.
 
     Args:
         weights: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
@@ -65,11 +56,6 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
         patch: as for `positions`.
         leading: axes of `smashed` before one image's smashed data.
 
-    Returns:
-        The same weights, broadcastable against `smashed`; a mask stays bool.
-
-    >>> spread(torch.tensor([[True, False]]), torch.zeros(1, 5, 2, 8), None, leading=2).shape
-    torch.Size([1, 1, 2, 1])
     >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
     [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
     """
@@ -115,3 +101,36 @@ def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[
             f"{name}: patch={patch} does not divide the feature map's {height}×{width} pixels; use one of {common}"
         )
     return height // patch, width // patch
+
+
+def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -> Tensor:
+    """Random boxes of given areas, each inside the one before it.
+
+    A box is ⌈√a·rows⌉ high and as wide as brings it nearest to its area a, so that a single box misses it by at most
+    half that height, in positions. Its place is uniform among those inside the box before it (the grid, for the first):
+    Cutout's boxes may hang over the edge, which would make payloads and ratios random.
+
+    Args:
+        areas: float64 [G, J], shares of the grid in [0, 1], falling along J ≥ 1.
+        rows: of the grid.
+        columns: of the grid.
+        generator: the only source of randomness, on the device of `areas`.
+
+    Returns:
+        bool [G, J, rows·columns], true inside.
+
+    Source: the bounding box (r_x, r_y, r_w, r_h) of DP-CutMixSL §3.B and CutMixSL appendix B, Eq. 9 and 10.
+    """
+    device = areas.device
+    high = (rows * areas.sqrt() - 1e-9).ceil()  # √a may be rounded up
+    wide = (areas * rows * columns / high.clamp(min=1)).round()
+    size = torch.stack([high, wide], 2).cummin(1).values
+    grid = torch.tensor([rows, columns], dtype=size.dtype, device=device).expand(len(size), 1, 2)
+    slack = torch.cat([grid, size[:, :-1]], 1) - size
+    uniform = torch.rand(size.shape, generator=generator, device=device, dtype=torch.float64)
+    first = (uniform * (slack + 1)).floor().cumsum(1)
+    inside = [
+        (place >= first[..., axis, None]) & (place < (first + size)[..., axis, None])
+        for axis, place in enumerate((torch.arange(rows, device=device), torch.arange(columns, device=device)))
+    ]
+    return (inside[0].unsqueeze(3) & inside[1].unsqueeze(2)).flatten(2)

@@ -20,8 +20,7 @@ from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Release, is_own
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
-from privkit.defenses.own_receipts import marks_places, refuted
-from privkit.defenses.trial import CLASSES, IMAGE, Trial, trial_of
+from privkit.defenses.own_receipts import CLASSES, IMAGE, Trial, marks_places, refuted, trial_of
 
 TRIES = 48
 """Pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst."""
@@ -44,10 +43,6 @@ def contradiction(
         shape: of one record's smashed data, if known; without it tokens, feature maps and vectors are tried.
         image: (C, H, W) of a record, for stages on images.
         doubted: stages whose own receipts are measured as well; None for the user's own.
-
-    >>> from privkit.defenses.gaussian_noise import GaussianNoise
-    >>> contradiction((GaussianNoise(),))
-    ''
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
@@ -69,17 +64,7 @@ def exceeds_charge(
 
     Both releases have the same coins and the same noise, so the noise must hide their distance. Tries begin with large,
     small, constant and sparse records at several places of a batch, replace one of them or all of a message, and climb
-    from the two worst along the gradient.
-
-    Args:
-        stages: as for `contradiction`.
-        shape: likewise.
-        image: likewise.
-
-    >>> from privkit.defenses.batch_shuffle import BatchShuffle
-    >>> from privkit.defenses.gaussian_noise import GaussianNoise
-    >>> exceeds_charge((BatchShuffle(keep=0.0), GaussianNoise(clip_by="image")))[:69]
-    'gaussian_noise behind batch_shuffle is charged for a change of at mos'
+    from the two worst along the gradient. Arguments as of `contradiction`.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]
@@ -114,7 +99,6 @@ class _Moved:
 
 
 def _moved_too_far(trial: Trial) -> str:
-    """Whether the last stage's charge is exceeded."""
     charge = _charge_of(trial)
     if charge is None:
         return ""
@@ -215,7 +199,6 @@ class _Pair:
             self.relabeled[self.at[0], rows] = (self.labels[self.at[0], rows] + 1) % CLASSES
 
     def _drawn(self, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Two batches that differ in the record `at`."""
         trial, at = self._trial, self.at
         shape, rows = (*trial.lead, *trial.shape), (*trial.lead, *(1 for _ in trial.shape))
         data = torch.randn(shape, generator=draws, dtype=trial.dtype)
@@ -248,7 +231,6 @@ class _Pair:
         return None
 
     def play(self, data: Tensor, labels: Tensor) -> Release:
-        """One round with the coins of this try."""
         return self._trial.play(data, labels, self._number)[0]
 
 
@@ -280,7 +262,6 @@ def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
 
 
 def _same_coins(a: Release, b: Release) -> bool:
-    """Whether two releases publish the same weights."""
     if a.weights is None or b.weights is None:
         return a.weights is b.weights
     return torch.equal(a.weights, b.weights)

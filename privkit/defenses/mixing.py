@@ -52,9 +52,6 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
         int64 [G, k]; rows sum to N exactly, and empty seats have 0.
 
     Source: CutMixSL §3.2. DP-CutMixSL's ⌈λ_i·N⌉ sum to more than N, so that its masks could not be exclusive.
-
-    >>> dirichlet_counts(torch.ones(3, 4, dtype=bool), 10, 2.0, torch.Generator().manual_seed(0)).sum(1).tolist()
-    [10, 10, 10]
     """
     if isinf(concentration):
         taken = present.sum(1, keepdim=True)
@@ -81,28 +78,22 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
         bool [G, k, T]; every position of a group has one owner.
 
     Source: CutMixSL §3.2 (paired pseudo-random sequences), DP-CutMixSL §3.C (MECE masks).
-
-    >>> masks = exclusive_masks(torch.tensor([[3, 1]]), torch.Generator().manual_seed(0), positions=4)
-    >>> masks.sum(2).tolist(), masks.sum(1).tolist()
-    ([[3, 1]], [[1, 1, 1, 1]])
     """
     groups, members = counts.shape
-    owner = torch.searchsorted(counts.cumsum(1), permutations(groups, positions, generator), right=True)
-    return owner.unsqueeze(1) == torch.arange(members, device=counts.device).view(1, -1, 1)
+    return owner_masks(
+        torch.searchsorted(counts.cumsum(1), permutations(groups, positions, generator), right=True), members
+    )
+
+
+def owner_masks(owner: Tensor, members: int) -> Tensor:
+    """Masks bool [G, k, T] of the members 0..k−1 that own positions, int64 [G, T]."""
+    return owner.unsqueeze(1) == torch.arange(members, device=owner.device).view(1, -1, 1)
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the ratios: the round's, or, for ratios that are drawn once, one with the same state every time.
+    """The generator of the ratios: the round's, or, if they are drawn "once", `kept`, in the same state in every round.
 
-    Args:
-        drawn: "every_round" or "once".
-        generator: of the round.
-        kept: in the same state in every round; None for seed 0.
-
-    >>> rounds, taken = Generator().manual_seed(3), torch.ones(1, 2, dtype=bool)
-    >>> once = [dirichlet_ratios(taken, 2.0, ratio_coins("once", rounds, None)) for _ in range(2)]
-    >>> torch.equal(*once)
-    True
+    Without `kept`, it is one of seed 0.
     """
     if drawn == "every_round":
         return generator
@@ -149,10 +140,6 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
     Returns:
         [G, B, T, D], differentiable in `tokens`.
-
-    >>> tokens = torch.arange(6.0).view(1, 2, 1, 3, 1)
-    >>> pick_rows(tokens, torch.tensor([[1, 0, 0]]), torch.tensor([[[2, 1, 0]]])).flatten()
-    tensor([2., 1., 3.])
     """
     groups, members, batch, length, dim = tokens.shape
     group, image, place = (torch.arange(n, device=owner.device) for n in (groups, batch, length))
@@ -164,20 +151,10 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
 
 def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
-    """Σ_i λ_i·y_i of soft labels.
-
-    Args:
-        labels: float [G, k, B, L].
-        ratios: [G, k].
-
-    Returns:
-        [G, B, L].
+    """Σ_i λ_i·y_i, [G, B, L], of soft labels y, float [G, k, B, L], and ratios λ [G, k].
 
     Raises:
         ValueError: if labels are class numbers, which cannot be mixed.
-
-    >>> mix_labels(torch.eye(2).view(1, 2, 1, 2), torch.tensor([[0.75, 0.25]])).tolist()
-    [[[0.75, 0.25]]]
     """
     if labels.ndim != 4 or not labels.is_floating_point():
         raise ValueError(
@@ -189,20 +166,12 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Smashed data, labels and seats of every group; a group of one gets its axis of members here.
+    """Smashed data [G, k, B, ...], labels [G, k, B, L] and taken seats, bool [G, k], of groups of k = `group`.
 
-    Args:
-        name: of the defense, for errors.
-        smashed: float [G, k, B, ...]; [M, B, ...] where k = 1.
-        labels: float [G, k, B, L]; [M, B, L] where k = 1.
-        group: k.
-        present: bool [G, k], or None for all.
-
-    Returns:
-        float [G, k, B, ...], float [G, k, B, L], bool [G, k].
+    Smashed data and labels of a group of one come without the axis of members; `present` is None for all seats.
 
     Raises:
-        ValueError: if the shapes are not those of groups of k.
+        ValueError: if the shapes are not those of groups of k, with the name of the defense.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)

@@ -1,60 +1,48 @@
-"""Clipping and noise on the smashed data of one image. No function but `overwritten` writes in place."""
+"""Clipping and noise on smashed data. No function but `overwritten` writes in place."""
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
+from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, ClipSet
+from privkit.constraints import Positive
+from privkit.defenses.base import Effect, OnSmashed, Place
+from privkit.defenses.charge import Noised
 
 ClipBy = Literal["coordinate", "image"]
 """What a clip bounds: each coordinate, or the L2 norm of an image's smashed data."""
 
-
-IN_PLACE = (
+_IN_PLACE = (
     "noise_in_place=true: the noise was written into the client's own tensor, the fault of accurate_sl's released "
     "code, so that a tanh before it had a wrong gradient; the accuracy is not that of the method"
 )
-"""Said of every run with the fault."""
 
 
 def widened(values: Tensor) -> Tensor:
-    """At least float32: bfloat16 rounds a bound of 0.15 up by 0.3 %, and its noise has 256 steps a power of two.
-
-    >>> widened(torch.zeros(1, dtype=torch.bfloat16)).dtype, widened(torch.zeros(1, dtype=torch.float64)).dtype
-    (torch.float32, torch.float64)
-    """
+    """At least float32: bfloat16 rounds a bound of 0.15 up by 0.3 %, and its noise has 256 steps a power of two."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
-    """Every coordinate into [low, high]. A NaN stays one, so that training stops and says where.
+    """Every coordinate into [low, high], at least float32; the gradient is 0 where a coordinate was clamped.
 
-    Args:
-        smashed: float [M, B, ...].
-        low: of every coordinate.
-        high: of every coordinate.
-
-    Returns:
-        At least float32, differentiable; the gradient is 0 where a coordinate was clamped.
-
-    >>> clamp(torch.tensor([-1.0, 0.1, 7.0]), 0.0, 0.5).tolist()
-    [0.0, 0.10000000149011612, 0.5]
+    A NaN stays one, so that training stops and says where.
     """
     return widened(smashed).clamp(low, high)
 
 
 def shrink(smashed: Tensor, radius: float) -> Tensor:
-    """Every image's smashed data into the L2 ball of this radius, as DP-SGD clips gradients.
+    """Every image's smashed data into the L2 ball of this radius, as DP-SGD clips gradients; at least float32.
 
     Args:
         smashed: float [M, B, ...]; one norm for each of the M·B images.
         radius: C > 0.
-
-    Returns:
-        At least float32, differentiable.
 
     >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
     tensor([[[0.6000, 0.8000],
@@ -73,41 +61,20 @@ def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
 
 
 def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet | None:
-    """The clip set of `clipped` for an image with this number of coordinates, as the accountant knows it.
-
-    >>> clip_set(2.0, "image", 100)
-    Ball(radius=2.0, nonnegative=False)
-    """
+    """The clip set of `clipped` for an image with this number of coordinates, as the accountant knows it."""
     if bound is None:
         return None
     return Ball(radius=bound) if clip_by == "image" else Clamp(low=-bound, high=bound, dimensions=coordinates)
 
 
 def simplex(labels: Tensor) -> Tensor:
-    """Project labels into {y ≥ 0, Σy ≤ 1}, which is no wider than the one-hot labels: √2, and 2 in L1.
-
-    Args:
-        labels: float [..., L]; one-hot ones do not change.
-
-    >>> simplex(torch.tensor([[0.0, 1.0], [3.0, 1.0]])).tolist()
-    [[0.0, 1.0], [0.75, 0.25]]
-    """
+    """Labels [..., L] into {y ≥ 0, Σy ≤ 1}, which is no wider than the one-hot labels: √2, and 2 in L1."""
     positive = widened(labels).clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1)
 
 
 def gaussian(values: Tensor, sigma: float, generator: Generator) -> Tensor:
-    """The values plus fresh N(0, σ²) noise on every coordinate, as a new tensor.
-
-    Args:
-        values: float of any shape, on the generator's device.
-        sigma: standard deviation.
-        generator: draws the noise.
-
-    >>> z = torch.zeros(2, 3)
-    >>> gaussian(z, 1.0, Generator().manual_seed(0)).unique().numel(), z.sum().item()
-    (6, 0.0)
-    """
+    """The values plus fresh N(0, σ²) noise on every coordinate, as a new tensor."""
     drawn = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
     return values + sigma * drawn
 
@@ -116,44 +83,22 @@ def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
     """The values plus fresh Laplace noise of scale b (variance 2b²) on every coordinate, as a new tensor.
 
     The difference of two exponential variables, since inverting a float32 uniform would give infinity once in 2²⁴.
-
-    Args:
-        values: float of any shape, on the generator's device.
-        scale: b.
-        generator: draws the noise.
-
-    >>> laplace(torch.zeros(2, 3), 1.0, Generator().manual_seed(0)).unique().numel()
-    6
     """
     pair = torch.empty((2, *values.shape), device=values.device, dtype=values.dtype).exponential_(generator=generator)
     return values + scale * (pair[0] - pair[1])
 
 
 def overwritten(smashed: Tensor, noisy: Tensor) -> Tensor:
-    """The fault of a released code, on purpose: write the noisy values into the tensor behind autograd's back.
+    """The fault of a released code, on purpose: write the noisy values into `smashed` behind autograd's back.
 
     A Tanh before it has saved that tensor for its derivative 1 − y², which becomes 1 − (y + n)² and may be negative.
-
-    Args:
-        smashed: the caller's tensor, which is changed.
-        noisy: what it holds afterwards.
-
-    >>> z = torch.zeros(2)
-    >>> overwritten(z, torch.ones(2)) is z, z.tolist()
-    (True, [1.0, 1.0])
     """
     smashed.data.copy_(noisy.detach())
     return smashed
 
 
 def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
-    """Refuse labels that are not float [..., L] for these images.
-
-    Raises:
-        ValueError: it says what was given.
-
-    >>> require_one_hot("dp_sl", torch.eye(2).view(1, 2, 2), (1, 2))
-    """
+    """Refuse labels other than float [*images, L]."""
     if not labels.is_floating_point() or labels.shape[:-1] != images:
         wanted = ", ".join(map(str, images))
         raise ValueError(
@@ -163,17 +108,136 @@ def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
 
 
 def require_images(name: str, smashed: Tensor) -> int:
-    """Coordinates of one image's smashed data [M, B, ...].
-
-    Raises:
-        ValueError: for other shapes or whole numbers.
-
-    >>> require_images("dp_sl", torch.zeros(2, 3, 4, 5))
-    20
-    """
+    """Coordinates of one image's smashed data [M, B, ...]; a ValueError for other shapes or whole numbers."""
     if smashed.ndim < 3 or not smashed.is_floating_point() or not smashed.numel():
         raise ValueError(
             f"{name} needs smashed data of M messages of B images, float [M, B, ...], got {smashed.dtype} of shape "
             f"{list(smashed.shape)}"
         )
     return smashed[0, 0].numel()
+
+
+class AddedNoise(OnSmashed[Noised]):
+    """Clips smashed data and adds independent noise to every coordinate; the release keeps their type.
+
+    Attributes:
+        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven.
+        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        at_inference: whether test images get noise, too.
+        noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
+            does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
+    """
+
+    effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
+    clip_by: ClipBy = "coordinate"
+
+    clip: float | None
+    noise_in_place: bool
+
+    @property
+    @abstractmethod
+    def added(self) -> Noise:
+        """Law and scale."""
+
+    @abstractmethod
+    def noisy(self, values: Tensor, generator: Generator) -> Tensor:
+        """The values with fresh noise, as a new tensor."""
+
+    @property
+    def variance(self) -> float:
+        """Of the noise on every coordinate."""
+        return self.added.smashed * self.added.smashed * (1 if self.added.law == "gaussian" else 2)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return (_IN_PLACE,) if self.noise_in_place else ()
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Noised]:
+        coordinates = require_images(self.name, smashed)
+        noisy = self.noisy(clipped(smashed, self.clip, self.clip_by), generator).to(smashed.dtype)
+        receipt = Noised(
+            clip=clip_set(self.clip, self.clip_by, coordinates),
+            noise=self.added,
+            mixing=UNMIXED,
+            added_by=self.place,
+            at_inference=self.at_inference,
+        )
+        return overwritten(smashed, noisy) if self.noise_in_place else noisy, receipt
+
+    def public_transform(self, smashed: Tensor) -> Tensor:
+        return clipped(smashed.unsqueeze(0), self.clip, self.clip_by)[0].to(smashed.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(AddedNoise):
+    """Gaussian noise on smashed data; differentially private only with a clip. Labels are the server's.
+
+    Attributes:
+        sigma: standard deviation, > 0, in units of the smashed data.
+        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. 1 changes nothing
+            after a Tanh.
+        clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
+        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        at_inference: whether test images get noise, too.
+        noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
+            does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
+
+    Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
+
+    >>> release, receipt = GaussianNoise(clip=None).apply(torch.zeros(1, 2, 3), torch.zeros(1, 2), Generator())
+    >>> release.smashed.shape, receipt.certificate().kind
+    (torch.Size([1, 2, 3]), 'nothing')
+    """
+
+    name: ClassVar[str] = "gaussian_noise"
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
+
+    sigma: Positive = 0.7
+    clip: Positive | None = 1.0
+    clip_by: ClipBy = "coordinate"
+    place: Place = "client"
+    at_inference: bool = True
+    noise_in_place: bool = False
+
+    @property
+    def added(self) -> Noise:
+        return Noise(smashed=self.sigma)
+
+    def noisy(self, values: Tensor, generator: Generator) -> Tensor:
+        return gaussian(values, self.sigma, generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplaceNoise(AddedNoise):
+    """Laplace noise on smashed data; differentially private only with a clip. Labels are the server's.
+
+    Attributes:
+        scale: b > 0, in units of the smashed data; the standard deviation is √2·b.
+        clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. There is no
+            L2 clip: a ball of n coordinates is 2√n·c wide in L1, which is what Laplace noise is charged by.
+        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        at_inference: whether test images get noise, too.
+        noise_in_place: as in `GaussianNoise`; for reproduction only.
+
+    Source: accurate_sl appendix B.1. Its Table 11 divides √n by b, where the L1 diameter of [−1, 1]^n is 2n.
+
+    >>> _, receipt = LaplaceNoise(scale=4.0).apply(torch.zeros(1, 1, 2), torch.zeros(1, 1), Generator())
+    >>> receipt.certificate().epsilon <= 2 * 2 / 4.0
+    True
+    """
+
+    name: ClassVar[str] = "laplace_noise"
+    noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
+
+    scale: Positive = 0.7
+    clip: Positive | None = 1.0
+    place: Place = "client"
+    at_inference: bool = True
+    noise_in_place: bool = False
+
+    @property
+    def added(self) -> Noise:
+        return Noise(law="laplace", smashed=self.scale)
+
+    def noisy(self, values: Tensor, generator: Generator) -> Tensor:
+        return laplace(values, self.scale, generator)

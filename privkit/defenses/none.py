@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Defense, Effect, FrozenBlock, Release
+from privkit.defenses.base import Effect, FrozenBlock, OnSmashed
 from privkit.defenses.receipts import Nothing
 
 
@@ -20,7 +20,7 @@ def require_messages(name: str, smashed: Tensor) -> None:
         )
 
 
-class Unchanged(Defense):
+class Unchanged(OnSmashed[Nothing]):
     """Releases the smashed data as they are: no defense, or one that acts in training alone.
 
     Attributes:
@@ -30,19 +30,9 @@ class Unchanged(Defense):
     receipt: ClassVar[Nothing]
     frozen_block: FrozenBlock = False
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Release the smashed data as they are.
-
-        >>> import torch
-        >>> z = torch.rand(1, 2, 4, 3)
-        >>> release, receipt = NoDefense().apply(z, torch.zeros(1, 2), torch.Generator())
-        >>> release.smashed is z, receipt.certificate().kind
-        (True, 'nothing')
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         require_messages(self.name, smashed)
-        return Release(smashed=smashed, labels=labels), self.receipt
+        return smashed, self.receipt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +40,12 @@ class NoDefense(Unchanged):
     """The release is the smashed data: vanilla split learning.
 
     Source: Gupta and Raskar 2018, "Distributed learning of deep neural network over multiple agents".
+
+    >>> import torch
+    >>> z = torch.rand(1, 2, 4, 3)
+    >>> release, receipt = NoDefense().apply(z, torch.zeros(1, 2), torch.Generator())
+    >>> release.smashed is z, receipt.certificate().kind
+    (True, 'nothing')
     """
 
     name: ClassVar[str] = "none"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod, sqrt
+from typing import get_args
 
 import numpy as np
 import torch
@@ -13,12 +14,101 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from privkit.accountants.spec.parts import NoMixing
-from privkit.defenses.base import Defense, Effect, Receipt, is_own, take_rows
+from privkit.defenses.base import Defense, Effect, Receipt, Release, is_own, take_rows
 from privkit.defenses.charge import Noised
-from privkit.defenses.noise_law import LEVEL, unlike
+from privkit.defenses.compile import Step, run
 from privkit.defenses.receipts import Mixed, Nothing, Permuted
-from privkit.defenses.trial import Trial, trial_of
+from privkit.defenses.residual import LEVEL, Law, unlike
 from privkit.shared.array import Array
+
+CLASSES = 5
+SHAPES = ((16, 4), (4, 8, 8), (16,))
+"""Smashed data of one record: tokens, a feature map, a vector."""
+IMAGE = (3, 28, 28)
+
+
+class Trial:
+    """Rounds of made-up messages for some stages: M messages of B records, or M groups of k messages.
+
+    Args:
+        stages: in order, all on images or all on smashed data.
+        shape: of one record at the first stage.
+        batch: B.
+        messages: M, or the number of groups.
+        dtype: of the data; float64 shows the smallest changes, and some stages hold float32 weights.
+
+    Attributes:
+        lead: (M, B).
+        size: numbers in a round.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Defense],
+        shape: tuple[int, ...],
+        batch: int = 4,
+        messages: int = 2,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        group = max(stage.group for stage in stages)
+        self.stages, self.shape, self.dtype = tuple(stages), shape, dtype
+        self.lead = (messages * group, max(batch, *(stage.smallest_batch for stage in stages)))
+        self.size = prod((*self.lead, *shape))
+        self._groups = torch.arange(messages * group).view(messages, group)
+        self._soft = any(stage.soft_labels for stage in stages)
+
+    def labels(self, alike: int = 1) -> Tensor:
+        """int64 [M, B]; `alike` neighbors in a message share a label."""
+        return (torch.arange(self.lead[1]) // alike).expand(self.lead) % CLASSES
+
+    def data(self, seed: int = 0) -> Tensor:
+        """[M, B, ...], uniform in [0, 1]."""
+        return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=self.dtype)
+
+    def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[Step, ...]]:
+        """One round with the coins and the noise of a seed."""
+        given = one_hot(labels, CLASSES).to(data.dtype) if self._soft else labels
+        once = any(stage.drawn == "once" for stage in self.stages)
+        kept = Generator().manual_seed(seed + 1) if once else None
+        return run(self.stages, Release(smashed=data, labels=given), Generator().manual_seed(seed), self._groups, kept)
+
+    def receipt(self) -> Receipt:
+        """The receipt of the last stage for uniform data."""
+        return self.play(self.data(), self.labels(), 0)[1][-1].receipt
+
+    def of(self, messages: int) -> Trial:
+        """The same trial with another number of messages."""
+        return Trial(self.stages, self.shape, self.lead[1], messages, self.dtype)
+
+
+def trial_of(
+    stages: Sequence[Defense], shape: tuple[int, ...] | None = None, image: tuple[int, ...] = IMAGE
+) -> Trial | None:
+    """A trial of a shape that these stages take; None if they take none.
+
+    Args:
+        stages: as for `Trial`.
+        shape: of one record's smashed data, if known; None tries tokens, a feature map and a vector.
+        image: (C, H, W) of stages on images.
+    """
+    shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
+    for known in shapes:
+        for dtype in (torch.float64, torch.float32):
+            trial = Trial(stages, known, dtype=dtype)
+            try:
+                with torch.no_grad():
+                    trial.play(trial.data(), trial.labels(), 0)
+            except Exception:  # of a user's stage, on data that it was not made for
+                continue
+            return trial
+    return None
+
+
+def receipt_of_trial(stage: Defense) -> Receipt | None:
+    """A stage's receipt for artificial data; None if it takes none of the usual shapes."""
+    trial = trial_of((stage,))
+    return None if trial is None else trial.receipt()
+
 
 DRAWS = 1_500
 """Releases of the same data from which the law of a noise is read."""
@@ -34,13 +124,7 @@ _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes"
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
-    """Why the receipt of one stage is false, in a sentence; measured once in a process.
-
-    Args:
-        stage: on images or smashed data.
-        shape: of one record's smashed data, or None.
-        image: (C, H, W) of a record.
-    """
+    """Why the receipt of one stage is false, in a sentence; measured once in a process. Arguments as of `trial_of`."""
     try:
         return _remembered(stage, shape, image)
     except TypeError:  # options that have no hash
@@ -48,7 +132,6 @@ def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...
 
 
 def _first(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
-    """The first sentence that holds."""
     with torch.no_grad():
         return next(_refuted(stage, shape, image), "")
 
@@ -68,7 +151,6 @@ def marks_places(stage: Defense) -> bool:
 
 
 def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> Iterator[str]:
-    """What is wrong with a stage, the simplest first; on a small shape if it takes one."""
     small, real = trial_of((stage,), None, image), None if shape is None else trial_of((stage,), shape, image)
     trial = small or real
     if trial is None or (shape is not None and real is None):
@@ -158,14 +240,10 @@ def _unlike_its_orders(stage: Defense, trial: Trial) -> Iterator[str]:
 
 
 def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]:
-    """Whether each place of origin is as frequent as others, and each pair of them if whole images are permuted.
+    """Whether each place of origin is as frequent as others, and each pair of them if `whole` images are permuted.
 
-    Origins of one image exclude one another, which makes counts more even than independent ones: a conservative test.
-
-    Args:
-        drawn: int64 [N, T], the origin of each token.
-        tokens: T.
-        whole: whether each row is a permutation.
+    Origins [N, T] of one image exclude one another, which makes counts more even than independent ones: a conservative
+    test.
     """
     counts = one_hot(drawn, tokens).sum(0).double()
     expected = len(drawn) / tokens
@@ -195,8 +273,10 @@ def _unlike_its_noise(stage: Defense, trial: Trial, receipt: Noised) -> Iterator
                 "one of privkit's stages"
             )
         return
-    if receipt.noise.distribution.answers:
-        yield f"{stage.name} answers by randomized response, for which no measurement is derived: nothing is claimed"
+    if receipt.noise.law not in get_args(Law):
+        does = "answers by" if receipt.noise.distribution.answers else "adds the noise of"
+        law = receipt.noise.law.replace("_", " ")
+        yield f"{stage.name} {does} {law}, for which no measurement is derived: nothing is claimed"
         return
     if receipt.covers == "labels":
         yield from _unlike_its_gradient(stage, receipt)
@@ -270,6 +350,6 @@ def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
             )
             return
     values = [stage.on_gradient(torch.zeros(shape), Generator().manual_seed(seed)) for seed in range(DRAWS)]
-    draws_ = torch.stack(values).flatten(1)[:, :_COORDINATES].double().numpy() / receipt.noise.smashed
-    if found := unlike(draws_, receipt.noise.law):
+    again = torch.stack(values).flatten(1)[:, :_COORDINATES].double().numpy() / receipt.noise.smashed
+    if found := unlike(again, receipt.noise.law):
         yield f"the noise of {stage.name} on gradients is not what its receipt says (in units of its scale): {found}"

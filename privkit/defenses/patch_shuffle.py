@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Defense, Effect, FrozenBlock, Release, require_tokens, take_rows
+from privkit.defenses.base import Effect, FrozenBlock, OnSmashed, require_tokens, take_rows
 from privkit.defenses.masks import permutations
 from privkit.defenses.receipts import Permuted
 
@@ -20,7 +20,7 @@ def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchShuffle(Defense):
+class PatchShuffle(OnSmashed[Permuted]):
     """σ-private by uniform likelihood of orderings; no differential privacy (the multiset of patches is revealed).
 
     Attributes:
@@ -28,10 +28,15 @@ class PatchShuffle(Defense):
             is the deployment of a pretrained ViT: the client adds the position embedding below the cut, as the model
             was trained, and shuffles what leaves; the server needs none, since its blocks treat all tokens alike. Each
             token then reveals its own place, and nothing is proven.
-        frozen_block: append the paper's frozen transformer block, which runs at the edge after the shuffle; true draws
+        frozen_block: append the paper's frozen transformer block, which the clients run after the shuffle; true draws
             an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 
     Source: Yao et al., patch shuffling, Algorithm 1.
+
+    >>> z = torch.arange(6.0).view(1, 1, 3, 2)
+    >>> release, receipt = PatchShuffle().apply(z, torch.zeros(1, 1), torch.Generator().manual_seed(0))
+    >>> torch.equal(release.smashed, z[:, :, receipt.permutation[0, 0]])
+    True
     """
 
     name: ClassVar[str] = "patch_shuffle"
@@ -42,21 +47,9 @@ class PatchShuffle(Defense):
 
     @property
     def position_embedding(self) -> bool:  # type: ignore[override]  # a specification decides it, and nobody writes it
-        """Whether the client's tokens carry a position embedding."""
         return self.positions == "keep"
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Permuted]:
-        """Shuffle tokens, class token excluded, with one gather.
-
-        >>> z = torch.arange(6.0).view(1, 1, 3, 2)
-        >>> release, receipt = PatchShuffle().apply(z, torch.zeros(1, 1), torch.Generator().manual_seed(0))
-        >>> torch.equal(release.smashed, z[:, :, receipt.permutation[0, 0]])
-        True
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Permuted]:
         m, b, t, _ = require_tokens(self.name, smashed)
         rows = own_rows(m, b, t, generator)
-        return Release(smashed=take_rows(smashed, rows), labels=labels), Permuted(
-            source=rows, hides_order=not self.position_embedding
-        )
+        return take_rows(smashed, rows), Permuted(source=rows, hides_order=not self.position_embedding)

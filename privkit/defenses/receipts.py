@@ -106,7 +106,6 @@ class Permuted(Receipt):
 
     @property
     def order(self) -> Tensor:
-        """The secret of the shuffle: `source`."""
         return self.source
 
     @property

@@ -1,8 +1,9 @@
-"""Compares what was added to a release with declared noise: its size and its law."""
+"""Whether noise is of the declared law: in one release with a clean copy, or in many releases of the same data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Any, Literal
 
@@ -14,9 +15,10 @@ from torch import Tensor
 from privkit.shared.array import Array
 
 Law = Literal["gaussian", "laplace"]
+"""Laws whose tests are derived."""
 
 LEVEL = 1e-6
-"""How often honest noise is refuted: at most once in a million comparisons, all tests of one together."""
+"""Chance that honest noise is refuted: in one comparison by all tests together, in repeated releases by each test."""
 ROUNDED = 0.01
 """Share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too."""
 _TESTS = 8
@@ -28,6 +30,51 @@ _FAR = 1e100
 """Scales beyond which a difference is as good as any other."""
 _PAIRED = 96
 """Rows or numbers of which pairs are compared, likewise."""
+_REPEATS = 0.1
+"""Share of draws that equal another one of their coordinate, above which a noise was rounded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """What the tests know of a law of scale 1.
+
+    Attributes:
+        deviation: standard deviation.
+        power: the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom.
+        absolute: distribution function of |x|.
+        apart: distribution function of the distance of two numbers.
+        margin: of the smallest singular value of a matrix of draws, in deviations.
+    """
+
+    deviation: float
+    power: int
+    absolute: Callable[[Any], Any]
+    apart: Callable[[Any], Any]
+    margin: float
+
+
+_SHAPES = {
+    "gaussian": _Shape(
+        deviation=1.0,
+        power=2,
+        absolute=lambda x: erf(x / sqrt(2)),
+        apart=lambda x: erf(x / 2),
+        margin=sqrt(-2 * log(LEVEL)),
+    ),
+    "laplace": _Shape(
+        deviation=sqrt(2),
+        power=1,
+        absolute=lambda x: -np.expm1(-x),
+        apart=lambda x: 1 - np.exp(-x) * (1 + x / 2),
+        margin=8.0,
+    ),
+}
+
+
+def _shape(law: str) -> _Shape:
+    if law not in _SHAPES:
+        raise ValueError(f"noise is compared with these laws: {', '.join(_SHAPES)}; no test is derived for {law!r}")
+    return _SHAPES[law]
 
 
 def refuted_by(
@@ -128,11 +175,12 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
     return z.clip(-_FAR, _FAR), slack.clip(max=_FAR), held  # whose squares have a finite sum
 
 
-def _sizes(absolute: Array, held: NDArray[np.bool_], law: Law) -> tuple[Array, Array, int]:
+def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
     """Sizes whose sums are chi-squared, their degrees of freedom, and the power of the scale that they grow with."""
+    power = _shape(law).power
     with np.errstate(over="ignore"):
-        size, freedom, power = (absolute**2, 1.0, 2) if law == "gaussian" else (2 * absolute, 2.0, 1)
-    return size, freedom * held.astype(np.float64), power
+        size = 2 / power * absolute**power
+    return size, 2 / power * held.astype(np.float64), power
 
 
 def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
@@ -153,12 +201,8 @@ def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool
 def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
     """Whether two columns hold nearly the same, or the opposite: the median and the largest of their differences.
 
-    Args:
-        z: [N, D], in units of the scale.
-        slack: by how much a difference may be off because of rounding.
-
-    Returns:
-        The odds, all pairs together, and the difference that is the least likely.
+    A difference in z [N, D] may be off by `slack` because of rounding. Returns the odds, all pairs together, and the
+    difference that is the least likely.
     """
     part = _some(z, _MOST, _PAIRED)
     rows, columns = part.shape
@@ -171,19 +215,14 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
         for apart in (others - one[:, None], others + one[:, None]):
             least = np.minimum(least, np.partition(np.abs(apart), ranks, axis=0)[ranks].min(1))
     least += slack
-    below = erf(least / 2) if law == "gaussian" else 1 - np.exp(-least) * (1 + least / 2)
-    odds = betainc(ranks + 1, rows - ranks, below)  # more than `ranks` of the rows
+    odds = betainc(ranks + 1, rows - ranks, _shape(law).apart(least))  # more than `ranks` of the rows
     return 2 * columns * (columns - 1) * float(odds.min()), float(least[odds.argmin()])
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Whether some combinations of columns hold too little: found on half of the rows, tested on the others.
+    """Whether combinations of columns of z [N, D] hold too little: found on half of the rows, tested on the others.
 
-    Args:
-        z: [N, D], of variance 1.
-
-    Returns:
-        The odds, all numbers of combinations together, and the size of the least likely one.
+    Returns the odds, all numbers of combinations together, and the size of the least likely one.
     """
     part = _some(z, 8 * _MOST, _MOST)
     rows, columns = part.shape
@@ -209,13 +248,67 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
     A wrong `clean` moves the law of Gaussian noise no more than its size, to second order. It rounds the peak of
     Laplace noise: by no more than the size grows, which is known up to its own chance.
     """
-    n = len(absolute)
-    cdf: Callable[[Any], Any]
+    n, shape = len(absolute), _shape(law)
     if law == "gaussian":
-        size, allowed, cdf = sqrt(float((absolute**2).mean())), 0.0, lambda x: erf(x / sqrt(2))
+        size, allowed = sqrt(float((absolute**2).mean())), 0.0
     else:
-        size, allowed, cdf = float(absolute.mean()), max(0.0, ratio - 1 + 5 / sqrt(n)), lambda x: -np.expm1(-x)
-    expected = cdf(np.sort(absolute) / size)
-    far = max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))
-    exponent = 2 * n * max(0.0, far - allowed) ** 2
+        size, allowed = float(absolute.mean()), max(0.0, ratio - 1 + 5 / sqrt(n))
+    expected = shape.absolute(np.sort(absolute) / size)
+    exponent = 2 * n * max(0.0, _furthest(expected) - allowed) ** 2
     return 2 * exp(-exponent) if exponent > log(2) else 1.0
+
+
+def unlike(draws: Array, law: str, scale: float = 1.0) -> str:
+    """How draws of one release differ from independent noise of a law; empty if no test finds a difference.
+
+    Five tests: the size of the noise in its weakest direction, its law in each coordinate, its size over all
+    coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or lacking noise leaves a
+    direction with little of it; clamped noise has no tail; rounded noise repeats.
+
+    Args:
+        draws: [K, p], K releases of the same data with other noise, K > p.
+        law: "gaussian" or "laplace".
+        scale: σ, or b.
+
+    Raises:
+        ValueError: for another law.
+
+    Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
+    for that of Laplace noise, with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
+
+    >>> noise = np.random.default_rng(0).normal(size=(1000, 8))
+    >>> unlike(noise, "gaussian", 1.0), unlike(noise, "gaussian", 2.0)[:24]
+    ('', 'it has standard deviatio')
+    """
+    shape, (k, p) = _shape(law), draws.shape
+    if p > 1 and (np.diff(np.sort(draws, 0), axis=0) == 0).mean() > _REPEATS:
+        return "its numbers repeat, as rounded or constant ones do"
+    apart = (draws - draws.mean(0)) * sqrt(k / (k - 1)) / scale
+    smallest = sqrt(max(0.0, np.linalg.eigvalsh(apart.T @ apart / k)[0])) / shape.deviation
+    if smallest < 1 - (sqrt(p) + shape.margin) / sqrt(k):
+        return (
+            f"it has standard deviation {smallest * shape.deviation * scale:.4g} in its quietest direction, where "
+            f"{shape.deviation * scale:.4g} is declared"
+        )
+    if not _follows(apart.ravel(), lambda x: (1 + np.sign(x) * shape.absolute(np.abs(x))) / 2):
+        deviates = apart.std() * scale
+        return f"its numbers have standard deviation {deviates:.4g} and do not follow the declared {law} law"
+    size, freedom, _ = _sizes(np.abs(apart), np.ones_like(apart, dtype=bool), law)
+    if not _follows(size.sum(1), lambda total: chdtr(freedom[0].sum(), total)):
+        return "its coordinates depend on each other"
+    furthest = float(np.abs(apart).max())
+    if apart.size * np.log(shape.absolute(furthest)) < log(LEVEL):
+        return f"none of {apart.size} numbers lies further than {furthest * scale:.4g}, as if it were clamped"
+    return ""
+
+
+def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
+    """Whether values are as near to a distribution function as independent draws of it are, at `LEVEL`."""
+    n = len(values)
+    return bool(_furthest(law(np.sort(values))) <= sqrt(log(2 / LEVEL) / (2 * n)))
+
+
+def _furthest(expected: Array) -> float:
+    """The largest distance of an empirical distribution function from the one that gives `expected`, ascending."""
+    n = len(expected)
+    return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

@@ -9,8 +9,8 @@ from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Effect, is_own
 from privkit.defenses.charge import Noised
 from privkit.defenses.measured import contradiction
+from privkit.defenses.own_receipts import receipt_of_trial
 from privkit.defenses.receipts import Nothing
-from privkit.defenses.trial import receipt_of_trial
 
 _PLACES = ("client", "mixer", "server")
 _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"noises", "mixes"}))
@@ -26,7 +26,7 @@ def check(stages: Sequence[Defense]) -> None:
     Raises:
         ValueError: with the first reason.
 
-    >>> from privkit.defenses.gaussian_noise import GaussianNoise
+    >>> from privkit.defenses.noise import GaussianNoise
     >>> check([GaussianNoise(), GaussianNoise(sigma=2.0)])
     Traceback (most recent call last):
     ValueError: gaussian_noise and gaussian_noise both add noise to the smashed data: no ε was derived for ...
@@ -36,7 +36,6 @@ def check(stages: Sequence[Defense]) -> None:
 
 
 def _reasons(stages: Sequence[Defense]) -> Iterator[str]:
-    """Every rule, the simplest first."""
     if len(stages) < 2:
         yield "a chain needs at least two stages; name a single defense by itself"
     yield from _run(stages)
@@ -47,7 +46,6 @@ def _reasons(stages: Sequence[Defense]) -> Iterator[str]:
 
 
 def _run(stages: Sequence[Defense]) -> Iterator[str]:
-    """Whether the stages can be run in this order at all."""
     for number, stage in enumerate(stages):
         if stage.name == "none":
             yield "none is the absence of a defense; leave it out of the chain"
@@ -73,7 +71,6 @@ def _run(stages: Sequence[Defense]) -> Iterator[str]:
 
 
 def _once(stages: Sequence[Defense]) -> Iterator[str]:
-    """Effects that a chain has at most once."""
     twice: dict[Effect, str] = {
         "permutes": "permute tokens: nobody counted the orders of two shuffles; use one of them",
         "mixes": "mix clients, and a round has one set of groups; use one of them",
@@ -101,7 +98,6 @@ def _once(stages: Sequence[Defense]) -> Iterator[str]:
 
 
 def _claims(stages: Sequence[Defense]) -> Iterator[str]:
-    """Orders in which what a stage claims by itself would be false."""
     trusted = [stage for stage in stages if _trusted(stage)]
     for shuffle in _with(trusted, "permutes"):
         for other in _with(trusted, "masks", "shortens"):
@@ -149,7 +145,6 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
 
 
 def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) -> Iterator[str]:
-    """Whether the sensitivity that a noise stage is charged with is that of one record."""
     for number, shuffle in enumerate(before):
         between = [*before[number + 1 :], stage]
         norms = [other for other in between if not _by_coordinate(other) or other.level != shuffle.level]
@@ -169,7 +164,6 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
 
 
 def _with(stages: Sequence[Defense], *effects: Effect) -> list[Defense]:
-    """The stages that have one of these effects."""
     return [stage for stage in stages if (stage.effects or frozenset()) & set(effects)]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.constraints import Count
-from privkit.defenses.base import Defense, Effect, Release, require_tokens, take_rows
+from privkit.defenses.base import Effect, OnSmashed, require_tokens, take_rows
 from privkit.defenses.patch_shuffle import own_rows
 from privkit.defenses.receipts import Permuted
 from privkit.torch_utils.patches import patchify, unpatchify
@@ -25,7 +25,7 @@ _PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§I
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpectralShuffle(Defense):
+class SpectralShuffle(OnSmashed[Permuted]):
     """Patch shuffling of frequencies: σ-private over the orders of spectral patches; no differential privacy.
 
     Attributes:
@@ -40,7 +40,14 @@ class SpectralShuffle(Defense):
     nothing: the spectrum of a real image holds every number twice. It is scaled by 1/√(H·W), which keeps the image's
     energy, since no layer before the lower segment can learn a scale.
 
+    Tokens must form a square grid.
+
     Source: Yao et al., patch shuffling, §IV-D, Algorithm 1 and Fig. 4.
+
+    >>> z = torch.rand(1, 2, 4, 12)
+    >>> release, _ = SpectralShuffle().apply(z, torch.zeros(1, 2), torch.Generator().manual_seed(0))
+    >>> release.smashed.shape
+    torch.Size([1, 2, 4, 24])
     """
 
     name: ClassVar[str] = "spectral_shuffle"
@@ -58,7 +65,6 @@ class SpectralShuffle(Defense):
 
     @property
     def level(self) -> str:  # type: ignore[override]  # a specification decides it, and nobody writes it
-        """ "input" if the image is transformed."""
         return "input" if self.where == "image" else "smashed"
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
@@ -68,11 +74,7 @@ class SpectralShuffle(Defense):
         expect values of about 1.
 
         Source: the authors' repository (1536 → 1536 → 768); GELU and the scale are privkit's.
-
-        >>> SpectralShuffle().adapter((4, 12), seed=0)(torch.rand(5, 4, 24)).shape
-        torch.Size([5, 4, 12])
         """
-
         if self.where == "image":
             return None
         if len(smashed_shape) != 2:
@@ -82,16 +84,7 @@ class SpectralShuffle(Defense):
         with seeded(torch.device("cpu"), seed):
             return nn.Sequential(_Scale(1 / side), nn.Linear(2 * dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Permuted]:
-        """Transform and shuffle; tokens must form a square grid, and come out as [M, B, T, 2D], float32 at least.
-
-        >>> z = torch.rand(1, 2, 4, 12)
-        >>> release, _ = SpectralShuffle().apply(z, torch.zeros(1, 2), torch.Generator().manual_seed(0))
-        >>> release.smashed.shape
-        torch.Size([1, 2, 4, 24])
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Permuted]:
         if self.where == "image":
             tokens, p = self._image_patches(smashed)
         else:
@@ -101,9 +94,7 @@ class SpectralShuffle(Defense):
         released = take_rows(tokens, order)
         if self.where == "image":
             released = unpatchify(released, p, _image_shape(smashed))
-        return Release(smashed=released, labels=labels), Permuted(
-            source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF
-        )
+        return released, Permuted(source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF)
 
     def public_transform(self, smashed: Tensor) -> Tensor:
         """The transform alone: tokens [N, T, D] to [N, T, 2D], or images to spectra of the same shape."""
@@ -135,7 +126,6 @@ class SpectralShuffle(Defense):
         return patchify(spectrum.real - spectrum.imag, p), p
 
     def _grid(self, tokens: int) -> int:
-        """Tokens a side."""
         side = isqrt(tokens)
         if side * side != tokens:
             raise ValueError(
@@ -145,7 +135,6 @@ class SpectralShuffle(Defense):
         return side
 
     def _patch(self, dim: int) -> int:
-        """Side of the patch that a token is laid out as."""
         sides = [p for p in range(1, isqrt(dim) + 1) if dim % (p * p) == 0]
         if self.patch is not None and self.patch not in sides:
             raise ValueError(f"patch={self.patch}: its square does not divide the token size {dim}; allowed: {sides}")
@@ -160,17 +149,13 @@ def _centered_spectrum(picture: Tensor, norm: Literal["ortho"] | None) -> Tensor
 
 
 class _Scale(nn.Module):
-    """Multiplication by a constant."""
-
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scaled."""
         return x * self.factor
 
 
 def _image_shape(images: Tensor) -> tuple[int, int, int]:
-    """(C, H, W) of images [..., C, H, W]."""
     return images.shape[-3], images.shape[-2], images.shape[-1]

@@ -10,13 +10,13 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Defense, Effect, Release
+from privkit.defenses.base import Effect, OnSmashed
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitParts(Defense):
+class SplitParts(OnSmashed[Nothing]):
     """Cuts the channels of a release into parts in different storages; nothing is proven for any part.
 
     Attributes:
@@ -26,6 +26,10 @@ class SplitParts(Defense):
     The server computes on all parts. An audit says which of them its adversary holds (`--parts part_1`).
 
     Source: privkit's. There is no noise and no secret, so each holder sees its channels as they are.
+
+    >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
+    >>> dict(receipt.quantities)
+    {'coordinates_part_1': 12.0, 'coordinates_part_2': 8.0}
     """
 
     name: ClassVar[str] = "split_parts"
@@ -36,18 +40,9 @@ class SplitParts(Defense):
 
     @property
     def storages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """`part_1`, `part_2`, …"""
         return tuple(f"part_{number + 1}" for number in range(self.parts))
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Name the parts of the channels; the release itself stays as it is.
-
-        >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
-        >>> dict(receipt.quantities)
-        {'coordinates_part_1': 12.0, 'coordinates_part_2': 8.0}
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         require_messages(self.name, smashed)
         axis = _channel_axis(smashed.ndim - 1) + 1
         if smashed.shape[axis] < self.parts:
@@ -56,12 +51,11 @@ class SplitParts(Defense):
                 "use fewer parts"
             )
         image = smashed[:1, :1].tensor_split(self.parts, axis)
-        receipt = Nothing(
+        return smashed, Nothing(
             reason="each storage holds its part of the smashed data as it is; no differential privacy",
             quantities={f"coordinates_{name}": float(p.numel()) for name, p in zip(self.storages, image, strict=True)},
             assumptions=("the storages do not share what they hold, except with an adversary that holds several",),
         )
-        return Release(smashed=smashed, labels=labels), receipt
 
 
 def _channel_axis(ndim: int) -> int:
@@ -70,15 +64,12 @@ def _channel_axis(ndim: int) -> int:
 
 
 def held_parts(rows: Tensor, storages: Sequence[str], held: Sequence[str]) -> Tensor:
-    """The channels of rows that an adversary holds.
+    """The channels of rows [N, T, D], [N, C, H, W] or [N, D] that an adversary holds, in their order.
 
     Args:
-        rows: [N, T, D], [N, C, H, W] or [N, D].
+        rows: of a release.
         storages: names of the parts of the release; empty if it was not split.
         held: names of the adversary's parts; empty for all of them.
-
-    Returns:
-        The rows with the channels of these parts alone, in their order.
 
     >>> held_parts(torch.arange(5).view(1, 5), ("part_1", "part_2"), ("part_2",))
     tensor([[3, 4]])

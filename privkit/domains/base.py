@@ -1,4 +1,4 @@
-"""Batches of records (`Batch`), and the pools that they come from (`Pool`)."""
+"""Batches of records (`Batch`) with checked labels, and the pools that they come from (`Pool`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,33 @@ from torch import Tensor
 
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
-from privkit.domains.labels import check_labels, several
 from privkit.errors import DataError
+
+
+def several(y: Tensor) -> bool:
+    """Whether each record has several labels, [N, L] of 0 and 1, instead of one class number."""
+    return y.ndim == 2
+
+
+def check_labels(y: Tensor | NDArray[np.generic]) -> None:
+    """Refuse labels that are no class numbers [N], nor 0 and 1 in [N, L], by a `DataError`."""
+    values = torch.as_tensor(y)
+    if values.ndim not in (1, 2):
+        raise DataError(
+            f"labels must be [N], one class number a record, or [N, L] of 0 and 1, got {list(values.shape)}"
+        )
+    if values.ndim == 2:
+        if not bool(((values == 0) | (values == 1)).all()):
+            raise DataError("several labels a record must be 0 or 1 each; give one class number a record as [N]")
+        return
+    if values.dtype == torch.bool:
+        return
+    wrong = (values != values.floor()) | (values < 0) if values.is_floating_point() else values < 0
+    if bool(wrong.any()):
+        raise DataError(
+            f"labels must be whole numbers from 0, got {values[wrong][0].item():g}; number the classes 0, 1, 2, …"
+        )
+
 
 TEST_ID_OFFSET = 1 << 32
 """Ids of official test images start here, so that no test record shares an id with a training record."""
@@ -75,7 +100,6 @@ class Batch:
         return replace(self, x=x, y=y, ids=ids)
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
         return replace(self, x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))
 
     def sha256(self) -> str:
@@ -162,10 +186,8 @@ class RecordPool:
         return len(self.x)
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all records; see `Pool.targets`."""
         return self.y.numpy()
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The records of these rows, in this order."""
         picked = torch.from_numpy(rows.astype(np.int64))
         return Batch(x=self.x[picked], y=self.y[picked], ids=picked + self.first_id, domain=self.domain)

@@ -34,25 +34,18 @@ class _ChosenPool:
         return len(self.rows)
 
     def targets(self) -> NDArray[np.int64]:
-        """The new labels; see `Pool.targets`."""
         return self.labels
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The records of these rows, in this order."""
         batch = self.pool.take(self.rows[rows])
         return replace(batch, y=batch.y.new_tensor(self.labels[rows]))
 
 
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
-    """The records of some classes, which are numbered in the order given.
-
-    Args:
-        name: of the dataset, for errors.
-        pools: the opened dataset.
-        classes: at least two different class numbers.
+    """The records of at least two classes, which are numbered in the order given.
 
     Raises:
-        DataError: if a class does not exist, or no training record has it.
+        DataError: with the dataset's name, if a class does not exist, or no training record has it.
 
     >>> from privkit.domains.images.embedded import TinyDigits
     >>> pools = only_classes("tiny_digits", TinyDigits().open(None, download=False, train_images=1), [0, 4])
@@ -72,7 +65,6 @@ def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
 
 
 def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
-    """The records of some classes."""
     targets = pool.targets()
     if targets.ndim != 1:
         raise DataError(f"{name} has several labels a record, so it has no classes to choose from; leave classes= out")
@@ -113,8 +105,6 @@ def with_classes(spec: Any, classes: object) -> Any:
 
 @cache
 def _filtered(dataset: Any) -> Any:
-    """The class of a dataset's specification with the field `classes`."""
-
     @dataclass(frozen=True, kw_only=True)
     class Filtered(dataset):  # type: ignore[misc]  # a base that is known only now
         classes: list[int]

@@ -1,19 +1,19 @@
-"""Which client holds which image: IID, or a Dirichlet distribution over labels."""
+"""Which client holds which image, and the order in which an epoch takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
 from privkit.constraints import Checked, Count, real, whole
-from privkit.domains.shares import ClientPartition, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import UsageError
 
 __all__ = [
@@ -73,7 +73,6 @@ class Iid(Checked):
             raise ValueError("sizes must be whole numbers >= 1, one a client, got []")
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Deal the images out; see `Partition.assign`."""
         images = len(labels)
         _require(images, clients, 1)
         if self.sizes is None:
@@ -111,7 +110,6 @@ class Dirichlet(Checked):
     smallest: Count = 1
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Deal the images out; see `Partition.assign`."""
         _require(len(labels), clients, self.smallest)
         draws = np.random.default_rng(seed)
         classes, members = np.unique(_on_host(labels), return_inverse=True)
@@ -134,14 +132,11 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Round `proportions`·total to whole numbers that add up to the total, row by row.
+    """Round `proportions`·total to whole numbers that add up to the total, row by row: int64 [rows, n].
 
     Args:
         proportions: [rows, n], ≥ 0, each row summing to one.
         totals: int64 [rows], ≥ 0.
-
-    >>> largest_remainder(np.array([[0.5, 0.3, 0.2]]), np.array([4])).tolist()
-    [[2, 1, 1]]
     """
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
@@ -162,9 +157,6 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
         Row numbers, int64, ascending.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
-
-    >>> stratified(np.arange(20) % 2, 0.1, seed=0).tolist()
-    [4, 19]
     """
     real("fraction", fraction, above=0, most=1)
     members = np.unique(_on_host(labels), return_inverse=True)[1]
@@ -183,7 +175,6 @@ def _on_host(labels: Rows | Tensor) -> Rows:
 
 
 def _require(images: int, clients: int, smallest: int) -> None:
-    """Refuse a partition that leaves a client with too few images."""
     whole("clients", clients)
     if clients * smallest > images:
         raise UsageError(
@@ -203,7 +194,84 @@ def _repair(owner: Rows, clients: int, smallest: int) -> None:
 
 
 def _table(order: Rows, sizes: Rows) -> ClientPartition:
-    """Shares from all rows, client after client."""
     starts = np.cumsum(sizes) - sizes
     rows = order[starts[:, None] + np.arange(sizes.max()) % sizes[:, None]]
     return ClientPartition(rows=torch.from_numpy(rows), sizes=torch.from_numpy(sizes.astype(np.int64)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientPartition:
+    """Every client's images, as row numbers of the private batch; no row belongs to two clients.
+
+    Attributes:
+        rows: int64 [n, longest]; a client with fewer images than the largest one repeats its own cyclically.
+        sizes: int64 [n], images of each client, ≥ 1.
+
+    >>> shares = ClientPartition(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
+    >>> shares.weights.tolist(), shares.of(0).tolist()
+    ([0.25, 0.75], [2])
+    """
+
+    rows: Tensor
+    sizes: Tensor
+
+    @property
+    def weights(self) -> Tensor:
+        """Client weights d_i = |D_i| / Σ|D_j|, float64 [n]."""
+        return self.sizes.double() / self.sizes.sum()
+
+    def of(self, client: int) -> Tensor:
+        """The rows of one client, each once: int64 [sizes[client]]."""
+        return self.rows[client, : int(self.sizes[client])]
+
+    def to(self, device: torch.device) -> ClientPartition:
+        return ClientPartition(rows=self.rows.to(device), sizes=self.sizes.to(device))
+
+
+def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
+    """Rounds in which n clients together release about as many images as there are: ⌊images / (n·B)⌋.
+
+    Raises:
+        UsageError: if the images do not fill one round.
+    """
+    rounds = images // (clients * batch_size)
+    if rounds == 0:
+        raise UsageError(
+            f"{clients} clients with batch_size={batch_size} send {clients * batch_size} images a round, but there are "
+            f"{images}; lower batch_size or clients"
+        )
+    return rounds
+
+
+def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
+    """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
+
+    Accountants charge every record for it: if shares differ, a small client's images are used several times.
+    """
+    return ceil(rounds * batch_size / int(shares.sizes.min()))
+
+
+def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
+    """Draw an epoch: every client permutes its own images and takes them in turn, starting again at the end.
+
+    An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and twice in one batch only if its client has fewer than B
+    images.
+
+    Args:
+        shares: on the generator's device.
+        batch_size: B ≥ 1, images a client and round.
+        generator: draws the permutations.
+        rounds: R ≥ 1.
+
+    Returns:
+        int64 [R, n, B], row numbers of the private batch.
+    """
+    whole("batch_size", batch_size)
+    whole("rounds", rounds)
+    device, (n, longest) = shares.rows.device, shares.rows.shape
+    sizes = shares.sizes.unsqueeze(1)
+    keys = torch.rand(n, longest, generator=generator, device=device, dtype=torch.float64)
+    keys.masked_fill_(torch.arange(longest, device=device) >= sizes, 2.0)  # padding is sorted to the end
+    turns = torch.arange(rounds * batch_size, device=device) % sizes
+    rows = shares.rows.gather(1, keys.argsort(1).gather(1, turns))
+    return rows.view(n, rounds, batch_size).transpose(0, 1).contiguous()

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import Batch, Pools
+from privkit.domains.base import Batch, Pools, several
 from privkit.domains.domain import Domain
-from privkit.domains.labels import several
 from privkit.errors import DataError
 
 
@@ -34,7 +33,6 @@ class Splits:
 
     @property
     def domain(self) -> Domain:
-        """What a record is."""
         return self.private.domain
 
     def hashes(self) -> dict[str, str]:
@@ -49,15 +47,7 @@ class Splits:
 
 
 def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
-    """The sizes of the parts that `split` makes, without taking an image.
-
-    Raises:
-        DataError: if the pool has not even one image for each part.
-
-    >>> from privkit.domains.images.embedded import LfwSubset
-    >>> part_sizes(LfwSubset().open(None, download=False, train_images=1), private=2500, auxiliary=2000, test=500)
-    {'private': 100, 'auxiliary': 80, 'test': 20}
-    """
+    """The sizes of the parts that `split` makes, without taking an image; a `DataError` if a part would be empty."""
     wished = {"private": private, "auxiliary": auxiliary}
     wished |= {"test": test} if pools.test is None else {}
     wished |= {"validation": validation} if validation and pools.validation is None else {}
@@ -144,13 +134,7 @@ def spare(
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The records of a batch that are not among the known ones: two datasets may share some.
-
-    >>> import torch
-    >>> batch = Batch(x=torch.rand(3, 1, 2, 2), y=torch.zeros(3, dtype=torch.int64), ids=torch.arange(3))
-    >>> without(batch, batch[1:2]).ids
-    tensor([0, 2])
-    """
+    """The records of a batch that are not among the known ones: two datasets may share some."""
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch

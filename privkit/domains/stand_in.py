@@ -47,7 +47,6 @@ class Official:
     categorical: int = 0
 
     def domain(self, spec: Any) -> Domain:
-        """The domain of one record under a dataset's options."""
         if self.channels:
             side = getattr(spec, "size", self.side)
             return Images(shape=(self.channels, side, side))
@@ -89,7 +88,6 @@ class StandIn:
     spec: Any
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Random records; see `DatasetSpec.open`."""
         official, several = OFFICIAL[self.spec.name], getattr(self.spec, "attribute", "") == "all"
         domain, classes = official.domain(self.spec), _ATTRIBUTES if several else official.classes
         train, test = (
@@ -123,11 +121,9 @@ class RandomPool:
         return self.count
 
     def targets(self) -> NDArray[np.int64]:
-        """The classes in turn; see `Pool.targets`."""
         return np.arange(self.count, dtype=np.int64) % self.classes
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """Random records of these rows; see `Pool.take`."""
         y = torch.from_numpy(rows % self.classes)
         labels = torch.nn.functional.one_hot(y, self.classes) if self.several else y
         x = self.domain.random(len(rows), torch.Generator().manual_seed(0))

@@ -99,7 +99,6 @@ def _tensors(observation: Any) -> dict[str, Tensor]:
 
 
 def _numbers(output: Any) -> Tensor:
-    """What an attack gave back: images or scores."""
     numbers: Tensor = output.images if hasattr(output, "images") else output.values
     return numbers.clone()
 
@@ -162,7 +161,6 @@ def guesses_are_in_range(mounted: Mounted) -> str:
 
 
 def _shape(images: Tensor) -> tuple[int, int, int]:
-    """(C, H, W) of images."""
     _, channels, height, width = images.shape
     return channels, height, width
 

@@ -8,15 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import Pool, Pools
-from privkit.domains.labels import several
+from privkit.domains.base import Pool, Pools, several
 
 _LOOKED_AT = 64
 """Records of each part that are decoded."""
 
 
 def _parts(pools: Pools) -> dict[str, Pool]:
-    """Name -> part, of those that there are."""
     parts = {"train": pools.train, "test": pools.test, "validation": pools.validation}
     return {name: pool for name, pool in parts.items() if pool is not None}
 

@@ -102,7 +102,6 @@ def leaves_everything_else_alone(defense: Defense) -> str:
 
 
 def _networks(defense: Defense) -> tuple[nn.Module | None, nn.Module | None]:
-    """Its companion and its adapter."""
     return defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0), defense.adapter((TOKENS, WIDTH), 0)
 
 

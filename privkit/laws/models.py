@@ -16,7 +16,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import ModelSpec, SplitModel
-from privkit.models.places import hides_places
+from privkit.models.imported import hides_places
 
 CLASSES = 10
 IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))
@@ -38,11 +38,7 @@ def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, **options: Any) -> 
 
 
 def fitting(spec: ModelSpec) -> Domain:
-    """The first of `IMAGES` that a model takes.
-
-    Raises:
-        UsageError: if it takes none of them, with the last reason.
-    """
+    """The first of `IMAGES` that a model takes; a `UsageError` with the last reason if it takes none."""
     for domain in IMAGES:
         try:
             split = built(spec, domain)
@@ -87,11 +83,7 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
     """Wherever it is cut, both segments together are one network, and a later cut moves weights to the client.
 
-    Args:
-        spec: the model; one without a field `cut` keeps this law.
-        domain: of the records.
-        cuts: that are tried, in their order; none for all.
-        options: of the model.
+    The `cuts` are tried in their order, all if none are named, with other options of the model.
     """
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""

@@ -75,7 +75,7 @@ def kind_of(given: str) -> str:
     Raises:
         UsageError: if it is none, or may be several.
 
-    >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.lenet:LeNet5")
+    >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.convolutional:LeNet5")
     ('defenses', 'models')
     """
     if stages_given(given) is not None:
@@ -101,9 +101,6 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
         kind: one of `KINDS`.
         dataset: whose records a model reads, as the command line takes it; None for images of usual sizes.
         root: the data root; None for none.
-
-    Raises:
-        PrivkitError: if there is no such part.
     """
     component = parse(kind, given)
     yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
@@ -132,7 +129,6 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
-    """Each law; an error on the way breaks it."""
     for law, broken in laws.items():
         try:
             yield law, broken(part)
@@ -150,7 +146,6 @@ def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
 
 
 def _domain(dataset: str, root: Path | None) -> Any:
-    """What the records of a dataset are."""
     import numpy as np
 
     pools = parse("datasets", dataset).spec.open(root, download=False, train_images=1)

@@ -8,12 +8,10 @@ from privkit.lazy import lazy
 
 if TYPE_CHECKING:
     from privkit.metrics.classification import TaskScores, accuracy, auc, mcc, task_scores
-    from privkit.metrics.cost import Cost, measure
+    from privkit.metrics.cost import Cost, measure, peak_memory
     from privkit.metrics.feature_networks import FeatureNetwork, feature_network
-    from privkit.metrics.memory import peak_memory
     from privkit.metrics.perception import Perception
-    from privkit.metrics.perceptual import f_sim, identity, lpips
-    from privkit.metrics.recognition import recognized
+    from privkit.metrics.perceptual import f_sim, identity, lpips, recognized
 
 __all__ = [
     "METRICS",

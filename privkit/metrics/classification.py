@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, log, log1p, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
-from privkit.metrics import task_limits
 from privkit.shared.interval import Interval, clopper_pearson
+
+CONFIDENCE = 0.95
+
+
+def delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
+    """A statistic's interval from what each record contributes to it; None without spread, or at an end of the range.
+
+    The variance of the statistic is that of the mean influence. The half width is carried to the logit scale of the
+    range, and the limits are carried back; on (-1, 1) that is Fisher's z.
+
+    Args:
+        value: of the statistic.
+        influence: [N], derivative of the statistic in the weight of each record, of mean zero.
+        within: the range of the statistic.
+        scale: its name, for `method`.
+
+    Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
+    """
+    low, high = within
+    n, share = len(influence), (value - low) / (high - low)
+    error = sqrt(float(influence @ influence) / (n * (n - 1))) if n > 1 else 0.0
+    if error < 1e-12 or not 0 < share < 1:
+        return None
+    half = float(ndtri((1 + CONFIDENCE) / 2)) * error / (high - low) / (share * (1 - share))
+    center = log(share) - log1p(-share)
+    ends = [low + (high - low) / (1 + exp(-min(max(at, -700.0), 700.0))) for at in (center - half, center + half)]
+    method = f"delta method, on {scale}"
+    return Interval(value=value, low=ends[0], high=ends[1], n=n, confidence=CONFIDENCE, method=method)
+
+
+def unknown(value: float, n: int, within: tuple[float, float], reason: str) -> Interval:
+    """The whole range, with the reason why nothing narrower is known."""
+    method = f"none: {reason}"
+    return Interval(value=value, low=within[0], high=within[1], n=n, confidence=CONFIDENCE, method=method)
+
+
+def error_limit(n: int, looks: int = 1) -> float:
+    """Clopper–Pearson's upper limit of an error rate of which n ≥ 1 trials showed none; `looks` hold together."""
+    return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
+
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -61,16 +101,9 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
-    """Share of right classes (of several labels a record: of right labels), with its exact interval over records.
-
-    Args:
-        labels: [N] or [N, L].
-        predicted: of the same shape.
+    """Share of right classes [N], or of right labels [N, L], with its exact interval over records.
 
     Source: Clopper and Pearson 1934.
-
-    >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 1, 0])).value
-    0.75
     """
     return clopper_pearson(int((predicted == labels).sum()) * len(labels) / labels.size, len(labels))
 
@@ -88,52 +121,38 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are derived.
-
-    >>> found = mcc(np.array([0, 0, 1, 1] * 10), np.array([0, 1, 1, 1] * 10), 2)
-    >>> round(found.value, 4), round(found.low, 2), round(found.high, 2)
-    (0.5774, 0.37, 0.73)
     """
     counts = np.bincount((labels * classes + predicted).ravel(), minlength=classes**2).reshape(classes, classes)
     counts, whole = counts.astype(float), (-1.0, 1.0)
     total, truth, guess = counts.sum(), counts.sum(1), counts.sum(0)
     spread = sqrt((total**2 - truth @ truth) * (total**2 - guess @ guess))
     if not spread:
-        return task_limits.unknown(0.0, len(labels), whole, "one side is constant")
+        return unknown(0.0, len(labels), whole, "one side is constant")
     value = float(total * np.trace(counts) - truth @ guess) / spread
     t, p = truth / total, guess / total
     right, both, of_truth, of_guess = np.trace(counts) / total, t @ p, 1 - t @ t, 1 - p @ p
     above = (labels == predicted) - right - (t[predicted] - both) - (p[labels] - both)
     beside = (t @ t - t[labels]) / of_truth + (p @ p - p[predicted]) / of_guess
     influence = above / sqrt(of_truth * of_guess) - value * beside
-    found = task_limits.delta_method(value, influence.reshape(len(labels), -1).mean(1), whole, "Fisher's z")
+    found = delta_method(value, influence.reshape(len(labels), -1).mean(1), whole, "Fisher's z")
     if found is not None:
         return found
     if abs(value) < 1 - 1e-9:
-        return task_limits.unknown(value, len(labels), whole, "the records show no spread")
-    errors = task_limits.error_limit(len(labels))
+        return unknown(value, len(labels), whole, "the records show no spread")
+    errors = error_limit(len(labels))
     least = max(-1.0, float(of_truth - 2 * errors) / sqrt(of_truth * (of_truth + 2 * errors)))
     low, high = (least, 1.0) if value > 0 else (-1.0, -least)
     return Interval(value=value, low=low, high=high, n=len(labels), method="Clopper–Pearson limit of the errors")
 
 
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
-    """Area under the ROC curve, the mean over classes, one against the rest; ties count one half.
+    """Area under the ROC curve of scores [N, L] and targets [N, L], the mean over classes, one against the rest.
 
-    Where all pairs are ranked right, the limit of each class is that of as many disjoint pairs as it has, and all hold
-    together.
-
-    Args:
-        scores: [N, L].
-        targets: [N, L].
-
-    Returns:
-        None where no class has both kinds of records.
+    Ties count one half. Where all pairs are ranked right, the limit of each class is that of as many disjoint pairs as
+    it has, and all hold together. None where no class has both kinds of records.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (what each
     record contributes to one area; their mean over classes is derived).
-
-    >>> auc(np.array([[0.1], [0.4], [0.35], [0.8]]), np.array([[False], [False], [True], [True]])).value
-    0.75
     """
     from scipy.stats import rankdata
 
@@ -148,16 +167,16 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     value = float(areas.mean())
     pairs = np.minimum(positive, negative)
     if pairs.min() < 2:
-        return task_limits.unknown(value, len(scores), whole, "one example of a kind tells no variance")
+        return unknown(value, len(scores), whole, "one example of a kind tells no variance")
     among = np.where(targets, rankdata(np.where(targets, scores, np.inf), axis=0), 0.0)  # ranks inside each kind
     among += np.where(targets, 0.0, rankdata(np.where(targets, np.inf, scores), axis=0))
     beaten = np.where(targets, (ranks - among) / negative, 1 - (ranks - among) / positive)
     influence = (beaten - areas) * len(scores) / np.where(targets, positive, negative)
-    found = task_limits.delta_method(value, influence.mean(1), whole, "the logit scale")
+    found = delta_method(value, influence.mean(1), whole, "the logit scale")
     if found is not None:
         return found
     if 0 < value < 1:
-        return task_limits.unknown(value, len(scores), whole, "the scores all tie")
-    least = float(np.mean([1 - task_limits.error_limit(int(n), len(pairs)) for n in pairs]))
+        return unknown(value, len(scores), whole, "the scores all tie")
+    least = float(np.mean([1 - error_limit(int(n), len(pairs)) for n in pairs]))
     low, high = (least, 1.0) if value == 1 else (0.0, 1 - least)
     return Interval(value=value, low=low, high=high, n=len(scores), method="Clopper–Pearson of disjoint pairs")

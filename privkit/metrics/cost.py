@@ -2,20 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from privkit.constraints import choice, real, whole
-from privkit.metrics.memory import peak_memory
-from privkit.metrics.payload import FLOAT
+
+FLOAT = 4
+"""Bytes of a number on the wire: float32."""
+
+
+def kept_share(weights: Tensor | None, present: Tensor | None = None) -> float:
+    """Share of the smashed data that a client sends, on average over messages and clients.
+
+    Args:
+        weights: `Release.weights`, float [M, k, T]; None where nothing is masked.
+        present: bool [M, k], the seats that are taken; None for all.
+    """
+    if weights is None:
+        return 1.0
+    kept = (weights > 0).double().mean(-1)
+    return (kept if present is None else kept[present]).mean().item()
+
+
+def mixed_share(clients: int, group: int) -> float:
+    """Share of its smashed data that a client sends on average where masks divide a message among k clients: ⌈n/k⌉/n.
+
+    Clients of a last, smaller group divide theirs among themselves, as CutMixSL §4 has it.
+    """
+    if not 1 <= group <= clients:
+        raise ValueError(f"group must lie in 1..{clients}, the number of clients, got {group}")
+    return -(-clients // group) / clients
+
+
+def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
+    """Most bytes in use at one time while `work` runs, the resident tensors included.
+
+    On CUDA it is `max_memory_allocated` (whose running maximum is reset), after one run that is not counted, so that
+    cuBLAS has its workspace already. A CPU has no such counter: every tensor that an operation returns is counted from
+    then until its storage is freed. That equals the peak that torch's profiler sees in the CPU allocator, but for what
+    a kernel borrows inside one call (convolutions do), which differs from processor to processor.
+
+    Args:
+        work: called once on a CPU and twice on CUDA; it must free what it allocates.
+        resident: tensors that are there before and during the work, such as weights and images.
+        device: where the work is done.
+
+    Source: torch.cuda.max_memory_allocated; the CPU's meter is torch.distributed._tools.MemTracker without its module
+    hooks.
+
+    >>> x = torch.zeros(1000)
+    >>> peak_memory(lambda: (x + 1).sum(), [x], torch.device("cpu"))
+    8004
+    """
+    tensors = list(resident)
+    if device.type == "cuda":
+        work()
+        others = torch.cuda.memory_allocated(device) - sum(t.untyped_storage().nbytes() for t in tensors)
+        torch.cuda.reset_peak_memory_stats(device)
+        work()
+        return torch.cuda.max_memory_allocated(device) - others
+    meter = _LiveTensors()
+    for tensor in tensors:
+        meter.see(tensor)
+    with meter:
+        work()
+    return meter.peak
+
+
+class _LiveTensors(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no annotation
+        self.alive: set[int] = set()
+        self.bytes = self.peak = 0
+
+    def see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if (key := storage._cdata) not in self.alive:  # views share a storage
+            self.alive.add(key)
+            self.bytes += (size := storage.nbytes())
+            self.peak = max(self.peak, self.bytes)
+            weakref.finalize(storage, self._gone, key, size).atexit = False
+
+    def _gone(self, key: int, size: int) -> None:
+        self.alive.discard(key)
+        self.bytes -= size
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self.see(value)
+        return result
+
 
 Routing = Literal["unicast", "broadcast", "average"]
 
@@ -77,7 +166,7 @@ def measure(
         record: [1, ...] on the device of `lower`.
         trained: whether the client's segment gets a gradient.
         batch_size: images at a time, for the peak memory.
-        kept: share in [0, 1] of the smashed data that travels (`privkit.metrics.payload`).
+        kept: share in [0, 1] of the smashed data that travels (`privkit.metrics.cost`).
         gradient: "unicast" sends back the kept share of the gradient, "broadcast" and "average" send the whole.
         label_bytes: an image; 0 where the server holds the labels.
         seed_bytes: of the masks, a client and round.
@@ -118,7 +207,6 @@ def measure(
 def _check(
     record: Tensor, batch_size: int, kept: float, gradient: str, labels: float, seed: int, averaged_every: int | None
 ) -> None:
-    """Refuse what has no cost."""
     if record.ndim < 2 or len(record) != 1:
         raise ValueError(f"record must be one record [1, ...], got shape {list(record.shape)}")
     whole("batch_size", batch_size)

@@ -11,13 +11,7 @@ TRUNKS = ("alex", "vgg", "squeeze")
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse two networks of a kind.
-
-    Raises:
-        UsageError: with what is allowed.
-
-    >>> check_names(["embedded", "lpips:alex", "classifier"])
-    """
+    """Refuse two networks of a kind, and unknown trunks, by a `UsageError` with what is allowed."""
     kinds = [kind_of(name) for name in names]
     if len(kinds) > len(set(kinds)):
         allowed = "one network, one lpips:TRUNK and one classifier at most"

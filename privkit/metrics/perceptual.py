@@ -1,4 +1,4 @@
-"""Perceptual and identity metrics, one value an image, by a feature network that the user names."""
+"""Perceptual, identity and recognition metrics, one value an image, by networks that the user names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.scores.image import Values
+from privkit.domains.base import Batch, several
 from privkit.errors import DataError, UsageError, one_line
+from privkit.metrics.feature_names import TRUNKS
 from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
+from privkit.shared.seeds import derive
+from privkit.torch_utils.one_cycle import one_cycle
+from privkit.torch_utils.seeded import seeded
 
-CHUNK = 1_000
+_CHUNK = 1_000
 _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 
 
@@ -33,10 +38,6 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
         float64 [N], in [0, 1]; 0 where all features are 0.
 
     Source: Yao et al., patch shuffling, §V-A ("F-SIM"), with the absolute value of the authors' repository.
-
-    >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
-    >>> f_sim(torch.eye(2).view(2, 1, 1, 2), torch.tensor([[2.0, 0.0], [1.0, 0.0]]).view(2, 1, 1, 2), network)
-    array([1., 0.])
     """
     _same_shape(truth, guess)
     return _values((_unit(network(truth)) * _unit(network(guess))).sum(1).abs())
@@ -56,18 +57,13 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
         "same_class" and "other_class"; one without a pair is left out.
 
     Source: privkit's own, for F-SIM as in `f_sim`.
-
-    >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
-    >>> images = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]).view(3, 1, 1, 2)
-    >>> f_sim_floors(images, torch.tensor([0, 0, 1]), network)
-    {'same_class': 1.0, 'other_class': 0.0}
     """
     if labels.shape != truth.shape[:1]:
         raise UsageError(f"the floors of F-SIM need a label an image, got {list(labels.shape)} for {len(truth)}")
     features = _unit(network(truth)).double()
     labels = labels.to(features.device)
     sums, counts = features.new_zeros(2), features.new_zeros(2)
-    for rows in torch.arange(len(features), device=features.device).split(CHUNK):
+    for rows in torch.arange(len(features), device=features.device).split(_CHUNK):
         cosines = (features[rows] @ features.T).abs()
         same = labels[rows, None] == labels
         other_image = rows[:, None] != torch.arange(len(features), device=features.device)
@@ -78,59 +74,32 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
     return {name: total / count for name, total, count in floors if count}
 
 
-def identity(
-    truth: Tensor,
-    guess: Tensor,
-    network: FeatureNetwork,
-    *,
-    people: Tensor | None = None,
-    threshold: float | None = None,
-) -> Values:
+def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     """Whether a guess gives its original away: 1 or 0 an image; the mean is the share identified.
 
-    Without a threshold it is rank-1 identification: the guess is looked up among all originals by cosine, and counts
-    where the nearest one is its own, or of the same person where `people` tells who is who. The floor of a guess at
-    random is 1/N, or the sum of the people's squared shares. With a threshold it is verification: the guess counts
-    where its features lie within that Euclidean distance of its original's (dlib's own threshold is 0.6), which needs
-    a floor of its own: the share of pairs of different people within it.
+    The guess is looked up among all originals by cosine, and counts where the nearest one is its own (rank-1
+    identification). The floor of a guess at random is 1/N.
 
     Args:
         truth: [N, C, H, W] in [0, 1].
         guess: the same shape.
         network: of features; for people's identities one for faces.
-        people: int64 [N], the person on each original.
-        threshold: > 0, or None for rank-1.
 
     Returns:
         float64 [N] of 0 and 1.
 
     Source: Yao et al., patch shuffling, §V-A ("ID"), whose network is a classifier trained on every person of the data
-    set; the nearest original stands for it here, so that no classifier need be trained. King 2017 for dlib's threshold.
+    set; the nearest original stands for it here, so that no classifier need be trained.
 
     >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
     >>> truth = torch.eye(3).view(3, 1, 1, 3)
     >>> identity(truth, truth[[0, 2, 2]], network)
     array([1., 0., 1.])
-    >>> identity(truth, truth[[0, 2, 2]], network, people=torch.tensor([0, 1, 1]))
-    array([1., 1., 1.])
-    >>> identity(truth, truth[[0, 2, 2]], network, threshold=0.5)
-    array([1., 0., 1.])
     """
     _same_shape(truth, guess)
-    if people is not None and threshold is not None:
-        raise UsageError("identity takes people (rank-1) or a threshold (verification), got both")
-    if people is not None and people.shape != truth.shape[:1]:
-        raise UsageError(f"identity needs a person an image, got {list(people.shape)} for {len(truth)}")
-    if threshold is not None and not threshold > 0:
-        raise UsageError(f"threshold must be > 0, a Euclidean distance of features, got {threshold}")
-    originals, guesses = network(truth), network(guess)
-    if threshold is not None:
-        return _values((originals - guesses).norm(dim=1) <= threshold)
-    gallery = _unit(originals).T
-    nearest = torch.cat([(chunk @ gallery).argmax(1) for chunk in _unit(guesses).split(CHUNK)])
-    who = torch.arange(len(truth)) if people is None else people
-    who = who.to(nearest.device)
-    return _values(who[nearest] == who)
+    gallery = _unit(network(truth)).T
+    nearest = torch.cat([(chunk @ gallery).argmax(1) for chunk in _unit(network(guess)).split(_CHUNK)])
+    return _values(nearest == torch.arange(len(truth), device=nearest.device))
 
 
 def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
@@ -147,7 +116,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
     Source: Zhang et al. 2018, "The unreasonable effectiveness of deep features as a perceptual metric".
     """
     _same_shape(truth, guess)
-    if net not in ("alex", "vgg", "squeeze"):
+    if net not in TRUNKS:
         raise UsageError(f"the trunk of LPIPS must be alex, vgg or squeeze, got {net!r}")
     model = _lpips_model(net).to(truth.device)
     with torch.no_grad():
@@ -158,20 +127,12 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
 
 
 def lpips_weights(net: str) -> str:
-    """First digits of the SHA-256 of LPIPS's weights, for what a row is made of.
-
-    Args:
-        net: "alex", "vgg" or "squeeze".
-
-    Raises:
-        DataError: as `lpips`.
-    """
+    """First digits of the SHA-256 of LPIPS's weights, for what a row is made of; arguments and errors as of `lpips`."""
     return hash_weights(_lpips_model(net))[:12]
 
 
 @cache
 def _lpips_model(net: str) -> Any:
-    """The network of the package `lpips`."""
     try:
         from lpips import LPIPS
     except ImportError:
@@ -197,7 +158,6 @@ def _lpips_input(images: Tensor) -> Tensor:
 
 
 def _same_shape(truth: Tensor, guess: Tensor) -> None:
-    """Refuse what cannot be compared."""
     if truth.shape != guess.shape or truth.ndim != 4:
         raise UsageError(f"need two tensors [N, C, H, W] of one shape, got {list(truth.shape)} and {list(guess.shape)}")
 
@@ -208,6 +168,119 @@ def _unit(features: Tensor) -> Tensor:
 
 
 def _values(values: Tensor) -> Values:
-    """float64 on the CPU."""
     result: NDArray[np.float64] = values.double().cpu().numpy()
     return result
+
+
+_CHANNELS = 16
+_SIDE = 7
+"""Side of the maps that the last layer reads, at most."""
+_BATCH, _STEPS, _RATE = 64, 400, 5e-3
+_JITTER = 0.1
+"""Standard deviation of the noise on the images it learns from: guesses are not clean."""
+
+
+def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
+    """Whether the classifier sees the original's class in its guess: 1 or 0 an image; the mean is an accuracy.
+
+    It says little without its floors and its ceiling (`recognized_floors`).
+
+    Args:
+        labels: int64 [N], the classes of the originals.
+        guess: [N, C, H, W] in [0, 1]; C is 1 or 3.
+        classifier: images -> one score a class.
+
+    Returns:
+        float64 [N] of 0 and 1.
+
+    Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
+    """
+    if labels.shape != guess.shape[:1]:
+        raise UsageError(f"recognized needs one class an image, got {list(labels.shape)} for {len(guess)}")
+    values: Values = (classifier(guess).argmax(1) == labels.to(guess.device)).double().cpu().numpy()
+    return values
+
+
+def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
+    """The ceiling, which is the classifier's accuracy on the originals, and the floor of guessing another original.
+
+    Args:
+        truth: [N, C, H, W] in [0, 1], N ≥ 2.
+        labels: int64 [N].
+        classifier: as in `recognized`.
+
+    Returns:
+        "originals", and "other_originals": the mean over all pairs of different originals.
+
+    Source: privkit's own.
+    """
+    right = torch.from_numpy(recognized(labels, truth, classifier))
+    seen = classifier(truth).argmax(1).cpu()
+    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # originals that look like each one's class
+    others = (as_often - right) / max(1, len(truth) - 1)
+    return {"originals": float(right.mean()), "other_originals": float(others.mean())}
+
+
+def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
+    """A small convolutional network, images -> scores [N, L], trained on images that are not attacked.
+
+    Args:
+        known: labeled images, one label each.
+        classes: L, how many there are.
+        seed: of its weights and batches; the same seed gives the same bits.
+
+    Raises:
+        UsageError: if the records have several labels each, or there are none.
+    """
+    _check_one_label(known)
+    if not len(known):
+        raise UsageError("classifier is trained on auxiliary images, and there are none; raise the budget's auxiliary")
+    with seeded(torch.device("cpu"), derive(seed, "classifier")):
+        network = _network(known.x, classes)
+    network.to(known.x.device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE)
+    schedule = one_cycle(optimizer, _RATE, _STEPS)
+    draws = Generator().manual_seed(derive(seed, "classifier", "batches"))
+    for _ in range(_STEPS):
+        rows = torch.randint(len(known), (min(_BATCH, len(known)),), generator=draws).to(known.x.device)
+        images = known.x[rows].float().expand(-1, 3, -1, -1)
+        jitter = _JITTER * torch.randn(images.shape, generator=draws).to(images.device)
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(network((images + jitter).clamp(0, 1)), known.y[rows]).backward()
+        optimizer.step()
+        schedule.step()
+    network.eval().requires_grad_(False)
+    return FeatureNetwork(label=f"classifier of {len(known)} auxiliary images", body=network)
+
+
+def fitting(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
+    """A user's classifier; a `UsageError` if it gives another number of scores, or records have several labels each."""
+    _check_one_label(known)
+    given = classifier(known.x[:2]).shape[1]
+    if given != classes:
+        raise UsageError(
+            f"{classifier.label} gives {given} scores an image, but there are {classes} classes; bring a classifier of "
+            "these classes, or take classifier, which is trained on the auxiliary images"
+        )
+    return classifier
+
+
+def _check_one_label(known: Batch) -> None:
+    if several(known.y):
+        raise UsageError(
+            "a classifier names one class an image, and these records have several labels each; leave it out"
+        )
+
+
+def _network(images: Tensor, classes: int) -> nn.Module:
+    height, width = (min(_SIDE, max(1, side // 4)) for side in images.shape[2:])
+    return nn.Sequential(
+        nn.Conv2d(3, _CHANNELS, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(_CHANNELS, 2 * _CHANNELS, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d((height, width)),
+        nn.Flatten(),
+        nn.Linear(2 * _CHANNELS * height * width, classes),
+    )

@@ -1,22 +1,123 @@
-"""A user's own segments, named by import path: two modules, or a function that makes both."""
+"""A user's own segments, by import path, and whether tokens of a segment that nobody declared tell where they lay."""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Generator, Tensor, nn
 
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
+from privkit.domains.tokens.domain import Tokens
 from privkit.errors import PrivkitError, UsageError, one_line
 from privkit.files.import_path import imported
 from privkit.models.base import SplitModel
-from privkit.models.places import told_places
+
+_NOISE = (
+    0.1  # on every trained weight: a position embedding that starts at zero would stay unseen, and is learned later
+)
+_TOLERANCE = 1e-3  # of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
+_OTHERS = 8
+"""Tokens beside the patches, at most: a class token, one for distillation, registers."""
+
+
+def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
+    """The first of what `told_places` gives."""
+    return told_places(lower, domain)[0]
+
+
+@torch.no_grad()
+def told_places(lower: nn.Module, domain: Domain) -> tuple[bool | None, int]:
+    """Whether permuting the patches of an image, or the tokens of a sequence, only permutes what the segment gives.
+
+    A shuffle hides the order of tokens only if no token tells its own place. Tokens may lie over the patches in any
+    order, and some may stand for no patch, such as a class token: these must stay where they are. The patches are
+    those of the finest grid over the image that has at most as many as there are tokens. A position embedding fails
+    the test, and so do patches that overlap: they tell their neighbors. The test cannot tell the two apart. It runs a
+    copy of the segment, and may draw from the global generator if the segment does.
+
+    Args:
+        lower: the lower segment, on the CPU.
+        domain: what a record is.
+
+    Returns:
+        Whether places are hidden, and the number of tokens that stand for no patch (0 unless places are hidden). None
+        if it could not be shown, either way: the tokens are no grid over the image, nor one for each token of a
+        sequence; other tokens lie beside them and the test fails; the record is a table row; or the segment draws
+        noise of its own, or cannot be copied or run (training meets that error too, and reports it).
+
+    >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
+    ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front
+    (True, 1)
+    """
+    draws = Generator().manual_seed(0)
+    probe = domain.random(1, draws)
+    try:
+        segment = deepcopy(lower).eval()
+        grid = _grid(segment(probe), domain)
+        if grid is None:
+            return None, 0
+        for weight in segment.parameters():
+            if weight.requires_grad:
+                weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype), alpha=_NOISE)
+        for name, moment in segment.named_buffers():
+            if name.endswith(("running_mean", "running_var")):  # learned as well: of tokens, one for each place
+                moment.add_(torch.rand(moment.shape, generator=draws, dtype=moment.dtype), alpha=_NOISE)
+        places = prod(grid)
+        orders = [torch.arange(places), torch.arange(places).roll(1), torch.randperm(places, generator=draws)]
+        records = torch.cat([_permuted(probe, grid, order) for order in orders])
+        tokens, again = segment(records), segment(records)
+    except Exception:
+        return None, 0
+    if not (tokens.isfinite().all() and torch.equal(tokens, again)):
+        return None, 0
+    apart, sequence = torch.pdist(tokens[0]), isinstance(domain, Tokens)
+    limit = _TOLERANCE * (apart.max() if sequence else apart.median())  # a sequence may repeat most of its tokens
+    distances = torch.cdist(tokens[1:], tokens[:1], compute_mode="donot_use_mm_for_euclid_dist")
+    same = bool((distances.amin(1) <= limit).all() and (distances.amin(2) <= limit).all())
+    others = tokens.shape[1] - places
+    if not same:
+        return (None if others else False), 0
+    stayed = (distances.diagonal(dim1=1, dim2=2) <= limit).all(0).sum()
+    moved = stayed < places if sequence else stayed == others  # a word may be the same in another place
+    return (True, others) if moved else (None, 0)
+
+
+def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
+    """Rows and columns of the patches that tokens may stand for, or the length of a sequence; see `told_places`."""
+    if tokens.ndim != 3:
+        return None
+    count = tokens.shape[1]
+    if isinstance(domain, Tokens):
+        return (count,) if count == domain.length > 1 else None
+    if not isinstance(domain, Images):
+        return None
+    _, height, width = domain.shape
+    fit = [
+        (rows, columns)
+        for rows in range(1, min(height, count) + 1)
+        for columns in range(1, min(width, count // rows) + 1)
+        if not height % rows and not width % columns and max(2, count - _OTHERS) <= rows * columns
+    ]
+    oblong = {grid: (abs(height / grid[0] - width / grid[1]), abs(grid[0] - grid[1])) for grid in fit}
+    return min(fit, key=lambda grid: (-prod(grid), oblong[grid]), default=None)
+
+
+def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
+    """A sequence [1, T] in another order, or an image [1, C, H, W] with the patches of a grid in another order."""
+    if record.ndim == 2:
+        return record[:, order]
+    (_, c, h, w), (rows, columns) = record.shape, grid
+    patches = record.view(c, rows, h // rows, columns, w // columns).permute(1, 3, 0, 2, 4).flatten(0, 1)[order]
+    moved: Tensor = patches.unflatten(0, (rows, columns))
+    return moved.permute(2, 0, 3, 1, 4).reshape(1, c, h, w)
 
 
 class _Imported(ABC):
@@ -24,7 +125,7 @@ class _Imported(ABC):
 
     They are called with those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that they
     take. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower segment
-    whose tokens tell their places is refused, since a shuffle would not hide their order (`privkit.models.places`).
+    whose tokens tell their places is refused, since a shuffle would not hide their order (`privkit.models.imported`).
     """
 
     domain: ClassVar[str] = "any"
@@ -39,12 +140,10 @@ class _Imported(ABC):
         """The lower and the upper segment, made with those of the keywords that they take."""
 
     def imports(self) -> set[str]:
-        """Import everything and return the names of its modules."""
         places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}
         return places | {str(getattr(_import(path), "__module__", "")) for path in self.paths} - {""}
 
     def build(self, domain: Domain, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Import and build both segments; see `ModelSpec.build`."""
         offered = {"domain": domain, "classes": classes, "positions": positions}
         if isinstance(domain, Images):
             offered["image_shape"] = domain.shape
@@ -114,7 +213,6 @@ class FromFunction(_Imported):
 
 
 def _module(path: str, offered: dict[str, Any]) -> nn.Module:
-    """One segment."""
     module = _called(path, offered)
     if not isinstance(module, nn.Module):
         raise UsageError(f"{path} must give a torch.nn.Module, got {type(module).__name__}")
@@ -122,7 +220,6 @@ def _module(path: str, offered: dict[str, Any]) -> nn.Module:
 
 
 def _called(path: str, offered: dict[str, Any]) -> Any:
-    """What a class or function gives for the keywords that it takes."""
     factory = _import(path)
     try:
         parameters = inspect.signature(factory).parameters
@@ -137,7 +234,6 @@ def _called(path: str, offered: dict[str, Any]) -> Any:
 
 
 def _import(path: str) -> Callable[..., Any]:
-    """The class or function behind a dotted path."""
     target = imported("the segment", path)
     if not callable(target):
         raise UsageError(f"{path} must be an nn.Module class or a function that returns a module")

@@ -86,9 +86,7 @@ class Pit(NamedCuts):
     stride: Count | None = None
     cut: str = "embedding"
 
-    @property
-    def cuts(self) -> tuple[str, ...]:
-        return ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
+    cuts: ClassVar[tuple[str, ...]] = ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
         """Patch and stride for these images.

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from privkit.domains.images.domain import Images
 from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel
-from privkit.models.chain import cut_chain
+from privkit.models.convolutional import cut_chain
 from privkit.torch_utils.seeded import seeded
 
 BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3)}
@@ -34,7 +34,6 @@ class _Shortcut(nn.Module):
     """Every second pixel, and zeros in the new channels: He et al.'s option A, which has no weights."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """[N, C, H, W] -> [N, 2C, ⌈H/2⌉, ⌈W/2⌉]."""
         return functional.pad(maps[:, :, ::2, ::2], (0, 0, 0, 0, 0, maps.shape[1]))
 
 
@@ -74,7 +73,6 @@ class ResNet(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]))), "pool")
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments; `positions` changes nothing. See `ModelSpec.build`."""
         with seeded(torch.device("cpu"), seed):
             chain = pieces(self.depth, domain.shape, classes, activation=self.activation, pooling=self.pooling)
             return cut_chain(chain, self.cut)
@@ -83,15 +81,7 @@ class ResNet(NamedCuts):
 def pieces(
     depth: Depth, shape: Sequence[int], classes: int, *, activation: Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
-    """The network as a chain: name -> stem, stages, pool and head, with fresh weights.
-
-    Args:
-        depth: as in `ResNet`.
-        shape: (C, H, W) of an image, which chooses the stem.
-        classes: number of labels.
-        activation: as in `ResNet`.
-        pooling: as in `ResNet`.
-    """
+    """The network as a chain: name -> stem, stages, pool and head, with fresh weights; arguments as in `ResNet`."""
     from timm.models import resnet
 
     channels, height, width = shape

@@ -1,8 +1,10 @@
-"""Segments of transformers: patch embedding and the first blocks below the cut, the rest above; tokens cross."""
+"""Transformers in two segments, between which tokens cross: blocks with timm's names and weights, drawn or read."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
+from math import sqrt
 from typing import Literal
 
 import torch
@@ -10,6 +12,125 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privkit.errors import UsageError
+from privkit.torch_utils.out_of_memory import ran_out
+
+EPSILON = 1e-6
+"""Of layer normalisation in timm's transformers; torch's own default is larger."""
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU between them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mixed: Tensor = self.fc2(functional.gelu(self.fc1(tokens)))
+        return mixed
+
+
+class Attention(nn.Module):
+    """Attention of several heads, each over an equal part of the width.
+
+    Attributes:
+        fused_attn: whether torch's fused kernel computes it, or plain products do.
+    """
+
+    def __init__(self, width: int, heads: int, qkv_bias: bool) -> None:
+        super().__init__()
+        self.heads, self.fused_attn = heads, True
+        self.qkv, self.proj = nn.Linear(width, 3 * width, bias=qkv_bias), nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        n, length, width = tokens.shape
+        q, k, v = self.qkv(tokens).reshape(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        if self.fused_attn:
+            seen = functional.scaled_dot_product_attention(q, k, v)
+        else:
+            seen = ((q * (width // self.heads) ** -0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
+        mixed: Tensor = self.proj(seen.transpose(1, 2).reshape(n, length, width))
+        return mixed
+
+
+class Block(nn.Module):
+    """A transformer's block, normalised before attention and before the MLP.
+
+    Args:
+        width: token size D.
+        heads: a divisor of width.
+        mlp_ratio: hidden layer of the MLP in units of D.
+        qkv_bias: whether queries, keys and values have biases.
+        epsilon: of both normalisations.
+
+    Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words", equations 2 and 3; names of weights are timm's.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, mlp_ratio: float = 4.0, qkv_bias: bool = True, epsilon: float = EPSILON
+    ) -> None:
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(width, epsilon), Attention(width, heads, qkv_bias)
+        self.norm2, self.mlp = nn.LayerNorm(width, epsilon), Mlp(width, int(width * mlp_ratio))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens + self.attn(self.norm1(tokens))
+        mixed: Tensor = tokens + self.mlp(self.norm2(tokens))
+        return mixed
+
+
+class UncutVit(nn.Module):
+    """The parts of a ViT before it is cut: what timm's `VisionTransformer` makes of the same arguments and seed."""
+
+    def __init__(
+        self,
+        *,
+        img_size: tuple[int, int],
+        patch_size: int,
+        in_chans: int,
+        num_classes: int,
+        embed_dim: int,
+        depth: int,
+        num_heads: int,
+        class_token: bool,
+        no_embed_class: bool,
+        global_pool: Literal["avg", "token"],
+        pos_embed: Literal["learn", "none"],
+    ) -> None:
+        super().__init__()
+        patches = (img_size[0] // patch_size) * (img_size[1] // patch_size)
+        places = patches if no_embed_class or not class_token else patches + 1
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)})
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim)) if class_token else None
+        self.pos_embed = nn.Parameter(torch.empty(1, places, embed_dim)) if pos_embed == "learn" else None
+        self.blocks = nn.Sequential(*(Block(embed_dim, num_heads) for _ in range(depth)))
+        pooled = global_pool == "avg"
+        self.norm = nn.Identity() if pooled else nn.LayerNorm(embed_dim, EPSILON)
+        self.fc_norm = nn.LayerNorm(embed_dim, EPSILON) if pooled else nn.Identity()
+        self.head = nn.Linear(embed_dim, num_classes)
+        if self.pos_embed is not None:
+            draw(self.pos_embed)
+        if self.cls_token is not None:
+            nn.init.normal_(self.cls_token, std=1e-6)
+        draw_linear(self)
+
+
+def draw(weight: Tensor) -> None:
+    """Draw weights from a normal law of deviation .02 in place, by timm's way from a seed to numbers.
+
+    Source: the inverse of the error function, as in timm's `trunc_normal_`; torch's own has drawn other numbers since.
+    """
+    with torch.no_grad():
+        weight.uniform_(-1, 1).erfinv_().mul_(0.02 * sqrt(2)).clamp_(-2, 2)  # ±1 would become infinite
+
+
+def draw_linear(network: nn.Module) -> None:
+    """Draw the weights of every linear layer, and set its biases to zero."""
+    for part in network.modules():
+        if isinstance(part, nn.Linear):
+            draw(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
 
 
 def centered(images: Tensor) -> Tensor:
@@ -18,15 +139,12 @@ def centered(images: Tensor) -> Tensor:
 
 
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
-    """Flattened patches of images, row by row.
+    """Flattened patches of images, row by row: [N, T, C·side²], each patch in the order of a convolution's weight.
 
     Args:
         images: [N, C, H, W]; pixels beyond the last whole patch are left out.
         side: pixels a side of a patch.
         stride: pixels from one patch to the next; patches overlap where it is below `side`.
-
-    Returns:
-        [N, T, C·side²], each patch in the order of a convolution's weight.
 
     >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2, 2)[0, 1]
     tensor([2., 3., 6., 7.])
@@ -133,9 +251,6 @@ class FirstBlock(nn.Module):
 def first_block(upper: nn.Module) -> FirstBlock:
     """Take the first block off the server's segment, with the weights that it has: a checkpoint's, if one was loaded.
 
-    Args:
-        upper: a transformer's upper segment, which loses the block.
-
     Raises:
         UsageError: if it has no block.
 
@@ -149,3 +264,44 @@ def first_block(upper: nn.Module) -> FirstBlock:
         )
     first, upper.blocks = upper.blocks[0], upper.blocks[1:]
     return FirstBlock(first, upper.cls_token)
+
+
+def read_weights(path: str) -> dict[str, Tensor]:
+    """A state dict from .safetensors, or from a .pth of plain tensors; a `UsageError` if it cannot be read so.
+
+    What training scripts put around a state dict ("state_dict_ema", "state_dict", "model") is taken off.
+    """
+    try:
+        if path.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if ran_out(error):
+            raise
+        raise UsageError(f"checkpoint {path} cannot be read as safetensors or plain tensors: {error}") from None
+    for wrapper in ("state_dict_ema", "state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
+        raise UsageError(f"checkpoint {path} cannot be read as safetensors or plain tensors: it holds no state dict")
+    return state
+
+
+def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
+    """Load what fits; a classifier of another size is left as it is.
+
+    Args:
+        model: the whole network.
+        state: names -> tensors.
+        path: of the file, for the error.
+        needed: prefixes of names that must be there in the model's shape; a `UsageError` otherwise.
+        fit: what the file must fit, for the error, such as "width=96, depth=4".
+    """
+    own = model.state_dict()
+    fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
+    absent = sorted(name for name in own if name.startswith(needed) and name not in fitting)
+    if absent:
+        raise UsageError(f"checkpoint {path} does not fit {fit}: {absent[0]} is missing or has another shape")
+    model.load_state_dict(fitting, strict=False)

@@ -13,9 +13,7 @@ from privkit.constraints import Count
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_class_token, check_heads
-from privkit.models.blocks import UncutVit
-from privkit.models.tokens import Lower, PatchLinear, Upper
-from privkit.models.weights import load_fitting, read_weights
+from privkit.models.tokens import Lower, PatchLinear, UncutVit, Upper, load_fitting, read_weights
 from privkit.torch_utils.seeded import seeded
 
 
@@ -70,7 +68,7 @@ class Vit(NamedCuts):
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
-        """Side of a patch for these images.
+        """Side of a patch for these images; a `UsageError` if it does not divide them.
 
         >>> [VIT_MICRO.patch_for((1, side, side)) for side in (8, 28, 32)]
         [2, 7, 8]

@@ -54,7 +54,7 @@ def is_own(name: str, names: Container[str]) -> bool:
 def kinds_of(target: object) -> list[str]:
     """The kinds of parts that a user's own object may be.
 
-    >>> from privkit.defenses.masking import Masking
+    >>> from privkit.defenses.denoising import Masking
     >>> kinds_of(Masking), kinds_of(len)
     (['defenses'], [])
     """

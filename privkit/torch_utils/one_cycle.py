@@ -12,23 +12,18 @@ WARM_UP = 0.1
 def one_cycle(
     optimizer: Optimizer, peak: float, steps: int, *, warm_up: float = WARM_UP, momentum: bool = False
 ) -> OneCycleLR:
-    """Up to `peak` and down to nothing along cosines, in `steps` steps and one more that is never taken.
+    """Up to `peak` and down to nothing along cosines, in `steps` ≥ 0 steps and one more that is never taken.
 
     torch divides by the length of the rise less one step. A rise of exactly one step is therefore left out.
 
     Args:
         optimizer: whose learning rate is set.
         peak: largest learning rate.
-        steps: of the training, ≥ 0.
+        steps: of the training.
         warm_up: share of the steps in which the rate rises, in [0, 1].
         momentum: whether the momentum (AdamW's β₁) falls and rises against the rate.
 
     Source: Smith and Topin 2017, "Super-convergence"; torch `OneCycleLR`.
-
-    >>> import torch
-    >>> optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
-    >>> one_cycle(optimizer, 1.0, 9).total_steps
-    10
     """
     total = steps + 1
     return OneCycleLR(

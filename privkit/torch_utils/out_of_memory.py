@@ -1,9 +1,13 @@
-"""Memory that runs out: how Python, NumPy, torch and the system's loader say it."""
+"""Memory that runs out: how Python, NumPy, torch and the system's loader say it, and work in smaller chunks."""
 
 from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
 
 _PHRASES = (
     "can't allocate memory",  # torch on a CPU
@@ -74,3 +78,28 @@ def advice(error: BaseException) -> str:
     if "CUDA" in str(error):
         return "lower batch_size in --training, end other programs on the GPU, or use --device cpu"
     return "free some, or raise the limit (ulimit -v)"
+
+
+def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
+    """Join what `work` makes of chunks of rows; after running out of memory, it goes on with half as many at a time.
+
+    Args:
+        work: from a slice of rows to their results [len(slice), ...]. No row's result may depend on other rows.
+        rows: how many there are, ≥ 1.
+        most: rows of the first chunk, ≥ 1.
+
+    Raises:
+        RuntimeError: as `work` raises it, if not even one row fits into memory.
+    """
+    parts: list[Tensor] = []
+    done = 0
+    while done < rows:
+        try:
+            parts.append(work(slice(done, min(done + most, rows))))
+        except (MemoryError, RuntimeError) as error:
+            if most == 1 or not ran_out(error):
+                raise
+            most = (most + 1) // 2
+        else:
+            done += most
+    return torch.cat(parts)

@@ -8,9 +8,7 @@ from torch import Tensor
 def patchify(images: Tensor, patch: int) -> Tensor:
     """Cut images, or feature maps, [..., C, H, W] into row-major patches [..., (H/p)(W/p), p·p·C].
 
-    Args:
-        images: the sides are multiples of the patch's.
-        patch: p ≥ 1, side of a patch in pixels.
+    The sides are multiples of the patch's, p ≥ 1 pixels.
 
     >>> import torch
     >>> patchify(torch.arange(16.0).view(1, 1, 4, 4), 2)[0, 1]
@@ -23,18 +21,7 @@ def patchify(images: Tensor, patch: int) -> Tensor:
 
 
 def unpatchify(patches: Tensor, patch: int, image_shape: tuple[int, int, int]) -> Tensor:
-    """Undo `patchify`.
-
-    Args:
-        patches: [..., (H/p)(W/p), p·p·C].
-        patch: p.
-        image_shape: (C, H, W).
-
-    >>> import torch
-    >>> images = torch.rand(2, 3, 8, 4)
-    >>> torch.equal(unpatchify(patchify(images, 2), 2, (3, 8, 4)), images)
-    True
-    """
+    """Undo `patchify`: patches [..., (H/p)(W/p), p·p·C] to images [..., *image_shape] of shape (C, H, W)."""
     c, h, w = image_shape
     outer = patches.shape[:-2]
     grid = patches.reshape(*outer, h // patch, w // patch, patch, patch, c)

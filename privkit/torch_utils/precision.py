@@ -6,18 +6,10 @@ import torch
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 is a number format of the device itself. CUDA cards before Ampere would only emulate it, slowly.
-
-    >>> computes_bfloat16(torch.device("cpu"))
-    True
-    """
+    """Whether bfloat16 is a number format of the device itself; CUDA cards before Ampere would emulate it, slowly."""
     return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def short_by_default(device: torch.device) -> bool:
-    """Whether training there computes in bfloat16 unless it is told otherwise: on a GPU that has it.
-
-    >>> short_by_default(torch.device("cpu"))
-    False
-    """
+    """Whether training there computes in bfloat16 unless it is told otherwise: on a GPU that has it."""
     return device.type == "cuda" and computes_bfloat16(device)

@@ -21,7 +21,6 @@ _Setting = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 def _hooks() -> dict[str, dict[int, Any]]:
-    """The hooks of all modules of the process, by the name of their table."""
     tables = {name: table for name, table in vars(modules).items() if name.startswith("_global_")}
     return {name: dict(table) for name, table in tables.items() if isinstance(table, dict)}
 
@@ -43,7 +42,6 @@ def _set_device(before: torch.device) -> None:
 
 
 def _cuda() -> list[torch.Tensor]:
-    """States of the generators of all GPUs, if the process uses one."""
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
@@ -63,12 +61,10 @@ def _set_backend(home: Any, name: str) -> Callable[[Any], None]:
 
 
 def _flag(home: Any, name: str) -> _Setting:
-    """An attribute of a module."""
     return (lambda: getattr(home, name)), _set_backend(home, name)
 
 
 def _handlers() -> dict[int, Any]:
-    """What happens on each signal."""
     found = {number: signal.getsignal(number) for number in signal.valid_signals()}
     return {number: handler for number, handler in found.items() if handler is not None}
 

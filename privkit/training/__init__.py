@@ -1,7 +1,7 @@
 """The training core: n clients, one server, and the cut between them."""
 
 from privkit.training.checkpoint import Checkpoint
-from privkit.training.edge import ClientForward, Clients
+from privkit.training.clients import ClientForward, Clients
 from privkit.training.evaluate import evaluate
 from privkit.training.loop import Trained, release_count, train
 from privkit.training.protocol import PROTOCOLS, SplitProtocol

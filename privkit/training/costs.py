@@ -8,53 +8,47 @@ import torch
 from torch import Generator
 
 from privkit.domains.base import Batch
-from privkit.metrics.cost import Cost, measure
-from privkit.metrics.payload import FLOAT, kept_share
+from privkit.metrics.cost import FLOAT, Cost, kept_share, measure
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.loop import learns
 from privkit.training.spec import TrainingSpec
 
 _SEED_BYTES = 8
 
 
-def edge_costs(edge: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
-    """Bytes, multiply-accumulates and peak memory of one client.
+def client_costs(clients: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
+    """Bytes, multiply-accumulates and peak memory of one client; one round of images is sent to count bytes.
 
-    Args:
-        edge: the clients.
-        private: images on their device; one round of them is sent to count bytes.
-        spec: batch size, and whether the lower segments are trained.
-        rounds_an_epoch: for weights that are averaged once an epoch.
-        seed: of that round's masks.
+    `rounds_an_epoch` is for weights that are averaged once an epoch, and `seed` for that round's masks.
     """
-    protocol, device = edge.protocol, private.x.device
+    protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)
-    edge.eval()
+    clients.eval()
     with torch.no_grad(), seeded(device, derive(seed, "costs")):
-        sent = edge.release(
+        sent = clients.release(
             private.x[rows], private.y[rows], Generator(device).manual_seed(derive(seed, "costs"))
         ).seen()
     weights = sent.release.weights
     kept = sent.receipt.payload_share  # a shuffle after mixing hides masks, but not from the wire
     if kept is None:
         kept = kept_share(weights, sent.groups >= 0)
-    trained = not spec.freeze_lower and learns(edge)
+    trained = not spec.freeze_lower and learns(clients)
     every = {"never": None, "round": 1, "epoch": max(1, rounds_an_epoch)}[protocol.average]
     cost = measure(
-        edge.client(0),
+        clients.client(0),
         private.x[:1],
         trained=trained,
         batch_size=spec.batch_size,
         kept=kept,
         gradient=protocol.gradient,
-        label_bytes=edge.classes * FLOAT if sent.release.labels.is_floating_point() else 0,
+        label_bytes=clients.classes * FLOAT if sent.release.labels.is_floating_point() else 0,
         seed_bytes=_SEED_BYTES if weights is not None else 0,
         averaged_every=every,
-        companion=None if edge.companion is None else edge.companion.copy(0),
+        companion=None if clients.companion is None else clients.companion.copy(0),
     )
     if not (trained and spec.private):
         return cost
-    gradients = spec.batch_size * FLOAT * sum(weight[0].numel() for weight in edge.lowers.parameters())
+    gradients = spec.batch_size * FLOAT * sum(weight[0].numel() for weight in clients.lowers.parameters())
     return replace(cost, peak_memory=cost.peak_memory + gradients)  # of every record, until their sum is clipped

@@ -33,11 +33,7 @@ def leads() -> bool:
 
 
 def processes() -> tuple[int, int]:
-    """Rank and number of the processes that train together now; (0, 1) without torchrun.
-
-    >>> processes()
-    (0, 1)
-    """
+    """Rank and number of the processes that train together now; (0, 1) without torchrun."""
     return (0, 1) if _ALONE.get() else joined_processes()
 
 

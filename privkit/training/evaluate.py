@@ -11,14 +11,14 @@ from privkit.errors import UsageError
 from privkit.metrics.classification import TaskScores, task_scores
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.losses import class_scores
 from privkit.training.round import answered
 
 
 @torch.no_grad()
 def evaluate(
-    edge: Clients,
+    clients: Clients,
     upper: nn.Module,
     images: Batch,
     *,
@@ -32,7 +32,6 @@ def evaluate(
     With n clients, each image goes through one of their lower segments, in turn: the mean over clients.
 
     Args:
-        edge: the clients.
         upper: the server's segment; its first output holds the scores of the classes.
         images: on the clients' device; images that do not fill a last round are left out.
         batch_size: images a client and round.
@@ -43,21 +42,21 @@ def evaluate(
     Raises:
         UsageError: if there are fewer images than a round takes.
     """
-    clients = edge.lowers.copies
-    count = len(images) // (clients * batch_size) * clients * batch_size
+    copies = clients.lowers.copies
+    count = len(images) // (copies * batch_size) * copies * batch_size
     if count == 0:
         raise UsageError(
-            f"batch_size={batch_size} of {clients} clients is more than the {len(images)} {stage[0]} images; lower it"
+            f"batch_size={batch_size} of {copies} clients is more than the {len(images)} {stage[0]} images; lower it"
         )
-    edge.eval()
+    clients.eval()
     upper.eval()
     switch(upper, off=noise_free)
     device, scores = images.x.device, []
     draws = Generator(device).manual_seed(derive(seed, *stage))
     with seeded(device, derive(seed, *stage, "module")):
-        for part in torch.arange(count, device=device).view(-1, clients, batch_size):
-            with edge.mixed_precision(device):
-                smashed = edge.infer(images.x[part], images.y[part], draws, noise_free=noise_free)
-                scores.append(class_scores(answered(upper, smashed, edge.protocol)))
+        for part in torch.arange(count, device=device).view(-1, copies, batch_size):
+            with clients.mixed_precision(device):
+                smashed = clients.infer(images.x[part], images.y[part], draws, noise_free=noise_free)
+                scores.append(class_scores(answered(upper, smashed, clients.protocol)))
     switch(upper, off=False)
     return task_scores(torch.cat(scores).double().cpu().numpy(), images.y[:count].cpu().numpy())

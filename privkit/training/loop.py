@@ -11,23 +11,21 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import ReleaseCount
-from privkit.domains.base import Batch
+from privkit.domains.base import Batch, several
 from privkit.domains.images.augment import augment
-from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
+from privkit.training.clients import Clients
 from privkit.training.distributed import average_gradients, processes
-from privkit.training.edge import Clients
 from privkit.training.evaluate import evaluate
 from privkit.training.losses import own_loss, with_loss
-from privkit.training.optimizers import optimizer_of, schedule_of
 from privkit.training.private import check_private, copies_in_a_batch, private_gradients, private_updates
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
-from privkit.training.spec import TrainingSpec
+from privkit.training.spec import TrainingSpec, optimizer_of, schedule_of
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
@@ -48,7 +46,6 @@ class Epoch:
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:
-    """Its weights and buffers, which training then leaves alone."""
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
@@ -73,8 +70,49 @@ class Trained:
     best: Epoch | None = None
 
 
+class _Optimizers:
+    """The optimizers and schedules of both sides, and the weights that they step."""
+
+    def __init__(self, clients: Clients, upper: nn.Module, spec: TrainingSpec, epochs: int, steps: int) -> None:
+        self._weights = [[p for p in side.parameters() if p.requires_grad] for side in (clients, upper)]
+        specs = (spec.lower, spec.upper)
+        made = [[optimizer_of(each, own)] if own else [] for each, own in zip(specs, self._weights, strict=True)]
+        self._server: list[Any] = made[1]
+        self._all: list[Any] = made[0] + made[1]
+        alone = clients.protocol.updates == "message"  # the server has stepped already
+        self._waiting: list[Any] = made[0] if alone else self._all
+        self._schedules: list[Any] = [
+            schedule_of(each, optimizer, epochs, steps)
+            for each, own in zip(specs, made, strict=True)
+            for optimizer in own
+        ]
+
+    def clear(self) -> None:
+        for optimizer in self._all:
+            optimizer.zero_grad(set_to_none=True)
+
+    def step_server(self) -> None:
+        """One step of the server alone, after one message."""
+        average_gradients(self._weights[1])
+        for optimizer in self._server:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        average_gradients(p for side in self._weights for p in side)
+        for part in (*self._waiting, *self._schedules):
+            part.step()
+
+    def state(self) -> list[dict[str, Any]]:
+        return [part.state_dict() for part in (*self._all, *self._schedules)]
+
+    def load_state(self, state: list[dict[str, Any]]) -> None:
+        for part, own in zip((*self._all, *self._schedules), state, strict=True):
+            part.load_state_dict(own)
+
+
 def release_count(
-    edge: Clients,
+    clients: Clients,
     spec: TrainingSpec,
     private: ClientPartition,
     *,
@@ -89,7 +127,6 @@ def release_count(
     them several times; images are counted by their ids.
 
     Args:
-        edge: the clients.
         spec: batch size, and whether lower segments are frozen.
         private: the clients' images.
         epochs: of training.
@@ -99,10 +136,10 @@ def release_count(
             and charged for the larger number. All rounds count, because a trained segment puts what it learned from
             its client into every release.
     """
-    protocol = edge.protocol
+    protocol = clients.protocol
     total = int(private.sizes.sum())
     rounds = rounds_an_epoch(total, protocol.clients, spec.batch_size)
-    frozen = spec.freeze_lower or not learns(edge)
+    frozen = spec.freeze_lower or not learns(clients)
     sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
     trained, after, again = epochs * most_releases(private, spec.batch_size, rounds), 0, 0
     copies = copies_in_a_batch(spec, private) if trained else 1
@@ -122,22 +159,21 @@ def release_count(
         copies=copies,
         clients=protocol.clients,
         lower_model=lower,
-        unmatched=protocol.unmatched(edge.defense.group),
+        unmatched=protocol.unmatched(clients.defense.group),
     )
 
 
 def _most(ids: Tensor) -> int:
-    """How often the most frequent of these records is in them."""
     return int(ids.unique(return_counts=True)[1].max())
 
 
-def learns(edge: Clients) -> bool:
+def learns(clients: Clients) -> bool:
     """Whether any weight of the lower segments is trained."""
-    return any(weight.requires_grad for weight in edge.lowers.parameters())
+    return any(weight.requires_grad for weight in clients.lowers.parameters())
 
 
 def train(
-    edge: Clients,
+    clients: Clients,
     upper: nn.Module,
     private: Batch,
     spec: TrainingSpec,
@@ -159,7 +195,7 @@ def train(
     of all W rounds. A message holds B images whatever W is, so receipts and accounting stay as they are.
 
     Args:
-        edge: on the device of `private`.
+        clients: on the device of `private`.
         upper: likewise; stacked for standalone clients.
         private: all clients' images, on the training device.
         spec: batch size and optimiser.
@@ -176,38 +212,22 @@ def train(
         TrainingDiverged: if a loss or weight is not finite; names the first such step, and the clients of its message.
     """
     checkpoint = checkpoint or Checkpoint()
-    protocol, batch, device = edge.protocol, spec.batch_size, private.x.device
+    protocol, batch, device = clients.protocol, spec.batch_size, private.x.device
     rank, world = processes()
-    check_batch(edge, batch, len(private), world)
-    check_labels(private.y, edge.classes, with_loss(upper, spec.loss))
-    check_private(edge, spec, world)
-    edge.precision = spec.precision
+    check_batch(clients, batch, len(private), world)
+    check_labels(private.y, clients.classes, with_loss(upper, spec.loss))
+    check_private(clients, spec, world)
+    clients.precision = spec.precision
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     rounds = rounds_an_epoch(len(private), protocol.clients, batch * world)
     steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
     total = epochs * steps
     if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
-        edge.lowers.requires_grad_(False)
-    sides = [[p for p in side.parameters() if p.requires_grad] for side in (edge, upper)]
-    specs = (spec.lower, spec.upper)
-    by_side = [[optimizer_of(each, side)] if side else [] for each, side in zip(specs, sides, strict=True)]
-    optimizers = by_side[0] + by_side[1]
-    waiting = by_side[0] if protocol.updates == "message" else optimizers  # the server has stepped already
-    schedules = [
-        schedule_of(each, optimizer, epochs, steps)
-        for each, side in zip(specs, by_side, strict=True)
-        for optimizer in side
-    ]
-    stateful: list[Any] = [*optimizers, *schedules]
+        clients.lowers.requires_grad_(False)
+    both = _Optimizers(clients, upper, spec, epochs, steps)
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS and not spec.private:
-        edge.lowers.compile()  # in place: names of parameters stay as they are
+        clients.lowers.compile()  # in place: names of parameters stay as they are
         upper.compile()
-
-    def update_server() -> None:
-        average_gradients(sides[1])
-        for optimizer in by_side[1]:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
 
     weights = shares.weights.to(device, torch.float32)
     everyone = torch.ones(1, device=device)
@@ -216,17 +236,16 @@ def train(
     best: Epoch | None = None
     saved = checkpoint.load()
     if saved is not None:
-        edge.load_state_dict(saved["edge"])
+        clients.load_state_dict(saved["edge"])
         upper.load_state_dict(saved["upper"])
-        for part, state in zip(stateful, saved["optimizers"], strict=True):
-            part.load_state_dict(state)
+        both.load_state(saved["optimizers"])
         curve, measured = list(saved["curve"]), list(saved["validation"])
         best = None if saved["best"] is None else Epoch(**saved["best"])
     for epoch in range(len(curve), epochs):
-        edge.train()
+        clients.train()
         upper.train()
-        if not learns(edge):  # batch statistics would carry one record into the smashed data of others
-            edge.lowers.eval()
+        if not learns(clients):  # batch statistics would carry one record into the smashed data of others
+            clients.lowers.eval()
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
         order = round_order(private, shares, protocol, batch * world, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
@@ -236,44 +255,39 @@ def train(
         losses, groups = [], []
         with seeded(device, derive(seed, "train", epoch, "module", *([rank] if world > 1 else []))):
             for step, rows in enumerate(order):
-                for optimizer in optimizers:
-                    optimizer.zero_grad(set_to_none=True)
+                both.clear()
                 images = augment(private.x[rows], spec.augment, draws)
-                with private_gradients(edge, spec, secret):
+                with private_gradients(clients, spec, secret):
                     outcome = play(
-                        edge,
+                        clients,
                         upper,
                         images,
                         private.y[rows],
                         draws,
                         shares=weights if protocol.active > 1 else everyone,
                         number=epoch * steps + step,
-                        update=update_server,
+                        update=both.step_server,
                     )
-                average_gradients(p for side in sides for p in side)
-                for optimizer in waiting:
-                    optimizer.step()
-                for schedule in schedules:
-                    schedule.step()
+                both.step()
                 if protocol.average == "round":
-                    edge.lowers.average(weights)
+                    clients.lowers.average(weights)
                 losses.append(outcome.losses)
                 groups.append(outcome.sent.groups)
         if protocol.average == "epoch":
-            edge.lowers.average(weights)
+            clients.lowers.average(weights)
         every = torch.stack(losses)
-        _check_finite(every, groups, [*edge.parameters(), *upper.parameters()], epoch * steps, total)
+        _check_finite(every, groups, [*clients.parameters(), *upper.parameters()], epoch * steps, total)
         curve.append(every.mean().item())
         if validation is not None:
-            scores = evaluate(edge, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
+            scores = evaluate(clients, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
             measured.append({name: score.value for name, score in scores.defined.items()})
             if best is None or measured[-1].get(spec.best_by, 0.0) > measured[best.number - 1].get(spec.best_by, 0.0):
-                best = Epoch(number=epoch + 1, edge=_copied(edge), upper=_copied(upper))
+                best = Epoch(number=epoch + 1, edge=_copied(clients), upper=_copied(upper))
         checkpoint.save(
             {
-                "edge": edge.state_dict(),
+                "edge": clients.state_dict(),
                 "upper": upper.state_dict(),
-                "optimizers": [part.state_dict() for part in stateful],
+                "optimizers": both.state(),
                 "curve": curve,
                 "validation": measured,
                 "best": None if best is None else vars(best),
@@ -281,24 +295,20 @@ def train(
         )
         checkpoint.report(epoch + 1, epochs, curve[-1])
     return Trained(
-        edge=edge.eval(),
+        edge=clients.eval(),
         upper=upper.eval(),
         curve=tuple(curve),
         validation=tuple(measured),
         best=best,
-        release_count=release_count(edge, spec, shares, epochs=epochs),
+        release_count=release_count(clients, spec, shares, epochs=epochs),
     )
 
 
-def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
-    """Refuse a batch size that the data, the defense or the processes cannot take.
-
-    Raises:
-        UsageError: with what works.
-    """
-    clients, defense = edge.protocol.clients, edge.defense
-    if images < clients * batch * world:
-        whose = ("" if clients == 1 else f" of {clients} clients") + (f" in {world} processes" if world > 1 else "")
+def check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> None:
+    """Refuse, by a `UsageError`, a batch size that the data, the defense or the processes cannot take."""
+    n, defense = clients.protocol.clients, clients.defense
+    if images < n * batch * world:
+        whose = ("" if n == 1 else f" of {n} clients") + (f" in {world} processes" if world > 1 else "")
         raise UsageError(f"batch_size={batch}{whose} is more than the {images} private images; lower it")
     if batch < defense.smallest_batch:
         raise UsageError(
@@ -308,11 +318,7 @@ def check_batch(edge: Clients, batch: int, images: int, world: int = 1) -> None:
 
 
 def check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
-    """Refuse labels outside 0..classes−1, and several labels a record for a server with cross-entropy.
-
-    Raises:
-        UsageError: with what was found, and what to do.
-    """
+    """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels a record for cross-entropy."""
     if several(labels):
         if labels.shape[1] != classes:
             raise UsageError(f"several labels a record must be [N, {classes}], got {list(labels.shape)}")
@@ -337,7 +343,6 @@ def round_order(
 
 
 def _check_finite(losses: Tensor, groups: list[Tensor], weights: list[nn.Parameter], before: int, total: int) -> None:
-    """Refuse an epoch whose losses [steps, M] or weights are not finite, so that no such state is ever saved."""
     bad = (~losses.isfinite()).nonzero()
     if len(bad):
         step, message = bad[0].tolist()

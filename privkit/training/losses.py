@@ -22,28 +22,16 @@ class OwnLoss(Protocol):
     """
 
     def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """The loss of each record.
+        """The loss of each record, [rows].
 
         Args:
             outputs: what `forward` returned for these rows.
             labels: int64 [rows]; float [rows, L] if a defense mixed or noised them, or if a record has several.
-
-        Returns:
-            [rows].
         """
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, the mean over labels.
-
-    Args:
-        logits: [rows, L].
-        labels: float [rows, L] of several labels a record, or int64 [rows] of one.
-
-    >>> import torch
-    >>> multi_label(torch.zeros(2, 3), torch.tensor([0, 2]))
-    tensor([0.6931, 0.6931])
-    """
+    """Binary cross-entropy with logits, the mean over labels: float [rows, L], or int64 [rows] of one."""
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
 
@@ -78,10 +66,7 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
     Args:
         outputs: of M·B rows.
         labels: [M, B]; [M, B, L] if mixed. Several labels a record, also [M, B, L], need the segment's own loss.
-        own: the upper segment's; None for cross-entropy.
-
-    Raises:
-        ValueError: if the upper segment's own loss does not give one value a record.
+        own: the upper segment's, which must give one value a record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)
     if own is not None:

@@ -16,7 +16,7 @@ from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.shared.certificate import Certificate
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.spec import TrainingSpec
 
 _ROUNDED = 1 - 1e-6
@@ -36,15 +36,11 @@ _NOT_COUNTED = (
 )
 
 
-def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
-    """Refuse private training of a segment that mixes records, or in several processes.
-
-    Raises:
-        UsageError: with the layer, and what works.
-    """
+def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
+    """Refuse, by a `UsageError`, private training of a segment that mixes records, or in several processes."""
     if not spec.private:
         return
-    for name, layer in edge.lowers.module.named_modules():
+    for name, layer in clients.lowers.module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
             raise UsageError(
                 f"private training needs a lower segment without batch statistics, but {name} is a "
@@ -55,16 +51,11 @@ def check_private(edge: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 
 @contextmanager
-def private_gradients(edge: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
+def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
     """Play one round inside; afterwards, `.grad` of the lower segments is the gradient of DP-SGD.
 
     It is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B for each client. g_b is the gradient of record b's own loss,
-    over all weights of the segment. Does nothing unless the specification says private.
-
-    Args:
-        edge: the clients.
-        spec: clip C and noise.
-        draws: of the noise.
+    over all weights of the segment. Does nothing unless the specification says private. `draws` is of the noise.
 
     Raises:
         UsageError: if the lower segment cannot be evaluated record by record.
@@ -76,11 +67,11 @@ def private_gradients(edge: Clients, spec: TrainingSpec, draws: Generator) -> It
         return
     assert spec.clip is not None
     assert spec.noise is not None
-    with edge.lowers.records() as weights:
+    with clients.lowers.records() as weights:
         yield
     if not weights:
         return
-    parameters = dict(edge.lowers.module.named_parameters())
+    parameters = dict(clients.lowers.module.named_parameters())
     for name, gradient in clipped_sums({n: _own(w) for n, w in weights.items()}, spec.clip).items():
         noise = torch.randn(gradient.shape, generator=draws, device=gradient.device, dtype=gradient.dtype)
         parameters[name].grad = (gradient + spec.noise * spec.clip * noise) / weights[name].shape[1]
@@ -94,17 +85,9 @@ def _own(weight: Tensor) -> Tensor:
 
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Sum of the records' gradients, each scaled down to norm C if it is longer.
+    """Sum of the records' gradients, each scaled down to norm C = `clip` if it is longer: name -> [n, ...].
 
-    Args:
-        gradients: name -> [n, B, ...], of every record; the norm is over all names together.
-        clip: C > 0.
-
-    Returns:
-        Name -> [n, ...].
-
-    >>> clipped_sums({"w": torch.tensor([[[3.0, 4.0], [0.3, 0.4]]])}, 1.0)["w"]
-    tensor([[0.9000, 1.2000]])
+    The gradients are name -> [n, B, ...], of every record; the norm is over all names together.
     """
     squared = torch.stack([value.flatten(2).square().sum(2) for value in gradients.values()]).sum(0)
     scale = (clip * _ROUNDED / squared.sqrt()).clamp(max=1.0)
@@ -117,18 +100,10 @@ def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
 
 
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
-    """What the updates of the lower segments add to the charge of one record.
+    """What the updates of the lower segments add to the charge of one record that takes part in `steps` steps.
 
     Replacing a record moves a step's sum by at most 2C, times the number of its copies in one batch. Batches are not
     secret, since the server sees their releases: sampling earns nothing.
-
-    Args:
-        spec: private.
-        steps: in which one record takes part over the run.
-        copies: of one record in a batch.
-
-    >>> private_updates(TrainingSpec(private=True, clip=1.0, noise=4.0), steps=8, copies=1)
-    PrivateUpdates(noise_multiplier=2.0, steps=8, chosen=None, records=None)
     """
     assert spec.noise is not None
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)

@@ -83,11 +83,7 @@ class SplitProtocol(Checked):
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
-        """Refuse a mixing group that this protocol cannot fill.
-
-        Raises:
-            UsageError: with the largest group that works.
-        """
+        """Refuse a mixing group that this protocol cannot fill, by a `UsageError` with the largest group that works."""
         if group == 1:
             return
         if self.upper == "own":
@@ -108,22 +104,13 @@ class SplitProtocol(Checked):
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
-
-        >>> SplitProtocol(clients=10).unmatched(4)
-        2
         """
         return self.active % group
 
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of one round.
+        """Mixing groups of round `number`, 0-based: int64 [⌈n/k⌉, k], the client on each seat.
 
-        Args:
-            group: k.
-            number: of the round, 0-based.
-            generator: draws them; for round_robin and fixed nothing is drawn.
-
-        Returns:
-            int64 [⌈n/k⌉, k], the client on each seat, −1 on an empty one (in the last group only).
+        An empty seat, in the last group only, is −1. For round_robin and fixed nothing is drawn.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]

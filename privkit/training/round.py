@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privkit.defenses.base import Release
-from privkit.training.edge import ClientForward, Clients
+from privkit.training.clients import ClientForward, Clients
 from privkit.training.losses import Outputs, message_losses, own_loss
 from privkit.training.protocol import SplitProtocol
 
@@ -34,7 +34,7 @@ class Round:
 
 
 def split_round(
-    edge: Clients,
+    clients: Clients,
     upper: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -50,7 +50,6 @@ def split_round(
     permutations are those of the forward pass.
 
     Args:
-        edge: the clients.
         upper: the server's segment; a stack of segments for several servers or standalone clients.
         images: [n, B, C, H, W].
         labels: int64 [n, B].
@@ -62,47 +61,40 @@ def split_round(
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
     message's loss, the server's is weighted by Σ d_i over the message's members.
     """
-    protocol = edge.protocol
-    with edge.mixed_precision(images.device):
-        sent = edge.release(images, labels, draws, number)
+    protocol = clients.protocol
+    with clients.mixed_precision(images.device):
+        sent = clients.release(images, labels, draws, number)
     weights = message_weights(sent.groups, shares)
     if protocol.updates == "message":
-        losses, gradient = _one_by_one(edge, upper, sent.release, update)
+        losses, gradient = _one_by_one(clients, upper, sent.release, update)
     else:
-        losses, gradient = _together(edge, upper, sent.release, None if protocol.upper == "own" else weights, protocol)
-    gradient = edge.defense.on_gradient(gradient, draws)
+        losses, gradient = _together(
+            clients, upper, sent.release, None if protocol.upper == "own" else weights, protocol
+        )
+    gradient = clients.defense.on_gradient(gradient, draws)
     send_back(sent, gradient, weights, protocol.gradient)
     return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
 
 
 def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Outputs:
-    """The servers' outputs: each upper segment evaluates the messages of its own clients.
-
-    Args:
-        upper: the segment, or the stack of them.
-        messages: [M, B, ...].
-        protocol: assigns messages to segments.
-
-    Returns:
-        Tensors [M·B, ...].
-    """
+    """The servers' outputs, [M·B, ...]: each upper segment evaluates the messages [M, B, ...] of its own clients."""
     if not protocol.stacked:
         return upper(messages.flatten(0, 1))
     return tree_map(_rows, upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2)))
 
 
 def _together(
-    edge: Clients, upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
+    clients: Clients, upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
 ) -> tuple[Tensor, Tensor]:
     """One backward pass of all messages; losses [M] and the gradient of each message's own loss at the cut."""
     if weights is not None and protocol.servers > 1:  # each server's loss is the mean over its own clients
         weights = (own := weights.view(protocol.servers, -1)).div(own.sum(1, keepdim=True)).flatten()
     arrived = release.smashed.detach().requires_grad_()
     given = arrived.clone()
-    with edge.mixed_precision(arrived.device):
+    with clients.mixed_precision(arrived.device):
         outputs = answered(upper, given, protocol)
     losses = message_losses(outputs, release.labels, own_loss(upper))
-    edge.defense.before_backward(given)
+    clients.defense.before_backward(given)
     (losses.sum() if weights is None else (weights * losses).sum()).backward()
     gradient = arrived.grad
     assert gradient is not None
@@ -112,13 +104,13 @@ def _together(
 
 
 def _one_by_one(
-    edge: Clients, upper: nn.Module, release: Release, update: Callable[[], None] | None
+    clients: Clients, upper: nn.Module, release: Release, update: Callable[[], None] | None
 ) -> tuple[Tensor, Tensor]:
     """The server learns from one message after another, as the ×n variant is defined."""
     losses, gradients = [], []
     for smashed, labels in zip(release.smashed, release.labels, strict=True):
         message = Release(smashed=smashed.unsqueeze(0), labels=labels.unsqueeze(0))
-        loss, gradient = _together(edge, upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
+        loss, gradient = _together(clients, upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
         losses.append(loss.detach())
         gradients.append(gradient)
         if update is not None:
@@ -135,7 +127,6 @@ def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
 
 
 def _rows(output: Tensor) -> Tensor:
-    """[n, B, ...] -> [n·B, ...]."""
     return output.flatten(0, 1)
 
 

@@ -1,16 +1,22 @@
-"""How the task is trained: the options of `--training`, checked as far as possible without data."""
+"""How the task is trained: the options of `--training`, and the optimizers and schedules that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import cos, pi
 from typing import Annotated, Literal
 
+import torch
 from annotated_types import Ge, Le, Lt
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiStepLR
 
 from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Probability
 from privkit.domains.images.augment import Augmentation
 from privkit.errors import UsageError
+from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
 
 _OF_OPTIMIZER = ("momentum", "weight_decay")
 """Options that mean something for one optimizer only, so that a side with another does not take them over."""
@@ -168,13 +174,48 @@ class TrainingSpec(OptimizerSpec):
         return OptimizerSpec(**chosen)
 
     def check_epochs(self, epochs: int) -> None:
-        """Refuse milestones that a run of so many epochs does not reach.
-
-        Raises:
-            UsageError: with the epochs that there are.
-        """
+        """Refuse, by a `UsageError`, milestones that a run of so many epochs does not reach."""
         for side in (self.lower, self.upper):
             if side.milestones and side.milestones[-1] >= epochs:
                 raise UsageError(
                     f"training: milestones must lie in 1..{epochs - 1} for {epochs} epochs, got {list(side.milestones)}"
                 )
+
+
+_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}
+"""Of each optimizer, if the user names none."""
+_DECAY = 0.1
+"""The factor of multi_step, if the user names none."""
+
+
+def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of one side, at its largest rate. All are elementwise, so stacked copies stay independent."""
+    rate = spec.learning_rate
+    decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
+    if spec.optimizer == "sgd":
+        return SGD(weights, lr=rate, momentum=spec.momentum or 0.0, weight_decay=decay, fused=True)
+    kind = Adam if spec.optimizer == "adam" else AdamW
+    return kind(weights, lr=rate, weight_decay=decay, fused=True)
+
+
+def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: int, steps: int) -> LRScheduler:
+    """The schedule of one side's rate, stepped after every one of the `steps` of an epoch."""
+    total, warm_up = epochs * steps, WARM_UP if spec.warm_up is None else spec.warm_up
+    match spec.schedule:
+        case "one_cycle":
+            return one_cycle(optimizer, spec.learning_rate, total, warm_up=warm_up)
+        case "multi_step":
+            decay = _DECAY if spec.decay is None else spec.decay
+            return MultiStepLR(optimizer, [epoch * steps for epoch in spec.milestones or ()], gamma=decay)
+        case "cosine":
+            lowest, rise = (spec.lowest_rate or 0.0) / spec.learning_rate, round(warm_up * total)
+            return LambdaLR(optimizer, lambda step: _cosine(step, rise, total, lowest))
+        case "constant":
+            return LambdaLR(optimizer, lambda step: 1.0)
+
+
+def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
+    """The rate over its largest at a step, 0-based: up a line to 1 at `rise`, down a cosine to `lowest` at `total`."""
+    if step < rise:
+        return (step + 1) / (rise + 1)
+    return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

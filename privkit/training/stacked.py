@@ -87,12 +87,9 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
-        """Test whether the copies can be evaluated together; if not, they run one after another from now on.
+        """Test on [n, B, ...] whether copies can be evaluated together; if not, they run one after another.
 
         Recurrent layers, for example, cannot. A module that fails in both ways raises its own error.
-
-        Args:
-            inputs: [n, B, ...], not kept.
         """
         if self.copies == 1:
             return
@@ -110,12 +107,6 @@ class Stacked(nn.Module):
 
         Yields:
             Name -> [n, B, ...], the weights of the last call that are trained; gradients are in their `.grad`.
-
-        >>> linear = Stacked(nn.Linear(3, 2), 4)
-        >>> with linear.records() as weights:
-        ...     linear(torch.rand(4, 5, 3)).sum().backward()
-        >>> weights["weight"].grad.shape
-        torch.Size([4, 5, 2, 3])
         """
         self.by_record = {}
         try:
@@ -124,11 +115,7 @@ class Stacked(nn.Module):
             self.by_record = None
 
     def _record_by_record(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn.
-
-        Raises:
-            UsageError: if torch has no batching rule for a layer.
-        """
+        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn."""
         assert self.by_record is not None
         for name, stack in state.items():
             if stack.requires_grad:
@@ -180,5 +167,33 @@ class Stacked(nn.Module):
 
 
 def _batched_attention(inputs: Tensor) -> AbstractContextManager[None]:
-    """On a CPU, attention that has a batching rule; the fused one has none and would run in a loop."""
     return sdpa_kernel(SDPBackend.MATH) if inputs.device.type == "cpu" else nullcontext()
+
+
+class Filtered(Stacked):
+    """Copies of a lower segment with a filter behind it.
+
+    Args:
+        lower: the segment.
+        filter: takes the segment's output and keeps its shape.
+        copies: n ≥ 1.
+    """
+
+    def __init__(self, lower: nn.Module, filter: nn.Module, copies: int) -> None:
+        super().__init__(nn.Sequential(lower, filter), copies)
+        self._last: tuple[Tensor, Tensor | None] | None = None
+
+    def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Evaluate segment and filter; see `Stacked.forward`."""
+        if self.by_record is not None:
+            return super().forward(inputs, rows)
+        unfiltered = self.part("0")(inputs, rows)
+        self._last = unfiltered.detach(), rows
+        filtered: Tensor = self.part("1")(unfiltered, rows)
+        return filtered
+
+    def filter_alone(self) -> Tensor:
+        """The output of the last call; gradients reach the filters, and not the segments before them."""
+        assert self._last is not None
+        filtered: Tensor = self.part("1")(*self._last)
+        return filtered

@@ -21,8 +21,8 @@ from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition
 from privkit.errors import PrivkitError, TrainingDiverged, UsageError, one_line
 from privkit.training.checkpoint import Checkpoint
+from privkit.training.clients import Clients
 from privkit.training.distributed import alone, joined_processes, leads
-from privkit.training.edge import Clients
 from privkit.training.loop import Trained, train
 from privkit.training.spec import TrainingSpec
 
@@ -33,7 +33,7 @@ _OF_THE_NETWORK = ("gloo", "NCCL", "Connection")
 
 
 def train_together(
-    edge: Clients,
+    clients: Clients,
     upper: nn.Module,
     private: Batch,
     spec: TrainingSpec,
@@ -44,13 +44,9 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """As `train`, in all processes that joined.
-
-    Raises:
-        UsageError: if a module cannot be sent to the other processes; as `train` does.
-    """
+    """As `train`, in all processes that joined; a `UsageError` if a module cannot be sent to them."""
     checkpoint = checkpoint or Checkpoint()
-    work: dict[str, Any] = {"edge": edge, "upper": upper, "private": private, "spec": spec}
+    work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
     if not leads():
         return train(**work, checkpoint=checkpoint, validation=validation)
@@ -101,7 +97,6 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
 
 
 def _own_gpu(local: int) -> None:
-    """Take the GPU of this process."""
     if local >= torch.cuda.device_count():
         raise UsageError(
             f"torchrun started process {local + 1} on this machine, but it has {torch.cuda.device_count()} GPUs; lower "
@@ -111,7 +106,6 @@ def _own_gpu(local: int) -> None:
 
 
 def _help(device: torch.device) -> None:
-    """Train whatever the first process sends, until it sends nothing."""
     try:
         while (work := _received(device)) is not None:
             with suppress(TrainingDiverged, UsageError):  # which the first process meets and tells as well
@@ -123,14 +117,11 @@ def _help(device: torch.device) -> None:
 
 
 class _Saved(Checkpoint):
-    """A checkpoint that was sent, and saves nothing."""
-
     def __init__(self, state: dict[str, Any] | None) -> None:
         super().__init__()
         self._state = state
 
     def load(self) -> dict[str, Any] | None:
-        """What the first process goes on from."""
         return self._state
 
 
@@ -147,7 +138,6 @@ def _send(work: dict[str, Any] | None) -> None:
 
 
 def _received(device: torch.device) -> dict[str, Any] | None:
-    """What the first process sent, on this process's device."""
     box: list[bytes] = [b""]
     torch.distributed.broadcast_object_list(box, src=0, device=torch.device("cpu"))
     place = f"cuda:{torch.cuda.current_device()}" if device.type == "cuda" else "cpu"

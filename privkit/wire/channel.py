@@ -13,7 +13,7 @@ from privkit.defenses.split_parts import held_parts
 from privkit.domains.base import Batch
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
-from privkit.training.edge import ClientForward, Clients
+from privkit.training.clients import ClientForward, Clients
 from privkit.wire.copies import CopiesOnce
 
 

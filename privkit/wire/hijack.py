@@ -15,19 +15,18 @@ from privkit.attacks.hijack.gan import all_finite
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.defenses.base import Release
 from privkit.defenses.chain import stages_of
-from privkit.defenses.stages import run, sites_of
+from privkit.defenses.compile import run, sites_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.loop import learns, round_order
 from privkit.training.losses import message_losses, own_loss
-from privkit.training.optimizers import optimizer_of
 from privkit.training.private import check_private, private_gradients
 from privkit.training.round import message_weights, send_back
-from privkit.training.spec import TrainingSpec
+from privkit.training.spec import TrainingSpec, optimizer_of
 from privkit.wire.channel import answer_of, holds_all, record
 
 _FAKES = 0.1

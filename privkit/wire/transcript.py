@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import View
 from privkit.defenses.split_parts import held_parts
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.round import Round, message_weights, split_round
 from privkit.wire.channel import answer_of
 

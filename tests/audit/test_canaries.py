@@ -21,14 +21,13 @@ from privkit.audit.goals.distinguish import because, judged, of_one_record
 from privkit.audit.goals.trained import must_get_gradients
 from privkit.audit.run import run_audit
 from privkit.defenses.base import ReleaseCount
+from privkit.defenses.cutmix import Mixup, RandomCutMix
+from privkit.defenses.cutout import RandomCutout
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
-from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.grad_perturb import GradPerturb
-from privkit.defenses.mixup import Mixup
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.models.vit import Vit

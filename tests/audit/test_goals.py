@@ -16,7 +16,7 @@ from privkit.audit.goals.canaries_sent import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
 from privkit.audit.run import run_audit
 from privkit.defenses.charge import Noised
-from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.partition import Iid

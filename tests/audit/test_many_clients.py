@@ -9,8 +9,7 @@ from torch import Generator
 
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
-from privkit.defenses.mixup import Mixup
-from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.cutmix import Mixup, RandomCutMix
 from privkit.errors import UsageError
 from privkit.settings.resolve import resolve
 from privkit.training import Clients, SplitProtocol, TrainingSpec

@@ -20,8 +20,7 @@ from privkit.audit.run import run_audit
 from privkit.audit.seed_data import SeedData, prepare
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
-from privkit.domains.partition import Dirichlet, Iid
-from privkit.domains.shares import ClientPartition
+from privkit.domains.partition import ClientPartition, Dirichlet, Iid
 from privkit.models.vit import Vit
 from privkit.run.plan import plan
 from privkit.settings.resolve import resolve

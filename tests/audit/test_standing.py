@@ -10,12 +10,12 @@ from privkit.audit.standing import declaration_check, held_against_its_releases
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.chain import Chain
 from privkit.defenses.clip import Clip
-from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.denoising import Scaling
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.defenses.scaling import Scaling
 from privkit.domains.images.domain import Images
 from privkit.shared.certificate import Certificate
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from tests.defenses.chains import Patches
 from tests.defenses.made_stages import Own
 from tests.small import generator

@@ -11,7 +11,7 @@ from privkit.defenses.chain import Chain
 from privkit.domains.images.domain import Images
 from privkit.parts.registry import load, parse, table
 from privkit.shared.certificate import Certificate
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.protocol import SplitProtocol
 from tests.small import generator
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain, stages_of
-from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.noise import GaussianNoise
 from privkit.errors import UsageError
 from privkit.parts.registry import Component, parse
 from privkit.settings.pairing import paired

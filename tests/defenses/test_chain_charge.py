@@ -13,11 +13,11 @@ from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.stages import run
+from privkit.defenses.compile import run
+from privkit.defenses.noise import GaussianNoise
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.protocol import SplitProtocol
 from tests.defenses.chains import (
     CLASSES,

@@ -6,15 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privkit.defenses.automatic import Denoiser, best_keep, best_scale
 from privkit.defenses.base import Defense
-from privkit.defenses.bounded import Bounded
 from privkit.defenses.chain import Chain
-from privkit.defenses.denoising import Denoising
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.laplace_noise import LaplaceNoise
-from privkit.defenses.masking import Masking
-from privkit.defenses.scaling import Scaling
+from privkit.defenses.clip import Bounded
+from privkit.defenses.denoising import Denoiser, Denoising, Masking, Scaling, best_keep, best_scale
+from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.papers.accurate_sl import denoising as theory

@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privkit.defenses.disco import ChannelFilter, Disco
+from privkit.defenses.adversarial import ChannelFilter, Disco
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol
-from privkit.training.filtered import Filtered
-from privkit.training.stacked import Stacked
+from privkit.training.stacked import Filtered, Stacked
 from privkit.wire.channel import shared_lower
 from tests.small import IMAGES, built, digits, generator
 

@@ -14,11 +14,8 @@ from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, Fix
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
 from privkit.defenses.base import Defense, ReleaseCount
-from privkit.defenses.dp_cutmixsl import DpCutMixSl
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.dp_sl import DpSl
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.laplace_noise import LaplaceNoise
+from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl, DpSl
+from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from privkit.shared.certificate import Certificate
 from tests.defenses.receipts import INF, receipt
 from tests.small import generator

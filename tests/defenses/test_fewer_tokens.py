@@ -14,12 +14,11 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.known_lower import check_release
 from privkit.audit.defended import assemble
 from privkit.defenses.base import Defense, ReleaseCount
-from privkit.defenses.token_dropping import TokenDropping
-from privkit.defenses.token_merging import TokenMerging, merge_step
+from privkit.defenses.fewer_tokens import TokenDropping, TokenMerging, merge_step
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
 from privkit.settings.resolve import resolve
-from privkit.training.costs import edge_costs
+from privkit.training.costs import client_costs
 from privkit.training.spec import TrainingSpec
 from privkit.wire.channel import record
 from tests.small import IMAGES, built, digits, generator
@@ -120,7 +119,7 @@ def test_fewer_tokens_cost_fewer_bytes_and_a_view_says_so(kind: Kind) -> None:
     data, ups = digits(20), []
     for keep in (1.0, 0.25):
         edge, _ = built(kind(keep=keep))
-        cost = edge_costs(edge, data, TrainingSpec(batch_size=5), rounds_an_epoch=4, seed=0)
+        cost = client_costs(edge, data, TrainingSpec(batch_size=5), rounds_an_epoch=4, seed=0)
         view = record(edge, data, batch_size=5, seed=0).views[0]
         assert view.whole is (keep == 1)
         ups.append((cost.bytes_up, cost.bytes_down, view.smashed[0].numel() * 4))

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from privkit.accountants.shuffles.permutations import kept_tokens, own_image_share
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.laws.defenses import LAWS
 from privkit.parts.registry import load, table

@@ -14,11 +14,8 @@ from privkit.accountants.spec.parts import Mixup, Noise
 from privkit.defenses import noise
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.charge import Noised
-from privkit.defenses.dp_cutmixsl import DpCutMixSl
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.dp_sl import DpSl
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.laplace_noise import LaplaceNoise
+from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl, DpSl
+from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from tests.defenses.receipts import INF
 from tests.small import generator
 

@@ -12,12 +12,9 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
-from privkit.defenses.boxes import nested_boxes
-from privkit.defenses.cutsmashed import CutSmashed
-from privkit.defenses.masks import box_grid, permutations, positions, spread
-from privkit.defenses.random_cutout import RandomCutout
+from privkit.defenses.cutout import CutSmashed, RandomCutout, VanillaCutout
+from privkit.defenses.masks import box_grid, nested_boxes, permutations, positions, spread
 from privkit.defenses.receipts import Nothing
-from privkit.defenses.vanilla_cutout import VanillaCutout
 from privkit.torch_utils.patches import patchify, unpatchify
 from tests.small import generator
 

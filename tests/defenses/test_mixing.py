@@ -12,12 +12,9 @@ from scipy.stats import betabinom, chisquare, kstest
 from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
+from privkit.defenses.cutmix import Mixup, RandomCutMix, ShuffledCutMix, VanillaCutMix
 from privkit.defenses.masks import spread
 from privkit.defenses.mixing import dirichlet_counts, dirichlet_ratios, exclusive_masks, mix, mix_labels
-from privkit.defenses.mixup import Mixup
-from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.shuffled_cutmix import ShuffledCutMix
-from privkit.defenses.vanilla_cutmix import VanillaCutMix
 from tests.small import generator
 
 INF = float("inf")
@@ -77,8 +74,9 @@ def test_masks_are_exclusive_and_exhaustive(groups: int, k: int, total: int, con
 )
 def test_boxes_of_k_clients_are_exclusive_too(k: int, side: int, concentration: float, seed: int) -> None:
     present = seats(3, k, seed)
-    masks = VanillaCutMix(group=k, concentration=concentration).masks(
-        torch.zeros(3, k, 1, side * side, 1), present, generator(seed)
+    coins = generator(seed)
+    masks = VanillaCutMix(group=k, concentration=concentration).draw(
+        torch.zeros(3, k, 1, side * side, 1), present, coins, coins
     )
     assert (masks.sum(1) == 1).all()
     assert not masks[~present].any()
@@ -283,7 +281,8 @@ def test_shuffled_cutmix_moves_whole_cells_of_feature_maps() -> None:
 
 
 def test_two_clients_of_vanilla_cutmix_share_a_box_and_the_rest() -> None:
-    masks = VanillaCutMix().masks(torch.zeros(500, 2, 1, 64, 1), torch.ones(500, 2, dtype=torch.bool), generator())
+    coins, present = generator(), torch.ones(500, 2, dtype=torch.bool)
+    masks = VanillaCutMix().draw(torch.zeros(500, 2, 1, 64, 1), present, coins, coins)
     square = masks.view(500, 2, 8, 8)
     boxed = (square.any(2).sum(2) * square.any(3).sum(2) == masks.sum(2)).float()  # [500, 2]
     assert boxed.any(1).all()

@@ -17,12 +17,12 @@ from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import Step, compiled
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.masking import Masking
+from privkit.defenses.denoising import Masking
 from privkit.defenses.measured import contradiction, exceeds_charge
-from privkit.defenses.noise_law import unlike
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.receipts import Nothing, Permuted
+from privkit.defenses.residual import unlike
 from privkit.parts.registry import load, parse
 from tests.defenses.made_stages import ACROSS, Own, draw
 from tests.small import generator

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.defenses.residual import Law, refuted_by, times_declared
+from privkit.defenses.residual import Law, refuted_by, times_declared, unlike
 from tests.small import generator
 
 ROWS, NUMBERS = 40, 16
@@ -101,3 +101,11 @@ def test_the_mean_of_noisy_answers_is_a_clean_release_with_a_blur() -> None:
     given = {"law": "gaussian", "scale": 1.0, "blur": 0.5}
     assert not refuted_by(answers.mean(0), CLEAN + NOISE, **given)  # type: ignore[arg-type]
     assert refuted_by(answers.mean(0), CLEAN, **given)  # type: ignore[arg-type]
+
+
+def test_a_law_without_a_derived_test_is_refused_in_words() -> None:
+    sentence = "these laws: gaussian, laplace; no test is derived for 'uniform'"
+    with pytest.raises(ValueError, match=sentence):
+        refuted_by(CLEAN, CLEAN + NOISE, law="uniform", scale=1.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=sentence):
+        unlike(NOISE.double().numpy(), "uniform")

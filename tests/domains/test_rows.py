@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from privkit.domains.rows import good_rows, numbered_lines, utf8
+from privkit.domains.files import good_rows, numbered_lines, utf8
 from privkit.errors import DataError
 
 LINES = [("line 1", b"one"), ("line 2", b"\xff"), ("line 3", b"three"), ("line 4", b"\xfe")]

@@ -29,7 +29,7 @@ from privkit.attacks.order.piece_training import message_loss, piece_loss
 from privkit.attacks.order.place_model import PlaceModel
 from privkit.attacks.order.position_predictor import Predicted, place_loss
 from privkit.attacks.patches import Geometry, patchify
-from privkit.models import VIT_MICRO
+from privkit.models.vit import VIT_MICRO
 from tests.gpu.exceptions import exceptions
 from tests.small import IMAGES, SHAPE, generator
 

@@ -12,7 +12,7 @@ from privkit.audit.run import run_audit
 from privkit.defenses import BatchShuffle, NoDefense, PatchShuffle
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
-from privkit.models import VIT_MICRO
+from privkit.models.vit import VIT_MICRO
 from privkit.training import Checkpoint, Clients, TrainingSpec, split_round, train
 from tests.small import SMALL
 

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.nn.functional import cross_entropy
 
 from privkit.defenses import BatchShuffle, Defense, NoDefense
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.cutmix import RandomCutMix
+from privkit.defenses.noise import GaussianNoise
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition, Iid
 from privkit.parts.registry import load, parse, table

@@ -13,7 +13,7 @@ from privkit.audit.stale import _changes, _flags
 from privkit.cli.start import _told
 from privkit.errors import UsageError
 from privkit.reports.schema import Provenance
-from privkit.torch_utils.chunks import in_chunks
+from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.precision import short_by_default
 from tests.small import SMALL, generator
 

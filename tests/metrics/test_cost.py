@@ -10,10 +10,9 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, measure
-from privkit.metrics.memory import peak_memory
-from privkit.metrics.payload import kept_share, mixed_share
-from privkit.models import VGG16, VIT_BASE, VIT_MICRO, VIT_TINY6
+from privkit.metrics.cost import Cost, kept_share, measure, mixed_share, peak_memory
+from privkit.models.convolutional import VGG16
+from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY6
 
 CPU = torch.device("cpu")
 IMAGE = torch.zeros(1, 3, 2, 2)

@@ -101,7 +101,7 @@ def test_f_sim_equals_its_definition() -> None:
 
 
 def test_floors_are_means_over_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.metrics.perceptual.CHUNK", 4)
+    monkeypatch.setattr("privkit.metrics.perceptual._CHUNK", 4)
     x, labels = images(count=11), torch.arange(11) % 3
     floors = f_sim_floors(x, labels, PIXELS)
     pairs: dict[bool, list[float]] = {True: [], False: []}
@@ -116,14 +116,11 @@ def test_floors_are_means_over_every_pair(monkeypatch: pytest.MonkeyPatch) -> No
         f_sim_floors(x, labels[:3], PIXELS)
 
 
-def test_identity_by_rank_and_by_threshold() -> None:
+def test_identity_by_rank() -> None:
     truth = torch.eye(4).view(4, 1, 2, 2)
     guess = truth[[0, 1, 3, 2]]
     assert identity(truth, guess, PIXELS).tolist() == [1, 1, 0, 0]
     assert identity(truth, 0.1 * guess, PIXELS).tolist() == [1, 1, 0, 0]
-    assert identity(truth, guess, PIXELS, people=torch.tensor([0, 1, 2, 2])).tolist() == [1, 1, 1, 1]
-    assert identity(truth, 0.8 * guess, PIXELS, threshold=0.3).tolist() == [1, 1, 0, 0]
-    assert identity(truth, 0.8 * guess, PIXELS, threshold=0.1).tolist() == [0, 0, 0, 0]
 
 
 def test_identity_of_a_constant_guess_is_at_its_floor() -> None:
@@ -131,16 +128,6 @@ def test_identity_of_a_constant_guess_is_at_its_floor() -> None:
     truth = images(count=50)
     constant = truth.mean(0, keepdim=True).expand(50, -1, -1, -1)
     assert identity(truth, constant, PIXELS).mean() == 1 / 50
-
-
-def test_identity_refuses_what_contradicts() -> None:
-    x = images()
-    with pytest.raises(UsageError, match="got both"):
-        identity(x, x, PIXELS, people=torch.zeros(5), threshold=1.0)
-    with pytest.raises(UsageError, match="threshold must be > 0"):
-        identity(x, x, PIXELS, threshold=0.0)
-    with pytest.raises(UsageError, match="a person an image"):
-        identity(x, x, PIXELS, people=torch.zeros(4))
 
 
 def test_bad_images() -> None:
@@ -162,11 +149,6 @@ def test_names_that_do_not_exist() -> None:
         feature_network("timm:resnet1B")
     with pytest.raises(UsageError, match="near it: resnet18"):
         feature_network("torchvision:resnet1B")
-
-
-def test_sizes_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="leave size out"):
-        feature_network(scripted(Means(), tmp_path), size=64)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -212,7 +194,6 @@ def test_pretrained_libraries_give_the_classifiers_input(monkeypatch: pytest.Mon
         network = feature_network(name)
         assert network.size == size
         assert network.label.startswith(f"{name}@{size} ")
-        assert feature_network(name, size=64).label.startswith(f"{name}@64 ")
     network = feature_network("torchvision:mobilenet_v3_small")
     assert network(images(count=2)).shape == (2, 1024)
     assert network.mean == pytest.approx((0.485, 0.456, 0.406))
@@ -239,8 +220,6 @@ def test_the_embedded_network_tells_pictures_apart() -> None:
     network = feature_network("embedded")
     assert network.label.startswith("embedded:efficientnet-lite0@96 ")
     assert network(photographs[:1]).shape == (1, 1280)
-    with pytest.raises(UsageError, match="size must be >= 32"):
-        feature_network("embedded", size=16)
     assert identity(photographs, blurred, network).tolist() == [1, 1, 1]
     assert (f_sim(photographs, blurred, network) > f_sim(photographs, blurred.roll(1, 0), network) + 0.1).all()
     assert f_sim(photographs, photographs, network) == pytest.approx(np.ones(3), abs=1e-5)
@@ -255,8 +234,8 @@ def test_the_face_descriptor_finds_a_face_again() -> None:
     noisy = (face + 0.03 * torch.randn(face.shape, generator=Generator().manual_seed(0))).clamp(0, 1)
     network = feature_network("dlib")
     assert network(face).shape == (1, 128)
-    assert identity(face, noisy, network, threshold=0.6).tolist() == [1]
-    assert identity(face, other, network, threshold=0.6).tolist() == [0]
+    near, far = ((network(face) - network(one)).norm().item() for one in (noisy, other))
+    assert near <= 0.6 < far  # dlib's own threshold
 
 
 def test_lpips_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from privkit.domains.base import Batch
 from privkit.errors import DataError, UsageError
 from privkit.metrics.feature_networks import FeatureNetwork
 from privkit.metrics.perception import Perception
-from privkit.metrics.recognition import recognized, recognized_floors, taught
+from privkit.metrics.perceptual import recognized, recognized_floors, taught
 from privkit.reports.gate import Gate
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def test_originals_are_recognized_and_constant_guesses_are_one_class(classifier:
 def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("privkit.metrics.recognition._STEPS", 3)
+    monkeypatch.setattr("privkit.metrics.perceptual._STEPS", 3)
     before, images = torch.get_rng_state(), digits(5).x
     classifier, again, other = (taught(digits(200), 4, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from privkit.domains import Tokens
 from privkit.errors import UsageError
-from privkit.models import ALBERT, Albert, SplitModel
+from privkit.models import SplitModel
+from privkit.models.texts import ALBERT, Albert
 
 WORDS = Tokens(length=5, vocabulary=("", "?", "a", "b", "c"))
 SMALL = Albert(width=16, depth=2, heads=2)

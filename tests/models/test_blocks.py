@@ -10,8 +10,7 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from privkit.models.blocks import Block, Mlp, UncutVit, draw
-from privkit.models.tokens import stackable
+from privkit.models.tokens import Block, Mlp, UncutVit, draw, stackable
 
 TOKENS = [
     {"class_token": False, "no_embed_class": True, "global_pool": "avg"},

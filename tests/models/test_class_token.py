@@ -7,7 +7,9 @@ import torch
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import PIT_TINY, T2T_VIT, Pit, T2tVit, Vit
+from privkit.models.pit import PIT_TINY, Pit
+from privkit.models.t2t import T2T_VIT, T2tVit
+from privkit.models.vit import Vit
 
 SHAPE = (3, 32, 32)
 IMAGES = Images(shape=SHAPE)

@@ -16,20 +16,9 @@ from torchvision.models import ResNet18_Weights, ResNet50_Weights
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import (
-    CNN,
-    LENET5,
-    RESNET18,
-    RESNET20,
-    RESNET20_TANH,
-    RESNET50,
-    VGG16,
-    Cnn,
-    LeNet5,
-    ResNet,
-    SplitModel,
-    Vgg16,
-)
+from privkit.models import SplitModel
+from privkit.models.convolutional import CNN, LENET5, VGG16, Cnn, LeNet5, Vgg16
+from privkit.models.resnet import RESNET18, RESNET20, RESNET20_TANH, RESNET50, ResNet
 
 
 def resnet18(size: int) -> nn.Module:

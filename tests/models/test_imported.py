@@ -10,7 +10,7 @@ from torch import nn
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.files.storage import load_module, save_module
-from privkit.models import ImportedPair
+from privkit.models.imported import ImportedPair
 
 SHAPE = (1, 28, 28)
 IMAGES = Images(shape=SHAPE)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.patch_copies import SharedNorm, one_a_patch, shared
-from privkit.models.patch_splitnn import Patches, PatchSplitNN, WithAdaptation
+from privkit.models.patch_splitnn import Patches, PatchSplitNN, SharedNorm, WithAdaptation, one_a_patch, shared
 from privkit.models.resnet import RESNET18
 from privkit.training.stacked import Stacked
 

@@ -7,8 +7,8 @@ from timm.models.pit import PoolingVisionTransformer
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import PIT_TINY, Pit
-from privkit.models.places import hides_places
+from privkit.models.imported import hides_places
+from privkit.models.pit import PIT_TINY, Pit
 
 SHAPE = (3, 32, 32)
 IMAGES = Images(shape=SHAPE)

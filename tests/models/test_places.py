@@ -7,8 +7,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.domains.images.domain import Images
-from privkit.models import VIT_MICRO, VIT_TINY
-from privkit.models.places import hides_places, told_places
+from privkit.models.imported import hides_places, told_places
+from privkit.models.vit import VIT_MICRO, VIT_TINY
 
 SHAPE = (3, 32, 32)
 IMAGES = Images(shape=SHAPE)

@@ -10,8 +10,10 @@ from torch import Generator
 
 from privkit.domains import Domain, Tables, Tokens
 from privkit.errors import UsageError
-from privkit.models import DIFM, LSTM, RNN, TABLE_MLP, TEXT_MLP, TRANSFORMER_MICRO, SplitModel
-from privkit.models.places import hides_places
+from privkit.models import SplitModel
+from privkit.models.imported import hides_places
+from privkit.models.tables import DIFM, TABLE_MLP
+from privkit.models.texts import LSTM, RNN, TEXT_MLP, TRANSFORMER_MICRO
 from privkit.training import Stacked
 
 WORDS = Tokens(length=5, vocabulary=("", "?", "a", "b", "c"))

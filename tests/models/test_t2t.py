@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import T2T_VIT, SplitModel, T2tVit
-from privkit.models.t2t import Whole, sinusoids
+from privkit.models import SplitModel
+from privkit.models.t2t import T2T_VIT, T2tVit, Whole, sinusoids
 
 SPEC = T2tVit(width=48, depth=3, heads=4)
 SPLITS = {1: [(3, 1, 1), (3, 2, 1), (3, 2, 1)], 4: [(7, 4, 2), (3, 2, 1), (3, 2, 1)]}

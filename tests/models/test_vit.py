@@ -10,9 +10,9 @@ from timm.models.vision_transformer import VisionTransformer
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 from privkit.models.base import SplitModel
 from privkit.models.tokens import PatchLinear
+from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY, VIT_TINY6, Vit
 
 SHAPE = (1, 28, 28)
 IMAGES = Images(shape=SHAPE)

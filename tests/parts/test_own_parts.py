@@ -32,7 +32,7 @@ from privkit.constraints import Positive
 from privkit.defenses.base import Defense, Release
 from privkit.defenses.receipts import Nothing
 from privkit.domains.images.embedded import TinyDigits
-from privkit.models.lenet import LeNet5
+from privkit.models.convolutional import LeNet5
 
 number = 3
 

@@ -7,11 +7,8 @@ import torch
 
 from privkit.defenses.base import Defense
 from privkit.defenses.blur import Blur
-from privkit.defenses.dp_cutmixsl import DpCutMixSl
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.dp_sl import DpSl
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.laplace_noise import LaplaceNoise
+from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl, DpSl
+from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from privkit.defenses.none import NoDefense
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol

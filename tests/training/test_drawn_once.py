@@ -13,12 +13,8 @@ from privkit.accountants.spec.parts import Mixup as MixupLaw
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.defenses.base import Defense, ReleaseCount
-from privkit.defenses.dp_cutmixsl import DpCutMixSl
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.mixup import Mixup
-from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.shuffled_cutmix import ShuffledCutMix
-from privkit.defenses.vanilla_cutmix import VanillaCutMix
+from privkit.defenses.cutmix import Mixup, RandomCutMix, ShuffledCutMix, VanillaCutMix
+from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.training import Clients

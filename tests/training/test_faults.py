@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.none import NoDefense
-from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.partition import ClientPartition
 from privkit.errors import TrainingDiverged, UsageError
 from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, evaluate, train

@@ -10,10 +10,10 @@ from privkit.defenses import NoDefense
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import UsageError
-from privkit.models import VIT_MICRO
+from privkit.models.vit import VIT_MICRO
 from privkit.settings.resolve import resolve
 from privkit.training import Clients, OptimizerSpec, TrainingSpec, train
-from privkit.training.optimizers import optimizer_of, schedule_of
+from privkit.training.spec import optimizer_of, schedule_of
 
 
 def rates(spec: OptimizerSpec, epochs: int, steps: int) -> list[float]:

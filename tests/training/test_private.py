@@ -13,15 +13,15 @@ from privkit.accountants.spec.parts import Noise, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses import NoDefense
 from privkit.defenses.base import Defense, ReleaseCount
-from privkit.defenses.dp_sl import DpSl
-from privkit.defenses.mixup import Mixup
+from privkit.defenses.cutmix import Mixup
+from privkit.defenses.dp_cutmixsl import DpSl
 from privkit.defenses.nopeek import NoPeek
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.shared.certificate import Certificate
 from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, train
-from privkit.training.costs import edge_costs
+from privkit.training.costs import client_costs
 from privkit.training.loop import release_count
 from privkit.training.private import clipped_sums, of_run, private_gradients
 from tests.small import random_images
@@ -263,5 +263,5 @@ def test_choosing_the_best_epoch_takes_a_claim_away_unless_noise_covers_the_choi
 def test_gradients_of_every_record_count_as_memory() -> None:
     edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), count=2), random_images(12, 3, SHAPE)
     plain = replace(SPEC, private=False, clip=None, noise=None)
-    peaks = [edge_costs(edge, data, spec, rounds_an_epoch=1, seed=0).peak_memory for spec in (SPEC, plain)]
+    peaks = [client_costs(edge, data, spec, rounds_an_epoch=1, seed=0).peak_memory for spec in (SPEC, plain)]
     assert peaks[0] - peaks[1] == 4 * 6 * (16 * 5 + 5)  # float32, for six records of a client

@@ -5,8 +5,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense
-from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.shuffled_cutmix import ShuffledCutMix
+from privkit.defenses.cutmix import RandomCutMix, ShuffledCutMix
 from privkit.errors import UsageError
 from privkit.training import SplitProtocol, split_round
 from tests.small import SHAPE, built, digits

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.none import NoDefense
-from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
-from privkit.models import VIT_MICRO
+from privkit.models.vit import VIT_MICRO
 from privkit.shared.seeds import derive
 from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
 from privkit.wire.transcript import Transcript

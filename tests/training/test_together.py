@@ -80,7 +80,9 @@ def test_what_is_sent_trains_like_the_original(monkeypatch: pytest.MonkeyPatch) 
     work = together._received(torch.device("cpu"))
     assert work is not None
     train(checkpoint=together._Saved(work.pop("saved")), **work)
-    here, there = ([*m["edge"].parameters(), *m["upper"].parameters()] for m in ({"edge": edge, "upper": upper}, work))
+    here, there = (
+        [*m["clients"].parameters(), *m["upper"].parameters()] for m in ({"clients": edge, "upper": upper}, work)
+    )
     assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
 
 

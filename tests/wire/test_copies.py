@@ -10,8 +10,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Query
 from privkit.defenses.base import Defense, Level, Release
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.random_cutout import RandomCutout
+from privkit.defenses.cutout import RandomCutout
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.receipts import Nothing
 from privkit.wire.channel import black_box_query
 from tests.attacks.order.puzzles import AUXILIARY, BATCH, Projected, clients, in_full, passing

@@ -17,11 +17,11 @@ from privkit.audit.goals import reconstruct
 from privkit.audit.goals.trained import TrainedContext
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.cutout import RandomCutout
+from privkit.defenses.dp_cutmixsl import DpMixSl
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.defenses.random_cutout import RandomCutout
 from privkit.domains.base import Batch
 from privkit.domains.partition import Iid
 from privkit.training import SplitProtocol, TrainingSpec

@@ -8,10 +8,10 @@ from torch import Generator, Tensor
 
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.defenses.dp_sl import DpSl
+from privkit.defenses.cutmix import RandomCutMix
+from privkit.defenses.dp_cutmixsl import DpSl
 from privkit.defenses.none import NoDefense
 from privkit.defenses.nopeek import NoPeek
-from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round, train
 from privkit.wire.transcript import RecordedRound, Transcript
 from tests.small import SHAPE, built, digits

@@ -16,8 +16,8 @@ from privkit.attacks.goals.control import Control
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
+from privkit.domains.base import several
 from privkit.domains.domain import Domain
-from privkit.domains.labels import several
 from privkit.errors import DamagedFile
 from privkit.files.storage import write_bytes
 from privkit.reports.schema import Check, Row

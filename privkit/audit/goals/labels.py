@@ -18,7 +18,7 @@ from privkit.audit.goals.context import AttackContext, must_have_one_label, told
 from privkit.audit.goals.goal import AuditGoal, Probe
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.audit.probe import ROUNDS, Timed, attack_on_labels
-from privkit.domains.labels import several
+from privkit.domains.base import several
 from privkit.recording.read import Recording
 from privkit.reports.schema import Row
 from privkit.settings.config import AuditConfig

@@ -27,9 +27,8 @@ from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.probe import ROUNDS, Timed, attack_on_images
 from privkit.audit.scoring import Scores, ahead, check_guesses, directions, scored, summarise
 from privkit.audit.seed_data import constant_guesses
-from privkit.domains.base import Batch
+from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
-from privkit.domains.labels import several
 from privkit.domains.tables.domain import Tables
 from privkit.files.storage import write_bytes
 from privkit.recording.read import Recording

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import Batch
-from privkit.domains.images.checks import scale_of
-from privkit.domains.labels import check_labels
+from privkit.domains.base import Batch, check_labels
+from privkit.domains.images.domain import scale_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +30,9 @@ class ArrayPool:
         return len(self.images)
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all images; see `Pool.targets`."""
         return np.asarray(self.labels, dtype=np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The images of these rows, in this order."""
         scale = scale_of(self.images)
         labels = np.asarray(self.labels)[rows]
         check_labels(labels)

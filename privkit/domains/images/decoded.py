@@ -1,11 +1,11 @@
-"""Pictures that torchvision decodes one by one when they are taken: centre square, resampled."""
+"""Pictures that torchvision decodes one by one when they are taken: centre square, resampled, in [0, 1]."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -13,9 +13,46 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from privkit.domains.base import TEST_ID_OFFSET, VALIDATION_ID_OFFSET, Batch, Pools
-from privkit.domains.images.modes import NotOnScale, unit_pixels
-from privkit.domains.official import reason
+from privkit.domains.files import reason
 from privkit.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+_DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
+"""Pillow's modes of more than 8 bits; its own conversion to color clips them at 255."""
+_SIXTEEN_BITS = 65_535
+
+
+class NotOnScale(DataError):
+    """A picture whose values do not fit the scale of its mode."""
+
+
+def unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
+    """The centre square of a picture, resampled to float32 [size, size, 3] in [0, 1].
+
+    16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
+    floats are taken as they are. A `NotOnScale` names the file format that fits if values do not fit that scale.
+    """
+    from PIL import Image, ImageOps
+
+    if picture.mode not in _DEEP:
+        color = ImageOps.fit(picture.convert("RGB"), (size, size))
+        return np.asarray(color, dtype=np.float32) / np.float32(255)
+    values = np.asarray(picture).astype(np.float64)
+    low, high = float(values.min()), float(values.max())
+    most = 1 if picture.mode == "F" else _SIXTEEN_BITS
+    if not 0 <= low <= high <= most:  # written so that NaN fails
+        kind = "floats in [0, 1]" if picture.mode == "F" else "16-bit grey, 0 to 65535"
+        raise NotOnScale(
+            f"it holds values from {low:g} to {high:g}, and a picture of mode {picture.mode} must hold {kind}; save it "
+            "as 8-bit or 16-bit PNG"
+        )
+    grey = ImageOps.fit(Image.fromarray((values / most).astype(np.float32)), (size, size))
+    square = np.asarray(grey).clip(0, 1)  # resampling may overshoot
+    return np.repeat(square[..., None], 3, axis=2)
+
 
 Size = Annotated[int, Ge(1), Le(1024)]
 """Pixels a side: beyond its end, a single message of 50 pictures takes more than half a gigabyte."""
@@ -43,11 +80,9 @@ class DecodedPool:
         return len(self.dataset)
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all pictures; see `Pool.targets`."""
         return self.labels
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """Decode the pictures of these rows."""
         from PIL import Image
 
         images = np.empty((len(rows), 3, self.size, self.size), dtype=np.float32)
@@ -110,11 +145,8 @@ def decoded_pools(
         size: side in pixels.
         classes: number of labels.
         file: names the file of a row of the dataset, for errors.
-        labels: the labels of `train`, `test` or `validation`, [N], or [N, L] of 0 and 1.
+        labels: the labels of a part, [N], or [N, L] of 0 and 1; a ValueError if they are not as many as its pictures.
         validation: like `test`.
-
-    Raises:
-        ValueError: if the numbers of labels and pictures differ.
     """
 
     def pool(dataset: Any, first_id: int) -> DecodedPool:

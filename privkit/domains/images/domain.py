@@ -6,15 +6,101 @@ import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
 from privkit.attacks.scores.image import Values, image_scores
 from privkit.domains.domain import Domain
-from privkit.domains.images.checks import check_images, clipped
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import IMAGES, Records
+
+_CHANNELS = (1, 3, 4)
+_SATURATED = 0.5
+"""Share of pixels at pure white from which pictures look clipped."""
+_DARK = 0.25
+"""Brightest pixel of all below which the pictures use little of their scale, as 12-bit values in 16-bit files do."""
+
+
+def scale_of(images: NDArray[np.generic]) -> float:
+    """The divisor of a user's array: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
+
+    Raises:
+        DataError: for other kinds of numbers and for shapes other than [N, H, W] and [N, H, W, C].
+    """
+    scales = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
+    if images.dtype.name not in scales:
+        raise DataError(
+            f"images of {images.dtype} have no known scale; give uint8 (0 to 255), uint16 (0 to 65535) or floats in "
+            "[0, 1]"
+        )
+    channels_first = images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS
+    if images.ndim not in (3, 4) or channels_first:
+        cure = "; move the channels last with images.transpose(0, 2, 3, 1)" if channels_first else ""
+        raise DataError(f"an array of images is [N, H, W] or [N, H, W, C], got {list(images.shape)}{cure}")
+    return scales[images.dtype.name]
+
+
+def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Check a user's whole array, [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W], and move its channels last.
+
+    Raises:
+        DataError: for shapes, kinds of numbers and ranges that `scale_of` and `check_images` refuse.
+    """
+    if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
+        images = images.transpose(0, 2, 3, 1)
+    scale_of(images)
+    if images.ndim == 4 and images.shape[3] not in _CHANNELS:
+        raise DataError(
+            f"images have 1, 3 or 4 channels, got {list(images.shape)}; an array of images is [N, H, W], [N, H, W, C] "
+            "or [N, C, H, W]"
+        )
+    if images.dtype.kind == "f" and len(images):
+        flat = torch.from_numpy(np.array([images.min(), images.max()], dtype=np.float32))
+        check_images(flat.view(2, 1, 1, 1))
+    return images
+
+
+def check_images(x: Tensor) -> None:
+    """Refuse tensors other than float32 [N, C, H, W] in [0, 1] by a `DataError`, with the cure for usual mistakes."""
+    shape = list(x.shape)
+    if x.ndim == 4 and x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS and x.shape[1] == x.shape[2]:
+        raise DataError(f"images must be [N, C, H, W], got {shape}; use x.permute(0, 3, 1, 2)")
+    if x.ndim != 4 or x.dtype != torch.float32:
+        raise DataError(f"images must be float32 [N, C, H, W], got {x.dtype} {shape}")
+    if not len(x):
+        return
+    low, high = x.min().item(), x.max().item()
+    if low != low or high != high:
+        raise DataError("images must lie in [0, 1], got NaN; replace or leave out those pixels")
+    if low < 0 or high > 1:
+        cure = (
+            "divide them by 255" if low >= 0 and 1 < high <= 255 else "rescale them, such as by (x - min) / (max - min)"
+        )
+        raise DataError(f"images must lie in [0, 1], got {low:g} to {high:g}; {cure}")
+
+
+def clipped(x: Tensor) -> str:
+    """A warning if pictures look clipped at white or use little of their scale; otherwise empty.
+
+    In both cases every reconstruction looks close, because constant areas are easy to guess.
+    """
+    if not len(x):
+        return ""
+    white, brightest = (x == 1).float().mean().item(), x.max().item()
+    if white > _SATURATED:
+        return (
+            f"{100 * white:.0f} % of the pixels are pure white, so that every attack looks good; check that the "
+            "pictures were not clipped"
+        )
+    if brightest < _DARK:
+        return (
+            f"the brightest pixel is {brightest:.3f} of the scale, so that every attack looks good; rescale the "
+            "pictures (12-bit values in 16-bit files must be multiplied by 16)"
+        )
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,35 +119,24 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """The domain of these images.
-
-        Raises:
-            DataError: if they are no images.
-        """
+        """The domain of these images; a `DataError` if they are none."""
         check_images(x)
         _, c, h, w = x.shape
         return cls(shape=(c, h, w))
 
     def check(self, x: Tensor) -> None:
-        """Refuse tensors other than float32 [N, *shape] in [0, 1]; see `Domain.check`."""
         check_images(x)
         if x.shape[1:] != self.shape:
             raise DataError(f"images must be {list(self.shape)} each, got {list(x.shape[1:])}; resize them")
 
     def zeros(self, count: int) -> Tensor:
-        """Black images."""
         return torch.zeros(count, *self.shape)
 
     def random(self, count: int, generator: Generator) -> Tensor:
-        """Uniform pixels."""
         return torch.rand(count, *self.shape, generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Black, white, fine and coarse checkerboards with their negatives, a step, gray and black-and-white noise.
-
-        >>> Images(shape=(1, 4, 4)).extremes(Generator().manual_seed(0)).flatten(1).mean(1)[:6].tolist()
-        [0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
-        """
+        """Black, white, fine and coarse checkerboards with their negatives, a step, gray and black-and-white noise."""
         _, h, w = self.shape
         y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
         fine, coarse = ((y // side + x // side) % 2 for side in (1, max(1, h // 4)))
@@ -72,11 +147,7 @@ class Images:
         return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *self.shape), noise])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Area resampling, grey by mean or repetition; see `Domain.fit`.
-
-        >>> Images(shape=(1, 4, 4)).fit(torch.rand(2, 3, 8, 8), Images(shape=(3, 8, 8))).shape
-        torch.Size([2, 1, 4, 4])
-        """
+        """Area resampling, grey by mean or repetition."""
         if not isinstance(given, Images):
             raise UsageError(f"{given.records} cannot stand in for images; name auxiliary data of images")
         channels, height, width = self.shape
@@ -87,27 +158,18 @@ class Images:
         return x.contiguous().clamp(0, 1)
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash an image, of pixels in 256 steps, so that two decodings of one picture are equal."""
         pixels = x.cpu().mul(255).round().to(torch.uint8).contiguous().numpy()
         return [hashlib.sha256(image.tobytes()).digest() for image in pixels]
 
     def warning(self, x: Tensor) -> str:
-        """Whether pictures look clipped; see `Domain.warning`."""
         return clipped(x)
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Mid-grey, and the mean image: the best constant guess under MSE."""
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """The image metrics, guess n against image n; images too small for SSIM get none.
-
-        >>> black = torch.zeros(1, 1, 4, 4)
-        >>> {name: round(values.item(), 2) for name, values in Images.of(black).scores(black, black + 0.5).items()}
-        {'mse': 0.25, 'psnr': 6.02}
-        """
+        """The image metrics, guess n against image n; images too small for SSIM get none."""
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def shown(self, x: Tensor) -> list[str]:
-        """Nothing: images are shown as pictures."""
         return []

@@ -62,7 +62,6 @@ class LfwSubset:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the packaged array; see `DatasetSpec.open`."""
         from skimage.data import lfw_subset
 
         labels = np.repeat(np.array([1, 0], dtype=np.int64), 100)  # the first hundred are faces

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.constraints import Checked
-from privkit.domains.base import TEST_ID_OFFSET, Pools
+from privkit.domains.base import TEST_ID_OFFSET, Pools, check_labels
+from privkit.domains.files import one_sentence
 from privkit.domains.images.arrays import ArrayPool
-from privkit.domains.images.checks import check_array
 from privkit.domains.images.decoded import Size
+from privkit.domains.images.domain import check_array
 from privkit.domains.images.pictures import opened_folders
-from privkit.domains.labels import check_labels
-from privkit.domains.official import one_sentence
 from privkit.errors import DataError, one_line
 from privkit.files.import_path import imported
 
@@ -44,7 +43,6 @@ class Folder(Checked):
     size: Size = 32
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Open all pictures; see `DatasetSpec.open`."""
         home = _given(self.name, self.path, "the folder that holds one folder of pictures a class")
         if not home.is_dir():
             raise DataError(f"folder: {home} is no folder; pass the one that holds one folder of pictures a class")
@@ -73,7 +71,6 @@ class Arrays(Checked):
     labels: str = ""
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Read the file; see `DatasetSpec.open`."""
         path = _given(self.name, self.path, "an .npz, .safetensors or .npy file")
         if path.suffix == ".npy":
             labels = _given(self.name, self.labels, "the .npy file of the labels, one a row of the images", "labels")
@@ -102,11 +99,9 @@ class FromFunction:
     function: str
 
     def imports(self) -> set[str]:
-        """Import the function and return the names of its modules."""
         return {self.function.partition(":")[0], imported("the dataset", self.function).__module__}
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Call the function; see `DatasetSpec.open`."""
         try:
             given = imported("the dataset", self.function)()
         except (MemoryError, DataError):
@@ -122,7 +117,6 @@ class FromFunction:
 
 
 def _given(name: str, path: str, what: str, option: str = "path") -> Path:
-    """The path that a user named."""
     if not path:
         raise DataError(f"{name} needs {option}=PATH, {what}")
     return Path(path).expanduser()
@@ -150,7 +144,6 @@ def _read(path: Path) -> Any:
 
 
 def _pools(what: str, held: Mapping[str, Any]) -> Pools:
-    """Images and labels, checked, as pools."""
     asked = _NAMES if {"test_images", "test_labels"} & set(held) else _NAMES[:2]
     if missing := [name for name in asked if name not in held]:
         raise DataError(f"{what} holds no {missing[0]}, only {', '.join(sorted(held)) or 'nothing'}; add it")
@@ -165,7 +158,6 @@ def _pools(what: str, held: Mapping[str, Any]) -> Pools:
 
 
 def _pool(what: str, images: object, labels: object, first_id: int) -> ArrayPool:
-    """Images, channels last, with their labels."""
     try:
         pixels: NDArray[np.generic] = np.asarray(images)
         numbers: NDArray[np.generic] = np.asarray(labels)

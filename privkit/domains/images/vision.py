@@ -14,8 +14,8 @@ from annotated_types import Ge, Le
 
 from privkit.constraints import Checked
 from privkit.domains.base import TEST_ID_OFFSET, Pools
+from privkit.domains.files import advice_on_missing, check_files, need_root, one_sentence
 from privkit.domains.images.arrays import ArrayPool
-from privkit.domains.official import advice_on_missing, check_files, need_root, one_sentence
 from privkit.errors import DataError
 
 _IMAGES_PER_CIFAR_BATCH = 10_000
@@ -38,7 +38,6 @@ class Cifar10(Checked):
     batches: Annotated[int, Ge(1), Le(5), "there are five official training files"] | None = None
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Open the wanted batches; see `DatasetSpec.open`."""
         from torchvision.datasets import CIFAR10
 
         root = need_root(self.name, root, CIFAR10.base_folder)

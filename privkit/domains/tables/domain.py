@@ -47,12 +47,10 @@ class Tables:
 
     @property
     def shape(self) -> tuple[int]:
-        """(D + K,)."""
         return (len(self.dense) + len(self.categorical),)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of categories of each categorical column."""
         return tuple(len(values) for values in self.values)
 
     @property
@@ -61,7 +59,6 @@ class Tables:
         return (*(0 for _ in self.dense), *self.sizes)
 
     def check(self, x: Tensor) -> None:
-        """Refuse tensors other than float32 [N, D + K] with cells in range; see `Domain.check`."""
         d, (columns,) = len(self.dense), self.shape
         if x.ndim != 2 or x.dtype != torch.float32 or x.shape[1] != columns:
             raise DataError(f"table rows must be float32 [N, {columns}], got {x.dtype} {list(x.shape)}")
@@ -74,11 +71,9 @@ class Tables:
             raise DataError("categorical columns must hold whole numbers from 0 to the column's categories less one")
 
     def zeros(self, count: int) -> Tensor:
-        """The low end of each dense column, and the first category of each categorical one."""
         return torch.zeros(count, *self.shape)
 
     def random(self, count: int, generator: Generator) -> Tensor:
-        """Uniform cells."""
         x = torch.rand(count, *self.shape, generator=generator)
         d = len(self.dense)
         x[:, d:] = (x[:, d:] * torch.tensor(self.sizes)).floor()
@@ -104,11 +99,9 @@ class Tables:
         return fitted
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash a row; see `Domain.fingerprints`."""
         return [hashlib.sha256(row.tobytes()).digest() for row in x.cpu().contiguous().numpy()]
 
     def warning(self, x: Tensor) -> str:
-        """Columns that hold one value; see `Domain.warning`."""
         constant = (x == x[:1]).all(0).tolist()
         names = [name for name, same in zip((*self.dense, *self.categorical), constant, strict=True) if same]
         if not names:
@@ -116,20 +109,13 @@ class Tables:
         return f"constant columns make every attack look good ({', '.join(names)}); leave them out"
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """The mean of each dense column and the most frequent category of each categorical one."""
         d = len(self.dense)
         guess = auxiliary.mean(0)
         guess[d:] = auxiliary[:, d:].mode(0).values
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Shares of cells and of categories that are recovered; mean absolute and square error of dense cells.
-
-        >>> cars = Tables(dense=("mpg",), ranges=((0.0, 1.0),), categorical=("fuel",), values=(("gas", "diesel"),))
-        >>> found = cars.scores(torch.tensor([[0.5, 1.0]]), torch.tensor([[0.75, 1.0]]))
-        >>> {name: values.item() for name, values in found.items()}
-        {'cells': 0.5, 'dense_error': 0.25, 'dense_mse': 0.0625, 'categories': 1.0}
-        """
+        """Shares of cells and of categories that are recovered; mean absolute and square error of dense cells."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
@@ -142,7 +128,6 @@ class Tables:
         return values
 
     def shown(self, x: Tensor) -> list[str]:
-        """Each row as column=value."""
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]
 
     def columns(self, truth: Tensor, guess: Tensor) -> dict[str, float]:
@@ -158,7 +143,6 @@ class Tables:
         return dict(zip((*self.dense, *self.categorical), errors, strict=True))
 
     def _cells(self, row: list[float]) -> list[tuple[str, str]]:
-        """Columns of a row and what they hold."""
         d = len(self.dense)
         numbers = [f"{low + cell * (high - low):.4g}" for cell, (low, high) in zip(row[:d], self.ranges, strict=True)]
         words = [values[round(cell)] for cell, values in zip(row[d:], self.values, strict=True)]

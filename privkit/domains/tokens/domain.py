@@ -45,11 +45,9 @@ class Tokens:
 
     @property
     def shape(self) -> tuple[int]:
-        """(T,)."""
         return (self.length,)
 
     def check(self, x: Tensor) -> None:
-        """Refuse tensors other than int64 [N, T] of known ids; see `Domain.check`."""
         if x.ndim != 2 or x.dtype != torch.int64 or x.shape[1] != self.length:
             raise DataError(f"token sequences must be int64 [N, {self.length}], got {x.dtype} {list(x.shape)}")
         if len(x) and not 0 <= int(x.min()) <= int(x.max()) < len(self.vocabulary):
@@ -59,11 +57,9 @@ class Tokens:
             )
 
     def zeros(self, count: int) -> Tensor:
-        """Padding alone."""
         return torch.full((count, self.length), PADDING)
 
     def random(self, count: int, generator: Generator) -> Tensor:
-        """Uniform tokens, without padding."""
         return torch.randint(UNKNOWN, len(self.vocabulary), (count, self.length), generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
@@ -82,11 +78,9 @@ class Tokens:
         return torch.nn.functional.pad(fitted, (0, self.length - fitted.shape[1]), value=PADDING)
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash a sequence; see `Domain.fingerprints`."""
         return [hashlib.sha256(ids.tobytes()).digest() for ids in x.cpu().contiguous().numpy()]
 
     def warning(self, x: Tensor) -> str:
-        """Whether most tokens are unknown; see `Domain.warning`."""
         known = x[x != PADDING]
         share = (known == UNKNOWN).float().mean().item() if len(known) else 0.0
         if share <= 0.5:
@@ -94,7 +88,6 @@ class Tokens:
         return f"{100 * share:.0f} % of the tokens are unknown, so that every attack looks good; raise the vocabulary"
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """The most frequent token everywhere, and the most frequent one of each place."""
         ids = auxiliary.cpu()
         tokens = torch.bincount(ids[ids != PADDING], minlength=len(self.vocabulary))
         places = torch.stack([torch.bincount(place, minlength=len(self.vocabulary)) for place in ids.unbind(1)])
@@ -109,11 +102,6 @@ class Tokens:
 
         Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §3.2 (F-measure of the longest
         common subsequence, both sides weighted alike).
-
-        >>> names = Tokens(length=3, vocabulary=("", "?", "a", "b"))
-        >>> found = names.scores(torch.tensor([[2, 3, 0]]), torch.tensor([[3, 3, 2]]))
-        >>> [found[name].item() for name in ("token_accuracy", "exact")], round(found["rouge_l"].item(), 3)
-        ([0.5, 0.0], 0.4)
         """
         a, b = truth.cpu().numpy(), guess.cpu().numpy()
         there = a != PADDING
@@ -127,20 +115,11 @@ class Tokens:
         }
 
     def shown(self, x: Tensor) -> list[str]:
-        """The text of each sequence."""
         return [self.separator.join(self.vocabulary[i] for i in ids if i != PADDING) for ids in x.cpu().tolist()]
 
 
 def _common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Length of the longest common subsequence of each pair of rows, padding left out.
-
-    Args:
-        a: [N, T].
-        b: [N, S].
-
-    >>> _common_subsequence(np.array([[2, 3, 4, 0]]), np.array([[3, 2, 4, 4]]))
-    array([2])
-    """
+    """Length of the longest common subsequence of each pair of rows, [N, T] and [N, S], padding left out."""
     best = np.zeros((len(a), b.shape[1] + 1), dtype=np.int64)
     for token in a.T:
         same = (token[:, None] == b) & (b != PADDING)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from privkit.domains.base import Pools
-from privkit.domains.official import advice_on_missing, need_root, one_sentence, reason
-from privkit.domains.rows import BadRow, good_rows
+from privkit.domains.files import BadRow, advice_on_missing, good_rows, need_root, one_sentence, reason
 from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabulary, text
 from privkit.errors import DataError
 
@@ -79,7 +78,6 @@ class _Files:
     damage: str = ""
 
     def add(self, name: str, content: bytes) -> None:
-        """Keep a review or count a list; other files are of no use here."""
         if match := _REVIEW.fullmatch(name):
             self.reviews.setdefault((match[1], match[2]), {})[int(match[3])] = content
         elif match := _LISTED.fullmatch(name):
@@ -101,7 +99,6 @@ class _Files:
 
 
 def _of_folder(folder: Path) -> _Files:
-    """What the unpacked archive holds."""
     files = _Files()
     for pattern in ("*/urls_*.txt", "*/neg/*.txt", "*/pos/*.txt"):
         for path in folder.glob(pattern):
@@ -125,7 +122,6 @@ def _of_archive(path: Path) -> _Files:
 
 
 def _labelled(row: tuple[str, bytes | None]) -> Labelled:
-    """Label and text of a review."""
     label, content = row
     if content is None:
         raise BadRow("is missing" if label in _LABELS else label, AGAIN)

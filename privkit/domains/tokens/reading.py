@@ -1,4 +1,4 @@
-"""Texts as token sequences: split, numbered by a vocabulary, cut and padded."""
+"""Texts as token sequences: split, numbered by a vocabulary or a published tokenizer, cut and padded."""
 
 from __future__ import annotations
 
@@ -8,18 +8,67 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privkit.constraints import Checked
 from privkit.domains.base import TEST_ID_OFFSET, Pools, RecordPool
-from privkit.domains.rows import BadRow, utf8
+from privkit.domains.files import BadRow, file_inside, one_sentence, utf8
 from privkit.domains.tokens.domain import PADDING, UNKNOWN, Tokens
-from privkit.domains.tokens.subwords import read_tokenizer
+
+_PADDING_NAMES = ("[PAD]", "<pad>")
+_UNKNOWN_NAMES = ("[UNK]", "<unk>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subwords:
+    """A tokenizer whose padding has id 0 and whose unknown token has id 1; the others keep their order.
+
+    ALBERT's ids have this order already, so its pretrained embedding fits.
+
+    Attributes:
+        tokenizer: a `tokenizers.Tokenizer`.
+        vocabulary: the token of each of our ids; the first two are "" and "?".
+        ids: the tokenizer's id -> our id.
+    """
+
+    tokenizer: Any
+    vocabulary: tuple[str, ...]
+    ids: NDArray[np.int64]
+
+    def encode(self, texts: Sequence[str], length: int) -> list[list[int]]:
+        """Our ids of each text, at most `length`, special tokens included."""
+        self.tokenizer.no_padding()
+        self.tokenizer.enable_truncation(length)
+        return [self.ids[pieces.ids].tolist() for pieces in self.tokenizer.encode_batch(list(texts))]
+
+
+def read_tokenizer(name: str, root: Path, file: str) -> Subwords:
+    """A tokenizer from the data root, where `file` is its path without `..`.
+
+    Raises:
+        DataError: if it is missing, outside of the root, or is no tokenizer; or if the package tokenizers is missing.
+    """
+    advice = "put a tokenizer.json of Hugging Face there, or name another with tokenizer=…"
+    path = file_inside(name, root, file, advice)
+    with one_sentence(name, path, advice):
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(path))
+    by_id = sorted((number, token) for token, number in tokenizer.get_vocab(with_added_tokens=True).items())
+    tokens = [token for _, token in by_id]
+    ids = np.zeros(by_id[-1][0] + 1, dtype=np.int64)
+    others = [number for number, token in by_id if token not in _PADDING_NAMES + _UNKNOWN_NAMES]
+    ids[others] = np.arange(2, len(others) + 2)
+    ids[[number for number, token in by_id if token in _UNKNOWN_NAMES]] = 1
+    kept = [token for token in tokens if token not in _PADDING_NAMES + _UNKNOWN_NAMES]
+    return Subwords(tokenizer=tokenizer, vocabulary=("", "?", *kept), ids=ids)
+
 
 Unit = Literal["words", "characters"]
 Length = Annotated[int, Ge(1), Le(4096)]
@@ -34,24 +83,12 @@ Labelled = tuple[str, str]
 
 
 def _split_text(text: str, unit: Unit) -> list[str]:
-    """The tokens of a text in lower case.
-
-    Args:
-        text: any.
-        unit: "words" (punctuation marks are tokens of their own) or "characters".
-
-    >>> _split_text("Not bad!", "words")
-    ['not', 'bad', '!']
-    """
+    """The tokens of a text in lower case; punctuation marks are tokens of their own, unless characters are."""
     return _WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
 def text(raw: bytes) -> str:
-    """A text that is not empty.
-
-    Raises:
-        BadRow: if it is empty or not UTF-8.
-    """
+    """A text; a `BadRow` if it is empty or not UTF-8."""
     letters = utf8(raw)
     if not letters.strip():
         raise BadRow("holds no token", "delete it")
@@ -97,14 +134,7 @@ def _numbered_texts(
     parts: Sequence[Sequence[Labelled]],
     notes: tuple[str, ...],
 ) -> Pools:
-    """A dataset of texts whose tokens have numbers.
-
-    Args:
-        domain: what a sequence is.
-        ids: of the tokens of each text of each part, at most T a text.
-        parts: the training and the test texts with their labels; no test texts for a dataset without a test part.
-        notes: see `Pools`.
-    """
+    """A dataset of texts whose tokens have numbers `ids`, at most T a text; see `read_texts`."""
     classes = sorted({label for part in parts for label, _ in part})
     number = {label: place for place, label in enumerate(classes)}
     train, test = (
@@ -120,7 +150,6 @@ def _numbered_texts(
 
 
 def _padded(texts: Sequence[Sequence[int]], length: int) -> Tensor:
-    """Ids [N, T]."""
     x = np.full((len(texts), length), PADDING, dtype=np.int64)
     counts = np.array([len(ids) for ids in texts], dtype=np.int64)
     x[np.arange(length) < counts[:, None]] = list(chain.from_iterable(texts))
@@ -149,11 +178,7 @@ class TextReading(Checked):
     def read(
         self, name: str, root: Path, train: Sequence[Labelled], test: Sequence[Labelled], notes: tuple[str, ...]
     ) -> Pools:
-        """The texts as token sequences; see `read_texts`.
-
-        Raises:
-            DataError: if the tokenizer's file is missing or invalid.
-        """
+        """The texts as token sequences; see `read_texts`. A `DataError` if the tokenizer's file is bad."""
         if not self.tokenizer:
             return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)
         tokenizer = read_tokenizer(name, root, self.tokenizer)

@@ -9,7 +9,7 @@ from torch import Generator
 from privkit.attacks.base import NotApplicable, TrainingClients, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
-from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.cutmix import RandomCutMix
 from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec

@@ -15,8 +15,7 @@ from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.pcat import PCAT
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.defenses.base import Defense
-from privkit.defenses.mixup import Mixup
-from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.cutmix import Mixup, RandomCutMix
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import Recording, record
 from tests.attacks.inversion.passive import split, trained

@@ -13,9 +13,8 @@ from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.cross_fitted import FOLDS, PENALTIES, ridge
 from privkit.attacks.inversion.ridge import Ridge
 from privkit.defenses.base import Defense
-from privkit.defenses.dp_cutmixsl import DpCutMixSl
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.wire.channel import record
 from tests.attacks.inversion.mixing import BATCH, FLOOR, VICTIMS, clients, passes, seen

@@ -11,9 +11,9 @@ from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.union import Union, collect
 from privkit.defenses.base import Defense
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.shuffled_cutmix import ShuffledCutMix
-from privkit.defenses.token_dropping import TokenDropping
+from privkit.defenses.cutmix import ShuffledCutMix
+from privkit.defenses.fewer_tokens import TokenDropping
+from privkit.defenses.noise import GaussianNoise
 from privkit.wire.channel import record
 from tests.attacks.inversion.mixing import BATCH, CLIENTS, FLOOR, VICTIMS, clients, passes, seen, smashed
 from tests.attacks.sessions import Killed, Session

@@ -15,15 +15,12 @@ from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
 from privkit.attacks.inversion.secret_ratios import _apart, with_ratios
 from privkit.attacks.inversion.unmix import Unmix
 from privkit.defenses.base import Defense
-from privkit.defenses.dp_cutmixsl import DpCutMixSl
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.gaussian_noise import GaussianNoise
-from privkit.defenses.mixup import Mixup
+from privkit.defenses.cutmix import Mixup, RandomCutMix, VanillaCutMix
+from privkit.defenses.cutout import RandomCutout
+from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
-from privkit.defenses.random_cutmix import RandomCutMix
-from privkit.defenses.random_cutout import RandomCutout
-from privkit.defenses.vanilla_cutmix import VanillaCutMix
-from privkit.models.lenet import LENET5
+from privkit.models.convolutional import LENET5
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import black_box_query, record
 from tests.attacks.inversion.mixing import BATCH, CLIENTS, FLOOR, OWN, VICTIMS, clients, passes, seen, smashed

@@ -13,9 +13,8 @@ from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.rounds import averaged
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.defenses.base import Defense
-from privkit.defenses.dp_mixsl import DpMixSl
-from privkit.defenses.mixup import Mixup
-from privkit.defenses.random_cutmix import RandomCutMix
+from privkit.defenses.cutmix import Mixup, RandomCutMix
+from privkit.defenses.dp_cutmixsl import DpMixSl
 from privkit.wire.channel import record, shared_lower
 from tests.attacks.inversion import mixing
 from tests.attacks.inversion.cells import FLOOR, VICTIMS, Cells, drawn, error, known

@@ -20,10 +20,9 @@ from privkit.attacks.membership.member_inference import MemberInference, confide
 from privkit.attacks.scores.leak import pooled_auc, tpr_at
 from privkit.audit.claims import audit_one_run
 from privkit.defenses.base import ReleaseCount
-from privkit.defenses.dp_sl import DpSl
-from privkit.defenses.gaussian_noise import GaussianNoise
+from privkit.defenses.dp_cutmixsl import DpSl
 from privkit.defenses.grad_perturb import GradPerturb
-from privkit.defenses.laplace_noise import LaplaceNoise
+from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from privkit.shared.empirical_bound import EmpiricalBound
 from tests.attacks.sessions import Killed, Session
 

@@ -11,7 +11,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
 from privkit.domains.images.domain import Images
-from privkit.training.edge import Clients
+from privkit.training.clients import Clients
 from privkit.training.protocol import SplitProtocol
 from privkit.wire.channel import answer_of
 from tests.attacks.victims import answering, crops

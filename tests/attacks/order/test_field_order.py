@@ -16,7 +16,7 @@ from privkit.attacks.order.asked_fields import asked_fields
 from privkit.attacks.order.field_order import FieldOrder
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.tables.domain import Tables
-from privkit.models import DIFM
+from privkit.models.tables import DIFM
 
 CARS = Tables(
     dense=("x", "y"), ranges=((0, 1), (0, 1)), categorical=("kind", "color"), values=(("a", "b"), ("c", "d", "e"))

@@ -12,7 +12,7 @@ from PIL import Image
 from privkit.audit.run import run_audit
 from privkit.domains.base import Batch, Pools
 from privkit.domains.images.arrays import ArrayPool
-from privkit.domains.images.checks import clipped
+from privkit.domains.images.domain import clipped
 from privkit.domains.images.pictures import ImageFolder
 from privkit.domains.images.vision import Mnist
 from privkit.domains.splits import split

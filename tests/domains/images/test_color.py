@@ -4,8 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as vision
 
-from privkit.domains.images.augment import augment
-from privkit.domains.images.color import jitter, turned
+from privkit.domains.images.augment import augment, jitter, turned
 from privkit.errors import UsageError
 from tests.small import generator
 

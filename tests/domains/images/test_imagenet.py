@@ -11,7 +11,7 @@ from scipy.io import savemat
 from torchvision.datasets import imagenet
 
 from privkit.domains.base import TEST_ID_OFFSET, Pools
-from privkit.domains.images.imagenet import ImageNet
+from privkit.domains.images.pictures import ImageNet
 from privkit.errors import DataError
 
 WNIDS = ["n01440764", "n01443537"]

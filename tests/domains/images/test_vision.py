@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torchvision import datasets
 
 from privkit.domains.base import TEST_ID_OFFSET, DatasetSpec
-from privkit.domains.images.imagenet import ImageNet
-from privkit.domains.images.pictures import CelebA, ImageFolder, LfwPeople, Pcam
+from privkit.domains.images.pictures import CelebA, ImageFolder, ImageNet, LfwPeople, Pcam
 from privkit.domains.images.vision import Cifar10, Cifar100, FashionMnist, Mnist
 from tests.domains.images.official import Bytes, complaint, cut, everything, flip_byte, md5, noise, open_, pixels
 

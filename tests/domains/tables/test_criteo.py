@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from privkit.domains.tables.criteo import Criteo
+from privkit.domains.tables.sets import Criteo
 from privkit.errors import DataError, UsageError
 from privkit.parts.registry import parse
 

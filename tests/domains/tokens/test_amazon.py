@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from privkit.domains.tokens.amazon import FOLDER, AmazonReviews
+from privkit.domains.tokens.texts import FOLDER, AmazonReviews
 from privkit.errors import DataError, UsageError
 from privkit.parts.registry import parse
 

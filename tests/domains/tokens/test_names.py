@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from privkit.domains.tokens.names import Names
+from privkit.domains.tokens.texts import Names
 from privkit.errors import DataError
 
 FILES = {"Irish": "O'Neal\nBrady\n", "German": "Müller\n", "Polish": "Nowak\nWójcik"}

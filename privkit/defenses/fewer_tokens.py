@@ -1,4 +1,4 @@
-"""Token merging: similar tokens of an image become their mean, and the release is shorter."""
+"""Fewer tokens cross the cut: each image drops some at random, or merges the most similar ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,67 @@ from torch import Generator, Tensor
 from torch.nn.functional import normalize
 
 from privkit.constraints import Fraction
-from privkit.defenses.base import Defense, Effect, Release, require_tokens
-from privkit.defenses.receipts import Nothing
-from privkit.defenses.token_dropping import tokens_left
+from privkit.defenses.base import Effect, OnSmashed, require_tokens
+from privkit.defenses.masks import permutations
+from privkit.defenses.receipts import NOT_DP, Nothing
+
+
+def tokens_left(keep: float, tokens: int) -> int:
+    """How many tokens an image sends: the share `keep` of them, rounded, and at least one."""
+    return max(1, round(keep * tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenMerging(Defense):
+class TokenDropping(OnSmashed[Nothing]):
+    """Sends a random part of each image's tokens, in their order; nothing is proven.
+
+    Tokens are drawn for every image and round. Places are not sent: the blocks of a transformer read any number of
+    tokens. A token with a position embedding reveals its place anyway.
+
+    Attributes:
+        keep: share of the tokens that are sent, in (0, 1], rounded to whole tokens and at least one; 1 drops none.
+        at_inference: whether test images drop tokens, too; PatchDropout drops in training alone.
+
+    Source: Liu et al. 2023, "PatchDropout: Economizing vision transformers using patch dropout", §3, behind the cut.
+    The default share is privkit's.
+
+    >>> z = torch.arange(8.0).view(1, 2, 4, 1)
+    >>> release, receipt = TokenDropping(keep=0.5).apply(z, torch.zeros(1, 2), torch.Generator().manual_seed(0))
+    >>> release.smashed.shape, receipt.payload_share
+    (torch.Size([1, 2, 2, 1]), 0.5)
+    """
+
+    name: ClassVar[str] = "token_dropping"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"shortens"})
+    keeps_positions: ClassVar[bool] = False
+
+    keep: Fraction = 0.5
+    at_inference: bool = True
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        """[M, B, T, D] -> [M, B, T', D]; the receipt's masks [M·B, T] say which tokens stay."""
+        m, b, t, d = require_tokens(self.name, smashed)
+        left = tokens_left(self.keep, t)
+        if left == t:
+            kept = smashed.new_ones(m * b, t, dtype=torch.bool)
+            released = smashed
+        else:
+            rank = permutations(m * b, t, generator)
+            kept, places = rank < left, rank.argsort(1)[:, :left].sort(1).values.view(m, b, left, 1)
+            released = smashed.gather(2, places.expand(-1, -1, -1, d))
+        return released, Nothing(
+            reason=f"the tokens that were not dropped are released as they are, {NOT_DP}",
+            assumptions=(
+                "places are not sent, but a token with a position embedding tells its own",
+                "tokens are dropped afresh every round: over the epochs the server sees more of one record",
+            ),
+            source="Liu et al. 2023 claim no bound",
+            masks=kept,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMerging(OnSmashed[Nothing]):
     """Merges the most similar tokens of each image into means, by bipartite soft matching; nothing is proven.
 
     Tokens at even places are matched with their most similar ones at odd places, and the most similar pairs merge into
@@ -29,6 +83,11 @@ class TokenMerging(Defense):
 
     Source: Bolya et al. 2023, "Token merging: your ViT but faster" (ToMe), §3, at the cut alone. They compare attention
     keys by their cosine; here only tokens are known, so tokens are compared in the same way.
+
+    >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [3.0, -1.0]]).view(1, 1, 4, 2)
+    >>> release, _ = TokenMerging(keep=0.75).apply(z, torch.zeros(1, 1), torch.Generator())
+    >>> release.smashed[0, 0].tolist()
+    [[1.0, 0.0], [0.0, 1.5], [3.0, -1.0]]
     """
 
     name: ClassVar[str] = "token_merging"
@@ -38,29 +97,19 @@ class TokenMerging(Defense):
     keep: Fraction = 0.5
     at_inference: bool = True
 
-    def apply(
-        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
-    ) -> tuple[Release, Nothing]:
-        """Merge tokens [M, B, T, D] -> [M, B, T', D]: even ones that were not merged, then the odd ones.
-
-        >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [3.0, -1.0]]).view(1, 1, 4, 2)
-        >>> release, _ = TokenMerging(keep=0.75).apply(z, torch.zeros(1, 1), torch.Generator())
-        >>> release.smashed[0, 0].tolist()
-        [[1.0, 0.0], [0.0, 1.5], [3.0, -1.0]]
-        """
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        """[M, B, T, D] -> [M, B, T', D]: tokens at even places that were not merged, then those at odd places."""
         m, b, t, _ = require_tokens(self.name, smashed)
         merged = self.public_transform(smashed.flatten(0, 1)).unflatten(0, (m, b))
-        receipt = Nothing(
+        return merged, Nothing(
             reason="means of similar tokens are released as they are, and what the merged tokens have in common stays; "
             "no differential privacy (ε = ∞ for every δ < 1)",
             quantities={"tokens_left": merged.shape[2] / t},
             assumptions=("which tokens were merged is not sent, but follows from any guess at the image",),
             source="Bolya et al. 2023 claim no bound",
         )
-        return Release(smashed=merged, labels=labels), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """Tokens [N, T, D], merged: all that this defense does."""
         target = tokens_left(self.keep, smashed.shape[1])
         sizes = smashed.new_ones(*smashed.shape[:2], 1)
         while (pairs := min(smashed.shape[1] - target, smashed.shape[1] // 2)) > 0:
@@ -69,17 +118,15 @@ class TokenMerging(Defense):
 
 
 def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """One step of bipartite soft matching.
+    """One step of bipartite soft matching, in which r = `pairs` ≤ T // 2 tokens vanish.
 
     Args:
         tokens: [N, T, D].
         sizes: [N, T, 1], how many tokens each one stands for.
-        pairs: r, how many tokens vanish, at most T // 2.
+        pairs: r.
 
     Returns:
         Tokens [N, T − r, D], those at even places that stay before those at odd places, and their sizes.
-
-    Source: Bolya et al. 2023, §3, "Bipartite soft matching" and "Tracking token size".
     """
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         directions = normalize(tokens if tokens.dtype == torch.float64 else tokens.float(), dim=2)

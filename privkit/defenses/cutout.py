@@ -1,4 +1,4 @@
-"""Random Cutout: each client drops positions of its smashed data at random places."""
+"""Cutout: each client drops positions of its smashed data, at random places or in one box."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.constraints import Count, Probability, Whole
 from privkit.defenses.base import Defense, Effect, Level, Place, Release
-from privkit.defenses.masks import INPUT_PATCH, permutations, positions, spread
+from privkit.defenses.masks import INPUT_PATCH, box_grid, nested_boxes, permutations, positions, spread
 from privkit.defenses.receipts import NOT_DP, Nothing
 
 
@@ -26,7 +26,14 @@ class RandomCutout(Defense):
         place: "client", "mixer" or "server", who then masks what it already holds.
         patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
 
+    The masks are the release's `weights`, [M, 1, T].
+
     Source: DP-CutMixSL §3.B, Eq. 4 (patch-wise), "Impact of Mask Stationarity" and, for images, appendix C.
+
+    >>> z = torch.ones(3, 4, 16, 6)
+    >>> release, receipt = RandomCutout(payload=0.25).apply(z, torch.zeros(3, 4), torch.Generator().manual_seed(0))
+    >>> receipt.masks.sum(1).tolist(), release.smashed.mean().item()
+    ([4, 4, 4], 0.25)
     """
 
     name: ClassVar[str] = "random_cutout"
@@ -49,7 +56,6 @@ class RandomCutout(Defense):
 
     @property
     def side(self) -> int | None:
-        """Side of a position, with the default of the input layer."""
         return self.input_patch if self.patch is None and self.level == "input" else self.patch
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
@@ -60,13 +66,6 @@ class RandomCutout(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Mask every client's smashed data; the masks are `weights` [M, 1, T].
-
-        >>> z = torch.ones(3, 4, 16, 6)
-        >>> release, receipt = RandomCutout(payload=0.25).apply(z, torch.zeros(3, 4), torch.Generator().manual_seed(0))
-        >>> receipt.masks.sum(1).tolist(), release.smashed.mean().item()
-        ([4, 4, 4], 0.25)
-        """
         if self.stationary:  # drawn on the CPU, so that a seed means the same masks on every device
             masks = self.masks(smashed.new_empty(smashed.shape, device="meta"), Generator().manual_seed(self.mask_seed))
             masks = masks.to(smashed.device)
@@ -88,3 +87,44 @@ class RandomCutout(Defense):
             stationary=self.stationary,
         )
         return release, receipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutSmashed(RandomCutout):
+    """The release of `random_cutout`; only kept positions travel, since a seed tells the server their places.
+
+    The release has the same law, but fewer bytes travel: both sides know the sequence of masks, so not even their bits
+    are sent, and the server fills in zeros. Nothing is proven.
+
+    Source: CutMixSL §3.1, Eq. 1 and Figure 2 (masks fixed for all rounds, or drawn in every one).
+    """
+
+    name: ClassVar[str] = "cutsmashed"
+    server_knows: ClassVar[str] = "the server knows which positions these are: it shares the pseudo-random sequence"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VanillaCutout(RandomCutout):
+    """Zeroes one random box of each client's smashed data, whose size follows from the payload; nothing is proven.
+
+    Attributes:
+        payload: share of positions that are kept and travel, in [0, 1]; the box has the rest, to half its height.
+        patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
+            square grid. At the input layer, None is 1. Other fields are those of `RandomCutout`.
+
+    Source: DeVries and Taylor 2017; DP-CutMixSL §3.B, Eq. 4; CutMixSL appendix B, Eq. 9.
+
+    >>> z = torch.ones(3, 4, 16, 6)
+    >>> release, receipt = VanillaCutout(payload=0.75).apply(z, torch.zeros(3, 4), torch.Generator().manual_seed(0))
+    >>> receipt.masks.sum(1).tolist()
+    [12, 12, 12]
+    """
+
+    name: ClassVar[str] = "vanilla_cutout"
+    input_patch: ClassVar[int] = 1
+    server_knows: ClassVar[str] = "the server sees which positions are zero, or is told the box in four numbers"
+
+    def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
+        rows, columns = box_grid(self.name, smashed, self.side, leading=2)
+        areas = torch.full((len(smashed), 1), 1 - self.payload, dtype=torch.float64, device=generator.device)
+        return ~nested_boxes(areas, rows, columns, generator).squeeze(1)

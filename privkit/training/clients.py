@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.defenses.automatic import denoisers
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.chain import stages_of
-from privkit.defenses.compile import Step
+from privkit.defenses.compile import Step, receipt_of, run, sites_of
+from privkit.defenses.denoising import denoisers
 from privkit.defenses.receipts import Permuted
-from privkit.defenses.stages import receipt_of, run, sites_of
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
@@ -21,25 +20,20 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
-from privkit.training.filtered import Filtered
 from privkit.training.losses import own_loss
 from privkit.training.protocol import SplitProtocol
 from privkit.training.spec import Precision
-from privkit.training.stacked import Stacked
+from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block at the clients, after the shuffle; its weights are public and never trained.
+    """The extra transformer block at the clients for tokens of size `dim`, after the shuffle; public and never trained.
 
     T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
 
-    Args:
-        dim: token size.
-        seed: of the weights.
-
     Source: Yao et al., patch shuffling, §IV-B ("the model weights of the additional transformer block are fixed").
     """
-    from privkit.models.blocks import Block
+    from privkit.models.tokens import Block
 
     heads = max(h for h in range(1, max(1, dim // 64) + 1) if dim % h == 0)
     with seeded(torch.device("cpu"), seed):
@@ -176,9 +170,9 @@ class Clients(nn.Module):
             block = block or frozen_block(shape[-1], seed)
         if isinstance(domain, Images) and (own := defense.companion(shape, domain.shape, seed)) is not None:
             companion = Stacked(own, protocol.active)
-        edge = cls(lowers, defense, protocol, classes, block, companion, seed)
-        edge._probe(domain)
-        return edge
+        clients = cls(lowers, defense, protocol, classes, block, companion, seed)
+        clients._probe(domain)
+        return clients
 
     @torch.no_grad()
     def _probe(self, domain: Domain) -> None:
@@ -300,7 +294,6 @@ class Clients(nn.Module):
     def _run(
         self, stages: Sequence[Defense], made: Release, generator: Generator, groups: Tensor
     ) -> tuple[Release, tuple[Step, ...]]:
-        """Stages, with the coins of what is drawn once."""
         once = any(stage.drawn == "once" for stage in stages)
         kept = Generator(made.smashed.device).manual_seed(derive(self.seed, "ratios")) if once else None
         return run(stages, made, generator, groups, kept)
@@ -312,13 +305,9 @@ class Clients(nn.Module):
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The release of test images, [n, B, ...]; without the defense if it defends training only.
+        """The release of test images [n, B, ...]; without the defense if it defends training only.
 
-        Args:
-            images: [n, B, ...].
-            labels: int64 [n, B].
-            generator: of the defense's draws.
-            noise_free: leave out noise, and stages that remove it.
+        With `noise_free`, noise is left out, and so are stages that remove it. `generator` is of the defense's draws.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:

@@ -1,0 +1,230 @@
+"""Mixup and CutMix: a message is made of k clients' smashed data, without noise."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.constraints import Count
+from privkit.defenses.base import Defense, Drawn, Effect, Level, Release
+from privkit.defenses.masks import INPUT_PATCH, box_grid, nested_boxes, permutations, positions, spread
+from privkit.defenses.mixing import (
+    Concentration,
+    check_group,
+    dirichlet_counts,
+    dirichlet_ratios,
+    exclusive_masks,
+    mix,
+    mix_labels,
+    owner_masks,
+    pick_rows,
+    ratio_coins,
+)
+from privkit.defenses.receipts import Mixed
+from privkit.torch_utils.patches import patchify, unpatchify
+
+
+class MixedClients(Defense):
+    """Mixes every group with weights of its own, which its images share, in smashed data and in labels.
+
+    Attributes:
+        shuffled: whether the mixed positions are permuted, so that the release shows ratios and no masks.
+        side: pixels a side of a position of a feature map or an image; None where tokens are positions.
+    """
+
+    effects: ClassVar[frozenset[Effect]] = frozenset({"mixes"})
+    place = "mixer"
+    soft_labels: ClassVar[bool] = True
+    at_inference = False
+    shuffled: ClassVar[bool] = False
+    side: int | None = None
+
+    concentration: float
+
+    @abstractmethod
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        """The weights of a round: float [G, k, 1], or exclusive masks, bool [G, k, T].
+
+        Args:
+            smashed: [G, k, B, ...].
+            present: bool [G, k].
+            coins: of ratios and sizes.
+            generator: of all else.
+        """
+
+    def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
+        """Messages [G, B, ...] of the members' smashed data."""
+        return mix(smashed, spread(weights, smashed, self.side, leading=3))
+
+    def apply(
+        self,
+        smashed: Tensor,
+        labels: Tensor,
+        generator: Generator,
+        present: Tensor | None = None,
+        kept: Generator | None = None,
+    ) -> tuple[Release, Mixed]:
+        smashed, labels, present = check_group(self.name, smashed, labels, self.group, present)
+        weights = self.draw(smashed, present, ratio_coins(self.drawn, generator, kept), generator)
+        ratios = weights.double().mean(2)
+        mixed = self.fill(smashed, weights, generator)
+        public = ratios.unsqueeze(2) if self.shuffled else weights
+        receipt = Mixed(
+            ratios=ratios,
+            present=present,
+            masks=weights if weights.dtype == torch.bool else None,
+            published=self.published,
+            shuffled=self.shuffled,
+            drawn=self.drawn,
+        )
+        return Release(smashed=mixed, labels=mix_labels(labels, ratios), weights=public.to(smashed.dtype)), receipt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixup(MixedClients):
+    """Superposes the smashed data of k clients with ratios of a Dirichlet law; nothing is proven.
+
+    Attributes:
+        group: k ≥ 1.
+        concentration: α_M ≥ 1e-6 of the ratios; inf for 1/k each.
+        level: "smashed", or "input" to mix images (Mixup itself; the first is Manifold Mixup).
+        published: whether the server learns the ratios.
+        drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
+            run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
+
+    Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B,
+    Eq. 6 to 8.
+
+    >>> z, y = torch.rand(3, 2, 4, 5, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
+    >>> release, receipt = Mixup().apply(z, y, torch.Generator().manual_seed(0))
+    >>> release.smashed.shape, release.weights.shape
+    (torch.Size([3, 4, 5, 6]), torch.Size([3, 2, 1]))
+    """
+
+    name: ClassVar[str] = "mixup"
+
+    group: Count = 2
+    concentration: Concentration = 2.0
+    level: Level = "smashed"
+    published: bool = True
+    drawn: Drawn = "every_round"
+
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        # In the dtype of the smashed data at once, so that release and receipt have the same ratios.
+        return dirichlet_ratios(present, self.concentration, coins).to(smashed.dtype).unsqueeze(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCutMix(MixedClients):
+    """Fills each message from k clients by exclusive masks of Dirichlet-multinomial sizes; nothing is proven.
+
+    Attributes:
+        group: k ≥ 1; 1 is the identity.
+        concentration: α_M ≥ 1e-6 of the numbers of positions; inf for equal numbers. DP-CutMixSL uses 2, CutMixSL 6.
+        level: "smashed", or "input" to mix images.
+        patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
+        published: whether the server learns the masks; it shares the pseudo-random sequence in CutMixSL, and needs it
+            to send each client its own part of the gradient.
+        drawn: "every_round" for fresh numbers of positions in each round; "once" for numbers that every client keeps
+            for the whole run, at fresh places, which needs groups that stay together (grouping=fixed).
+
+    Labels are mixed with λ_i = N_i/N.
+
+    Source: CutMixSL §3.2, Eq. 2 (Smashed Patch CutMix); DP-CutMixSL §3.C and, for images, appendix C.
+
+    >>> z, y = torch.rand(3, 2, 4, 16, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
+    >>> release, receipt = RandomCutMix().apply(z, y, torch.Generator().manual_seed(0))
+    >>> release.smashed.shape, receipt.counts.sum(1).tolist()
+    (torch.Size([3, 4, 16, 6]), [16, 16, 16])
+    """
+
+    name: ClassVar[str] = "random_cutmix"
+    input_patch: ClassVar[int] = INPUT_PATCH
+
+    group: Count = 2
+    concentration: Concentration = 2.0
+    level: Level = "smashed"
+    patch: Count | None = None
+    published: bool = True
+    drawn: Drawn = "every_round"
+
+    @property
+    def side(self) -> int | None:  # type: ignore[override]
+        return self.input_patch if self.patch is None and self.level == "input" else self.patch
+
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        total = positions(self.name, smashed, self.side, leading=3)
+        counts = dirichlet_counts(present, total, self.concentration, coins)
+        return exclusive_masks(counts, generator, positions=total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VanillaCutMix(RandomCutMix):
+    """CutMix with boxes; nothing is proven.
+
+    One client, drawn at random, gives the background, the next a box, the next a box inside that one. For k = 2 this is
+    CutMix. For larger k the masks stay exclusive, and the ratios follow the Dirichlet law up to whole positions. Labels
+    are mixed by the positions that were really filled.
+
+    Attributes:
+        patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
+            square grid. At the input layer, None is 1.
+        drawn: with "once" the areas are kept, up to whole positions, and the places are fresh. Other fields are those
+            of `RandomCutMix`.
+
+    Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
+    have two clients; boxes inside boxes are ours.
+    """
+
+    name: ClassVar[str] = "vanilla_cutmix"
+    input_patch: ClassVar[int] = 1
+
+    def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
+        rows, columns = box_grid(self.name, smashed, self.side, leading=3)
+        ratios = dirichlet_ratios(present, self.concentration, coins)
+        groups, members = ratios.shape
+        order = permutations(groups, members, generator)
+        areas = ratios.gather(1, order).flip(1).cumsum(1).flip(1)
+        areas[:, 0] = 1.0  # the background, rounding errors of the sum aside
+        boxes = nested_boxes(areas.clamp(max=1), rows, columns, generator)
+        return owner_masks(order.gather(1, boxes.sum(1) - 1), members)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledCutMix(RandomCutMix):
+    """Random CutMix with the positions of every mixed image shuffled; nothing is proven.
+
+    Tokens keep the position embedding that the client added, as in the paper, whose cut layer lies behind it. Such
+    tokens reveal their places, which undoes the shuffle, so no permutation is counted.
+
+    The release's `weights` holds the ratios λ_i, [G, k, 1], not the masks: where a client's positions lie in an image
+    is the shuffle's secret. The receipt has the masks, at the places before the shuffle.
+
+    Source: CutMixSL appendix B, Eq. 12 (positions of feature maps, too) and appendix C, "Shuffling".
+
+    >>> z, y = torch.rand(3, 2, 4, 16, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
+    >>> plain, _ = RandomCutMix().apply(z, y, torch.Generator().manual_seed(0))
+    >>> shuffled, _ = ShuffledCutMix().apply(z, y, torch.Generator().manual_seed(0))
+    >>> torch.equal(shuffled.smashed.sort(2).values, plain.smashed.sort(2).values)
+    True
+    """
+
+    name: ClassVar[str] = "shuffled_cutmix"
+    keeps_positions: ClassVar[bool] = False
+    shuffled: ClassVar[bool] = True
+
+    def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
+        """Messages [G, B, ...] of the members' positions, those of each image in an order of its own; one gather."""
+        groups, _, length = weights.shape
+        batch, image_shape = smashed.shape[2], smashed.shape[3:]
+        order = permutations(groups * batch, length, generator).view(groups, batch, length)
+        owner = weights.int().argmax(1)
+        if len(image_shape) == 2:
+            return pick_rows(smashed, owner, order)
+        assert self.side is not None  # `positions` refused it
+        c, h, w = image_shape
+        return unpatchify(pick_rows(patchify(smashed, self.side), owner, order), self.side, (c, h, w))
