@@ -170,22 +170,18 @@ class Stage:
         self._session, self._state, self._slot, self._before, self._total = session, state, slot, before, total
 
     def load(self) -> dict[str, Any] | None:
-        """What this stage saved last."""
         own: dict[str, Any] | None = self._state.get(self._slot)
         return own
 
     def save(self, state: dict[str, Any]) -> None:
-        """Save it beside what the other stages saved."""
         self._state[self._slot] = state
         self._session.save(self._state)
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Likewise, in any case."""
         self._state[self._slot] = state
         self._session.keep(self._state)
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Report the progress of the whole attack."""
         self._session.report(self._before + done, self._total or total, value)
 
 
@@ -209,7 +205,6 @@ class Learner:
         self._schedule.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and schedule."""
         return {
             "network": self.network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -217,7 +212,6 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])

@@ -118,7 +118,6 @@ def _annotation_parts(hint: Any) -> Iterator[Any]:
 
 
 def _space_of_field(parts: list[Any], default: Any) -> Range | Choice | None:
-    """The search space of one field; None if it is held."""
     if any(isinstance(part, Untuned) for part in parts):
         return None
     for part in parts:

@@ -24,9 +24,8 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement
+from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement, starts
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.order.coordinates import starts
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, equal_tokens, neighbor_accuracy

@@ -90,11 +90,6 @@ class FSHA(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Narrow in its controls, whose clients are small, and long enough to win there.
-
-        >>> FSHA().mounting.short_of_published
-        '500 rounds at width 16 with 2 blocks, where the authors take 10,000 at 64 with 6: not the published strength'
-        """
         width = min(_CONTROL_WIDTH, self.width or _WIDTHS[self.recipe])
         return Mounting(
             passes=self.passes,
@@ -107,22 +102,6 @@ class FSHA(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Take the training over, then decode what the clients release; if it diverges, the last epoch stands.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(2, 16))]
-        >>> class Idle:
-        ...     def round(self, answer): answer(views[0])
-        ...     def views(self): return views
-        ...     def state_dict(self): return {}
-        ...     def load_state_dict(self, state): pass
-        >>> own = torch.rand(20, 1, 8, 8)
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=2, auxiliary=own, clients=Idle()
-        ... )
-        >>> FSHA(epochs=1, width=2).run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([2, 1, 8, 8])
-        """
         views = observation.views
         check(self, observation)
         check_one_form(self, views)
@@ -144,7 +123,6 @@ class FSHA(Checked):
         return Reconstruction(images=server.decoded(observation.clients.views()), curve=curve)
 
     def _short_of_published(self) -> str:
-        """What falls short of the authors' settings, as a sentence; empty if nothing does."""
         epochs, own = EPOCHS[self.recipe] if self.epochs is None else self.epochs, self._settings()
         theirs = (EPOCHS["released"], _WIDTHS["released"], BLOCKS["released"])
         if all(a >= b for a, b in zip((epochs, own.width, own.blocks), theirs, strict=True)):
@@ -155,7 +133,6 @@ class FSHA(Checked):
         )
 
     def _settings(self) -> FshaRecipe:
-        """The fields with the recipe's values in place of None."""
         return FshaRecipe(
             penalty=self.penalty,
             penalty_weight=self.penalty_weight or _PENALTY_WEIGHTS[self.recipe],

@@ -134,7 +134,6 @@ def _pilot(
     widths: list[int],
     end: End,
 ) -> nn.Module:
-    """Convolutions that halve the image down to the cut."""
     layers: list[nn.Module] = []
     channels = image[0]
     for out in widths:
@@ -210,8 +209,6 @@ def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> list[t
 
 
 class _ResidualRelease(nn.Module):
-    """x + second(ReLU(first(ReLU(x))))."""
-
     def __init__(self, channels: int, flat: bool = False) -> None:
         super().__init__()
         self.first, self.second = (
@@ -224,8 +221,6 @@ class _ResidualRelease(nn.Module):
 
 
 class _Kink(nn.Module):
-    """`kinked` as a module."""
-
     def forward(self, x: Tensor) -> Tensor:
         return kinked(x)
 
@@ -250,7 +245,5 @@ class _Grid(nn.Module):
 
 
 class _Rows(nn.Module):
-    """Maps to tokens."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(2).transpose(1, 2)

@@ -11,13 +11,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients, View
-from privkit.attacks.by_label import ByLabel
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penalty
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.linear_mixtures import Unmixed
-from privkit.attacks.inversion.linked_rows import check_public
+from privkit.attacks.inversion.mixed_releases import check_public
+from privkit.attacks.inversion.simulator_data import ByLabel
 from privkit.attacks.patches import class_tokens
 from privkit.torch_utils.seeded import seeded
 
@@ -154,7 +154,6 @@ class Server:
         return self._whole(gradient)
 
     def _patches(self, released: Tensor) -> Tensor:
-        """A release without its class token."""
         return released[:, self.front :]
 
     def _whole(self, patches: Tensor) -> Tensor:
@@ -251,7 +250,6 @@ class Server:
         }
 
     def _parts(self) -> dict[str, Any]:
-        """All that has a state."""
         return {
             **self._networks(),
             "on_images": self.on_images,
@@ -260,11 +258,9 @@ class Server:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Of networks, optimizers and clients."""
         return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
 

@@ -100,7 +100,6 @@ class SplitGuard(Checked):
         return self.scores[-1]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
         return {
             "generator": self.generator.get_state(),
             "rounds": self.rounds,
@@ -110,7 +109,6 @@ class SplitGuard(Checked):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         self.generator.set_state(state["generator"])
         self.rounds, self.scores, self.noticed = state["rounds"], list(state["scores"]), state["noticed"]
         self._wrong, self._first, self._second = (_Batches(*batch) for batch in state["batches"])
@@ -145,17 +143,14 @@ class _Batches:
         self.total, self.norms, self.count = total, norms, count
 
     def add(self, gradient: Tensor) -> None:
-        """Add one gradient."""
         self.total = self.total + gradient
         self.norms += float(gradient.norm())
         self.count += 1
 
     def state(self) -> tuple[Tensor, float, int]:
-        """What `_Batches` takes."""
         return torch.as_tensor(self.total).clone(), self.norms, self.count
 
     def joined(self, other: _Batches) -> _Batches:
-        """Both in one."""
         return _Batches(self.total + other.total, self.norms + other.norms, self.count + other.count)
 
     def distance(self, other: _Batches) -> float:

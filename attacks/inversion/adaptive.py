@@ -17,10 +17,17 @@ from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import Decoder, DecoderName
 from privkit.attacks.inversion.decoders.mae import scaled_size
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
-from privkit.attacks.inversion.intersection import INTERSECTED_TOKENS, intersected
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.own_images import divided
-from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
+from privkit.attacks.inversion.recurrence import (
+    INTERSECTED_TOKENS,
+    copy_distance,
+    intersected,
+    keeps_places,
+    keeps_rows,
+    pooled,
+    tracked,
+)
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
 from privkit.attacks.inversion.simulated_passes import SimulatedPasses
 from privkit.attacks.patches import patch_tokens
@@ -94,26 +101,11 @@ class Adaptive(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The passes that it puts together, and otherwise as `BlackBox`."""
         return replace(mounted(self, doublings=None), passes=self.passes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Combine the passes, train the decoder on own images combined likewise, and decode the rows of one pass.
-
-        >>> from privkit.attacks.patches import patchify
-        >>> def query(images: Tensor, draws: Generator) -> QueryResult:
-        ...     tokens = patchify(images, 2)[:, torch.randperm(16, generator=draws)]
-        ...     return QueryResult(view=View(round=0, smashed=tokens), members=torch.arange(len(images)).unsqueeze(1))
-        >>> victims, draws = torch.rand(10, 1, 8, 8), torch.Generator().manual_seed(0)
-        >>> views = [query(victims, draws).view for _ in range(2)]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=10, auxiliary=torch.rand(40, 1, 8, 8), query=query
-        ... )
-        >>> Adaptive(passes=2, epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
-        torch.Size([10, 1, 8, 8])
-        """
         views = observation.views
         check(self, observation)
         assert observation.query is not None

@@ -34,13 +34,6 @@ class MidGrey:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Ignore the views.
-
-        >>> views = [View(round=0, smashed=torch.zeros(2, 4, 8))]
-        >>> observation = ImageObservation(views=views, image_shape=(1, 3, 3), batch_size=2)
-        >>> MidGrey().run(observation, torch.Generator()).images.unique()
-        tensor([0.5000])
-        """
         views = observation.views
         device = views[0].smashed.device
         return Reconstruction(images=torch.full((victims(views), *observation.image_shape), 0.5, device=device))
@@ -62,14 +55,6 @@ class MeanImage:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Ignore the views.
-
-        >>> views = [View(round=0, smashed=torch.zeros(2, 4, 8))]
-        >>> own = torch.ones(5, 1, 3, 3)
-        >>> observation = ImageObservation(views=views, image_shape=(1, 3, 3), batch_size=2, auxiliary=own)
-        >>> MeanImage().run(observation, torch.Generator()).images.shape
-        torch.Size([2, 1, 3, 3])
-        """
         views = observation.views
         require(self, observation)
         assert observation.auxiliary is not None

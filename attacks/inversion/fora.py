@@ -14,8 +14,7 @@ from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.hijack.gan import between, gradient_penalty
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.mk_mmd import mk_mmd
-from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_data import AttackData, mk_mmd
 from privkit.attacks.inversion.simulator_networks import Discriminator
 from privkit.attacks.inversion.simulator_training import SimulatorTraining, short_of_published
 from privkit.constraints import Checked, Count, Positive, Probability, Whole
@@ -82,16 +81,6 @@ class FORA(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from every view and decode it.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(6, 16))]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8)
-        ... )
-        >>> FORA(epochs=1, batch=6).run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([6, 1, 8, 8])
-        """
         root = int(torch.randint(2**48, (1,), generator=generator))
         return FORATraining(self, AttackData.of(self, observation), root).reconstruct(session)
 
@@ -124,7 +113,6 @@ class FORATraining(SimulatorTraining):
         return self._objective(fooled, apart.detach()) + adversarial + error.detach()
 
     def _objective(self, fooled: Tensor, apart: Tensor) -> Tensor:
-        """The simulator's loss, from its loss before the discriminator and its discrepancy."""
         weight = self.attack.mmd_weight
         return (1 - weight) * fooled + weight * apart
 

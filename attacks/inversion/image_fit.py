@@ -149,11 +149,9 @@ class ImageFit:
             return images.detach().clone(), self._final_objective()
 
     def state_dict(self) -> dict[str, Any]:
-        """Images and optimizer; the order of tokens follows from the images."""
         return {"free": self._free.detach(), "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         with torch.no_grad():
             self._free.copy_(state["free"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -202,6 +200,5 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 
 def _guess(tokens: Tensor, seed: int) -> Tensor:
-    """One uniform order for each row."""
     draws = torch.Generator().manual_seed(seed)
     return torch.rand(tokens.shape[:2], generator=draws).argsort(1).to(tokens.device)

@@ -55,7 +55,6 @@ class JigsawWhiteBox(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It starts with nothing learned, nothing searched and nothing optimized."""
         return Mounting(
             start=None if self.epochs == 0 else replace(self, pieces_epochs=0, kicks=0, epochs=0),
             control=lambda steps: replace(self, epochs=1),
@@ -74,22 +73,6 @@ class JigsawWhiteBox(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Solve, put back, invert: the white box's images and curve, with the jigsaw's `permutation`.
-
-        >>> from privkit.attacks.base import View
-        >>> from privkit.attacks.patches import patchify
-        >>> class Cells(torch.nn.Module):
-        ...     def forward(self, x):
-        ...         return patchify(x, 4)
-        >>> images = torch.rand(22, 1, 8, 8, generator=Generator().manual_seed(0))
-        >>> view = View(round=0, smashed=patchify(images[:2], 4).flip(1))
-        >>> observation = ImageObservation(
-        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=images[2:], lower=Cells()
-        ... )
-        >>> attack = JigsawWhiteBox(pieces_epochs=1, kicks=2, epochs=1)
-        >>> attack.run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([2, 1, 8, 8])
-        """
         views = observation.views
         check(self, observation)
         assert observation.lower is not None

@@ -9,8 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.inversion.linked_rows import records_of_rows
-from privkit.attacks.inversion.mixed_releases import by_cell
+from privkit.attacks.inversion.mixed_releases import by_cell, records_of_rows
 from privkit.attacks.inversion.rounds import by_round, labels_of
 from privkit.attacks.patches import as_tokens
 
@@ -154,8 +153,7 @@ def _seat_weights(view: View) -> Tensor:
     return view.smashed.new_ones(len(view.smashed), 1, 1)
 
 
-_DETERMINED = 0.5
-"""Least share of a mixed label that must be known."""
+_DETERMINED = 0.5  # least share of a mixed label that must be known
 
 
 @dataclass(frozen=True, kw_only=True)

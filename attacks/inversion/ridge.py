@@ -14,7 +14,6 @@ from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
-from privkit.attacks.inversion.cross_fitted import FOLDS, Fitted, ridge
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.unmix import alone
 from privkit.constraints import Checked, Count, Whole
@@ -24,6 +23,9 @@ from privkit.torch_utils.seeded import seeded
 _STEP_ROWS = 64
 _LEARNING_RATE = 1e-3
 _POWER_ITERATIONS = 4
+FOLDS = 3
+PENALTIES = tuple(10.0**power for power in range(-8, 3))
+"""Of a squared coefficient, in units of the rows' total variance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +147,6 @@ class _Rows:
 
 
 def _weighted(view: View) -> Tensor:
-    """[N·k, F]."""
     rows = per_member(view)
     if view.weights is None:
         return rows.flatten(1)
@@ -203,7 +204,6 @@ def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders
 
 
 def _helpful(correction: Tensor, missing: Tensor) -> float:
-    """The share, in [0, 1], of a correction that leaves the least square error."""
     return float(((correction * missing).sum() / correction.square().sum().clamp_min(1e-12)).clamp(0, 1))
 
 
@@ -234,7 +234,6 @@ class _Residual(Learner):
         super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, steps, warm_up=0.1))
 
     def epoch(self, number: int) -> float:
-        """One pass over the rows that are not held out."""
         device = self._truth.device
         self.network.train()
         with seeded(device, self._seed + number):
@@ -245,3 +244,70 @@ class _Residual(Learner):
         with torch.no_grad():
             drawn = self.network(self._guesses[self._held]).clamp(0, 1)
         return nn.functional.mse_loss(drawn, self._truth[self._held]).item()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """Guesses at what stands behind rows.
+
+    Attributes:
+        own: float64 [N, P], at the rows it learned from, each by a fit that never saw the row's record.
+        other: float64 [M, P], at other rows, the mean over the fits.
+        error: mean squared error of `own`.
+    """
+
+    own: Tensor
+    other: Tensor
+    error: float
+
+
+def ridge(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
+    """Fit targets linearly on rows, once without each fold, with the penalty that guesses the left-out folds best.
+
+    Args:
+        rows: float [N, F], on the scale that they have; F may exceed N.
+        targets: float [N, P].
+        folds: int64 [N], each row's fold in 0..FOLDS-1; rows of one record share a fold.
+        other: float [M, F], rows whose targets are wanted.
+
+    Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
+
+    >>> x = torch.arange(9.0).unsqueeze(1)
+    >>> ridge(x, 2 * x + 1, torch.arange(9) % 3, torch.tensor([[20.0]])).other.round(decimals=3).item()
+    41.0
+    """
+    rows, targets, other = rows.double(), targets.double(), other.double()
+    fits = [_Fit.of(rows[folds != fold], targets[folds != fold]) for fold in range(FOLDS)]
+    left_out = [folds == fold for fold in range(FOLDS)]
+
+    def guessed(penalty: float) -> Tensor:
+        own = torch.empty_like(targets)
+        for fit, out in zip(fits, left_out, strict=True):
+            own[out] = fit.guess(rows[out], penalty)
+        return own
+
+    errors = [float((guessed(penalty) - targets).square().mean()) for penalty in PENALTIES]
+    best = PENALTIES[errors.index(min(errors))]
+    mean = torch.stack([fit.guess(other, best) for fit in fits]).mean(0)
+    return Fitted(own=guessed(best), other=mean, error=min(errors))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One fit, factored so that every penalty costs one product."""
+
+    middle: Tensor
+    mean: Tensor
+    basis: Tensor
+    values: Tensor
+    along: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, targets: Tensor) -> _Fit:
+        middle, mean = rows.mean(0), targets.mean(0)
+        values, basis = torch.linalg.eigh((rows - middle).T @ (rows - middle))
+        return cls(middle, mean, basis, values.clamp_min(0), basis.T @ ((rows - middle).T @ (targets - mean)))
+
+    def guess(self, rows: Tensor, penalty: float) -> Tensor:
+        shrunk = self.along / (self.values + penalty * self.values.sum().clamp_min(1e-300)).unsqueeze(1)
+        return (rows - self.middle) @ self.basis @ shrunk + self.mean

@@ -88,17 +88,6 @@ class SDAR(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from every view and decode it.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
-        ...     auxiliary_labels=torch.arange(40) % 3, upper=torch.nn.Linear(16, 3),
-        ... )
-        >>> SDAR(epochs=1, batch=6).run(observation, torch.Generator().manual_seed(0)).images.shape
-        torch.Size([6, 1, 8, 8])
-        """
         root = int(torch.randint(2**48, (1,), generator=generator))
         data = AttackData.of(self, observation, observation.lower if self.simulator == "known" else None)
         return SDARTraining(self, data, root).reconstruct(session)

@@ -12,9 +12,8 @@ from torch import Generator, Tensor
 from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.inversion.intersection import most_visited
 from privkit.attacks.inversion.own_images import found_among
-from privkit.attacks.inversion.recurrence import meetings
+from privkit.attacks.inversion.recurrence import meetings, most_visited
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.order.token_reading import rows_a_message
@@ -22,8 +21,7 @@ from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 
 _RIDGE = 1e-4
 _SHOWN = 0.8  # of the variance of mean patches: .93 and more where tokens were right, .35 behind a spectral shuffle
-_KNOWN = 1_000
-"""Own images whose tokens show the patch behind a token."""
+_KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 
 @dataclass(frozen=True, kw_only=True)

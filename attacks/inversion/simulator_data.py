@@ -1,4 +1,4 @@
-"""What an adversary who simulates the client recorded and owns, read from an observation and checked."""
+"""What an adversary who simulates the client recorded and owns: checked, drawn by label, and compared as samples."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.rounds import labels_of
 
 _SMALLEST = 10
+BANDWIDTHS = tuple(2.0**power for power in range(-3, 2))
+"""Of the Gaussian kernels, σ² in mean squared distances of two rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,3 +117,50 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
                 f"{logits.shape[1]} classes"
             )
     return logits.shape[1]
+
+
+class ByLabel:
+    """Draws images of given labels."""
+
+    def __init__(self, labels: Tensor) -> None:
+        self.rows = labels.argsort(stable=True)
+        self.counts = labels.bincount()
+        self.starts = self.counts.cumsum(0) - self.counts
+
+    def drawn(self, told: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+        """A row for each label, and the label; any row, and −1, for a label that none of the images has."""
+        inside = (told >= 0) & (told < len(self.counts))
+        known = told.clamp(0, len(self.counts) - 1)
+        usable = inside & (self.counts[known] > 0)
+        place = torch.rand(len(told), generator=draws, device=told.device, dtype=torch.float64)
+        some = (place * len(self.rows)).long()
+        own = self.starts[known] + (place * self.counts[known]).long()
+        return self.rows[torch.where(usable, own, some)], torch.where(usable, told, -1)
+
+
+def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
+    """The unbiased estimate of the squared discrepancy by Gaussian kernels of several widths; a scalar.
+
+    Within a set a row is not compared with itself; between the sets all pairs count. A constant 2 / (N − 1) is added,
+    as in the attack's release, which keeps its values positive.
+
+    Args:
+        recorded: [N, ...], N ≥ 2.
+        simulated: shaped like it.
+
+    Source: Gretton et al. 2012, "A kernel two-sample test", Lemma 6, with the kernels of Long et al. 2015, "Learning
+    transferable features with deep adaptation networks".
+
+    >>> rows = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+    >>> bool(mk_mmd(rows, rows.flip(0)) < mk_mmd(rows, rows + 1))
+    True
+    """
+    count, rows = len(recorded), torch.cat([recorded, simulated]).flatten(1)
+    squares = rows.square().sum(1)
+    apart = (squares.unsqueeze(1) + squares - 2 * rows @ rows.T).clamp_min(0)
+    unit = 2 * apart.detach().mean().clamp_min(1e-12)
+    alike = torch.stack([torch.exp(-apart / (width * unit)) for width in BANDWIDTHS]).sum(0)
+    others = 1 - torch.eye(count, device=rows.device, dtype=rows.dtype)
+    within = (alike[:count, :count] * others).sum() + (alike[count:, count:] * others).sum()
+    discrepancy: Tensor = within / (count * (count - 1)) - 2 * alike[:count, count:].mean() + 2 / (count - 1)
+    return discrepancy

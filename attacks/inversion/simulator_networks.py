@@ -65,7 +65,6 @@ class Simulator(nn.Module):
         self.front = _ClassToken(release[:, :front], widths[-1]) if front else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Releases of images [N, C, H, W]."""
         hidden = self.enter(images)
         top, left = ((a - b) // 2 for a, b in zip(hidden.shape[2:], self.reach, strict=True))
         if min(top, left) >= 0:
@@ -94,7 +93,6 @@ class _ClassToken(nn.Module):
         self.leave = nn.Linear(width, recorded.shape[2])
 
     def forward(self, features: Tensor) -> Tensor:
-        """[N, 1, D] from [N, width, h, w]."""
         made: Tensor = self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
         return made
 
@@ -133,7 +131,6 @@ class SimulatorDecoder(nn.Module):
         )
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Images [N, C, H, W], centered on 0.5 and not clamped."""
         hidden = self.body(as_maps(rows, self.geometry))
         down, across = (a - b for a, b in zip(self.geometry.image_shape[1:], hidden.shape[2:], strict=True))
         around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative where there is too much
@@ -202,7 +199,6 @@ def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
 
 
 def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
-    """A convolution that makes a side `step` times smaller, batch normalization, ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, step + 2, stride=step, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
     )

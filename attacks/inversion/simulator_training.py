@@ -17,7 +17,7 @@ from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.attacks.inversion.budgeted import planned_epochs
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Simulator, SimulatorDecoder
-from privkit.attacks.inversion.unsplit_training import fresh
+from privkit.attacks.inversion.unsplit import fresh
 from privkit.torch_utils.chunks import in_chunks
 from privkit.torch_utils.seeded import seeded
 
@@ -110,9 +110,7 @@ class SimulatorTraining(ABC):
         return {}
 
     @abstractmethod
-    def _rate(self, name: str) -> float:
-        """Learning rate of one network."""
-
+    def _rate(self, name: str) -> float: ...
     @abstractmethod
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
         """One step of every network.
@@ -161,7 +159,6 @@ class SimulatorTraining(ABC):
         return given.imitate(simulated[rows], draws)[:count]
 
     def _learn(self, name: str, loss: Tensor) -> None:
-        """One step of one part alone."""
         if name in self.optimizers:
             weights = list(self.parts[name].parameters())
             self._go(name, torch.autograd.grad(loss, weights, allow_unused=True))
@@ -185,7 +182,6 @@ class SimulatorTraining(ABC):
         return loss.detach(), functional.softplus(-false.detach()).mean(), slope * sign
 
     def _go(self, name: str, gradients: Sequence[Tensor | None]) -> None:
-        """One step of one optimizer."""
         for weight, gradient in zip(self.parts[name].parameters(), gradients, strict=True):
             weight.grad = gradient
         self.optimizers[name].step()
@@ -202,7 +198,6 @@ class SimulatorTraining(ABC):
         return torch.cat([rows, onehot.expand(-1, -1, *rows.shape[2:])], 1)
 
     def _decode(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """Images of releases."""
         images: Tensor = self.parts["decoder"](self._told(rows, labels))
         return images
 
@@ -232,14 +227,12 @@ class SimulatorTraining(ABC):
         ).clamp(0, 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizers."""
         return {
             "weights": {name: part.state_dict() for name, part in self.parts.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         for name, weights in state["weights"].items():
             self.parts[name].load_state_dict(weights)
         for name, kept in state["optimizers"].items():

@@ -16,7 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
-from privkit.attacks.inversion.linked_rows import records_of_rows
+from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.own_images import found_among
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.inversion.unmix import image_of_each
@@ -24,12 +24,9 @@ from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Whole
 
-_SAME = 1e-4
-"""Of the mean squared distance of two tokens: below it, they are copies of one."""
-_RECUR = 0.5
-"""Least share of own tokens that come back in another pass."""
-_LONGER = 2.0
-"""Share of the budget's epochs: these are cheap, since nothing is sent in them."""
+_SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
+_RECUR = 0.5  # least share of own tokens that come back in another pass
+_LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is sent in them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +59,6 @@ class Union(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The passes that it puts together, and otherwise as `BlackBox`."""
         return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True)
 
     def run(

@@ -16,7 +16,7 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
-from privkit.attacks.inversion.linked_rows import LinkedRows, by_place, check_public
+from privkit.attacks.inversion.mixed_releases import LinkedRows, by_place, check_public
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
 from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
 from privkit.attacks.order.place_model import PlaceModel
@@ -153,7 +153,6 @@ class WhiteBox(Checked):
         return Reconstruction(images=_guesses_of_seats(torch.cat(state["images"]), attacked, rounds), curve=curve)
 
     def _check(self, views: Sequence[View]) -> None:
-        """Refuse what no choice of fields could attack."""
         first = views[0]
         check_one_form(self, views)
         if first.mixed > 1:
@@ -164,7 +163,6 @@ class WhiteBox(Checked):
             )
 
     def _method(self, order: Any) -> Method:
-        """The fields with the recipe's values in place of None."""
         strong = self.recipe == "strong"
         bounds: Any = self.bounds or ("sigmoid" if strong else "none")
         rate = (0.5 if bounds == "sigmoid" else 0.1) if strong else 5e-4  # 1e-3 where pixels span [-1, 1]
@@ -315,14 +313,12 @@ class _Own:
 
 
 def _victims_of_round(same: Sequence[View], order: str) -> _Rows:
-    """The passes of one round of victims."""
     if len(same) == 1:
         return same[0]
     return LinkedRows.of(same) if same[0].mixed > 1 else averaged(same, align=order == "shuffled")
 
 
 def _chunks(attacked: Sequence[_Rows], order: str, images: int) -> Sequence[_Rows]:
-    """What is optimized at a time."""
     if isinstance(attacked[0], LinkedRows):
         return [part for one in attacked if isinstance(one, LinkedRows) for part in one.parts(images)]
     views = [one for one in attacked if isinstance(one, View)]
@@ -339,5 +335,4 @@ def _guesses_of_seats(images: Tensor, attacked: Sequence[_Rows], rounds: Sequenc
 
 
 def _release_variance(attacked: Sequence[_Rows]) -> Tensor:
-    """Over all that was released; not 0 where all is the same."""
     return torch.cat([rows.smashed for rows in attacked]).var(correction=0).clamp_min(1e-12)

@@ -17,8 +17,7 @@ from privkit.attacks.labels.release_clustering import seeds_among
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
-_STEPS = 50
-"""Training steps of an epoch."""
+_STEPS = 50  # training steps of an epoch
 _KEPT = 0.99
 """Weight of the average over all former steps, against the newest; the released code keeps 0.999 of longer training."""
 _AT_ONCE = 500
@@ -106,7 +105,6 @@ class _Completed(nn.Module):
         self.head = nn.Sequential(nn.BatchNorm1d(features), nn.ReLU(), nn.Linear(features, labels))
 
     def forward(self, records: Tensor) -> Tensor:
-        """Records [N, ...] -> logits [N, L]."""
         logits: Tensor = self.head(self.lower(records).flatten(1).float())
         return logits
 
@@ -141,7 +139,6 @@ class _Completion:
         self.optimizer = torch.optim.Adam(trained, lr=spec.rate)
 
     def epoch(self, number: int) -> float:
-        """Some steps; returns their mean loss."""
         draws = Generator().manual_seed(self.seed + number)
         ratios = np.random.default_rng(self.seed + number)
         first, mixing = number * _STEPS, self.spec.mixing
@@ -199,7 +196,6 @@ class _Completion:
         return torch.cat([self.averaged(part) for part in self.records.split(_AT_ONCE)])
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, their average and the optimizer."""
         return {
             "model": self.model.state_dict(),
             "averaged": self.averaged.state_dict(),
@@ -208,7 +204,6 @@ class _Completion:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         self.model.load_state_dict(state["model"])
         self.averaged.load_state_dict(state["averaged"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -216,5 +211,4 @@ class _Completion:
 
 
 def _weights_of_state(module: nn.Module) -> list[Tensor]:
-    """Weights and statistics, without counters."""
     return [value for value in module.state_dict().values() if value.is_floating_point()]

@@ -70,7 +70,6 @@ class ReleaseClustering(Checked):
         return one_against_rest(-found, self.positive, examples)
 
     def _rows(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """What is clustered, float [N, F], and the rows' numbers."""
         if self.on == "gradient":
             rows, _, examples = returned_gradients(self.name, observation.views)
             return rows, examples

@@ -50,7 +50,6 @@ class MemberInference(Checked):
 
     @property
     def mounting(self) -> Mounting[MembershipObservation, Scores]:
-        """The shadow models that it has trained."""
         return Mounting(shadow_models=self.shadows if self.score == "lira" else 0)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
@@ -182,7 +181,6 @@ def _normal(shadow: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_likelihoods(name: str, values: Tensor, axes: int) -> Tensor:
-    """Refuse what no likelihood can be computed of."""
     if values.ndim != axes or not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
         raise ValueError(
             f"{name} must be finite numbers with {axes} {'axis' if axes == 1 else 'axes'}, got {values.dtype} of shape "

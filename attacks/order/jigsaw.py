@@ -18,11 +18,10 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.inversion.intersection import Intersection, gathered
+from privkit.attacks.inversion.recurrence import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
-from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
+from privkit.attacks.order.piece_network import MemberNetwork, MessageNetwork, PieceNetwork, Together
 from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.piece_training import (
     PieceTraining,
@@ -110,7 +109,6 @@ class Jigsaw(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It starts with nothing learned and nothing searched."""
         return Mounting(
             passes=self.passes,
             start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0, read=min(self.read, _READ_AT_START)),
@@ -120,18 +118,7 @@ class Jigsaw(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from auxiliary images, then solve every view; patches come in their guessed places.
-
-        >>> from privkit.attacks.base import View
-        >>> from privkit.attacks.patches import patchify
-        >>> cells = lambda x: patchify(x, 4)
-        >>> view = View(round=0, smashed=cells(torch.rand(2, 1, 8, 8)))
-        >>> observation = ImageObservation(
-        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=torch.rand(20, 1, 8, 8), lower=cells
-        ... )
-        >>> Jigsaw(epochs=1, kicks=2).run(observation, torch.Generator().manual_seed(0)).permutation.source.shape
-        torch.Size([2, 4])
-        """
+        """Learn from auxiliary images, then solve every view; patches come in their guessed places."""
         session = session or NoSession()
         solver, state = self.learn(observation, generator, session)
         rounds = by_round(observation.views, self.passes) if self.passes > 1 else [[one] for one in observation.views]

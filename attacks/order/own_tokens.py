@@ -9,8 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.inversion.intersection import gathered
-from privkit.attacks.inversion.recurrence import keeps_places
+from privkit.attacks.inversion.recurrence import gathered, keeps_places
 from privkit.attacks.order.token_contents import match_own_tokens, nearest, own_share
 from privkit.attacks.order.token_reading import (
     LABEL_IMAGES,

@@ -8,12 +8,13 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.assign import sinkhorn
+from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.order.compatibility import SHARPNESS
 
 _EMBEDDING = 48
 _BLOCKS = 3
-_SINKHORN_STEPS = 5
+_JOINT_STEPS = 5  # of Sinkhorn's iteration
+_ROUNDS = 3  # of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
 
 
 class PieceNetwork(nn.Module):
@@ -60,7 +61,6 @@ class Together(nn.Module):
         self.networks = nn.ModuleList(networks)
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """As `PieceNetwork`."""
         places, pairs = zip(*(network(pieces, edges) for network in self.networks), strict=True)
         return torch.stack([one.log_softmax(2) for one in places]).mean(0), torch.stack(pairs).mean(0)
 
@@ -90,7 +90,7 @@ class JointPlaces(nn.Module):
 
     def forward(self, pieces: Tensor) -> Tensor:
         """[M, T, P] for pieces [M, T, F]: a soft permutation, each place's column of which sums to one exactly."""
-        return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _SINKHORN_STEPS)
+        return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _JOINT_STEPS)
 
 
 class MemberNetwork(nn.Module):
@@ -118,3 +118,78 @@ def own_prior(batch: int, keep: float) -> Tensor:
     """[B, B]: log-probability of each image for a token that was released in each row."""
     stranger = (1 - keep) / batch
     return torch.where(torch.eye(batch, dtype=torch.bool), log(keep + stranger + 1e-6), log(stranger + 1e-6))
+
+
+class MessageNetwork(nn.Module):
+    """Log-probabilities of a message's images for all of its tokens at once, round after round.
+
+    Each pair of tokens attracts or repels, as their embeddings say. In each round, a token's score for an image is the
+    prior of the row that released it and the attraction of all other tokens, each in proportion to the chance that it
+    is of that image; then a step of Sinkhorn's iteration gives each image about T tokens. So a token that finds its
+    image draws others after it, and the message is sorted as a whole. Any number of images may be in it.
+
+    Args:
+        features: F, numbers a token.
+        width: of the embedding.
+
+    Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); in place of
+    its softmax, Sinkhorn's iteration, since an image has a known number of tokens.
+    """
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+        self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.signs = nn.Parameter(torch.ones(width))  # what is alike may also repel
+        self.trust = nn.Parameter(torch.ones(_ROUNDS))
+
+    def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
+        """[R, ..., B·T, B] for the pieces [..., B, T, F] of B rows and the prior [B, B] of images for a row's tokens.
+
+        After each round a token's probabilities sum to one, and those of an image about to T.
+        """
+        t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
+        embedded = self.linear(tokens) + self.curved(tokens)
+        signed = self.signs * embedded / embedded.shape[-1] ** 0.5
+        itself = (signed * embedded).sum(-1, keepdim=True)
+        start = prior.repeat_interleave(t, 0)
+        chances, rounds = start.softmax(-1), []
+        for trust in self.trust:
+            others = signed @ (embedded.mT @ chances) - itself * chances  # no token attracts itself
+            scores = trust * others + start
+            rounds.append(sinkhorn(scores.mT, 1, t).mT)
+            chances = rounds[-1].exp()
+        return torch.stack(rounds)
+
+
+ROUNDS = 4
+_MEMBER_STEPS = 20
+
+
+@torch.no_grad()
+def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
+    """Assign a message's tokens to its images: as a whole, or with the cleaner rows again, and so on.
+
+    Args:
+        network: trained on own images.
+        pieces: [B, T, F] as released; row b keeps at least a share `keep` of image b.
+        keep: in [0, 1].
+
+    Returns:
+        int64 [B, T], for each image the T released tokens (counted through the message) taken to be its own, and
+        log-probabilities [B·T, B] of images for tokens, their columns summing to T.
+    """
+    b, t, _ = pieces.shape
+    prior = own_prior(b, keep).to(pieces.device)
+    if isinstance(network, MessageNetwork):
+        logits = sinkhorn(network(pieces, prior)[-1].T, _MEMBER_STEPS, t).T
+        return by_capacity(logits, t), logits
+    tokens, rows = pieces.flatten(0, 1), pieces
+    prior = prior.repeat_interleave(t, 0)
+    taken = torch.arange(b * t, device=pieces.device).view(b, t)
+    logits = prior
+    for _ in range(ROUNDS):
+        logits = sinkhorn((network(tokens, rows) + prior).T, _MEMBER_STEPS, t).T
+        taken = by_capacity(logits, t)
+        rows = tokens[taken]
+    return taken, logits

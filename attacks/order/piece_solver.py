@@ -12,11 +12,9 @@ from torch import Tensor
 
 from privkit.attacks.assign import distances
 from privkit.attacks.base import View
-from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement
+from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement, starts
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.order.coordinates import starts
-from privkit.attacks.order.message_network import MessageNetwork, assign_members
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
+from privkit.attacks.order.piece_network import MemberNetwork, MessageNetwork, PieceNetwork, Together, assign_members
 from privkit.attacks.order.piece_training import Rows
 from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.order.token_reading import rows_a_message
@@ -161,7 +159,6 @@ class Solver:
         kicks: int,
         rng: np.random.Generator,
     ) -> Places:
-        """The piece in each place, [M, S]."""
         side = isqrt(self.decoder.geometry.tokens)
         frame = Frame(rows=side, columns=side, pictures=pictures)
         puzzles = Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
@@ -201,5 +198,4 @@ def restored(view: View, source: Tensor) -> View:
 
 
 def _sources(at: Places) -> Tensor:
-    """Place of each piece from piece in each place."""
     return torch.from_numpy(at.argsort(1, kind="stable"))

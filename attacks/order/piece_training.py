@@ -11,8 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import take
 from privkit.attacks.fit import Learner
-from privkit.attacks.order.message_network import MessageNetwork
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
+from privkit.attacks.order.piece_network import MemberNetwork, MessageNetwork, PieceNetwork, own_prior
 from privkit.torch_utils.one_cycle import one_cycle
 
 _IMAGES_A_STEP = 32
@@ -57,7 +56,6 @@ class PieceTraining(Learner):
         self._losses, self._steps, self._draws = losses, steps, draws
 
     def epoch(self, number: int) -> float:
-        """One step for each loss; their mean."""
         total = torch.zeros(())
         for loss in self._losses():
             self.step(loss)
@@ -65,11 +63,9 @@ class PieceTraining(Learner):
         return float(total) / self._steps
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, schedule and draws."""
         return {**super().state_dict(), "draws": self._draws.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         super().load_state_dict(state)
         self._draws.set_state(state["draws"])
 
@@ -104,7 +100,6 @@ def piece_steps(count: int, joint: bool) -> int:
 
 
 def _images_of_step(joint: bool) -> int:
-    """Images a step."""
     return _IMAGES_A_JOINT_STEP if joint else _IMAGES_A_STEP
 
 

@@ -59,7 +59,6 @@ class Ridge:
         return cls(mean=mean.float(), scale=scale.float(), weight=weight.float(), bias=bias.float())
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Outputs [..., P] of inputs [..., F]."""
         return ((inputs - self.mean) / self.scale) @ self.weight + self.bias
 
 
@@ -119,7 +118,6 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
 
 
 def _taken(tokens: Tensor, taken: Tensor) -> Tensor:
-    """Rows of each message's tokens."""
     return tokens.gather(1, taken.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
 
 

@@ -241,12 +241,10 @@ def in_place(rows: Tensor, patches: Tensor, labels: Labels) -> Tensor:
 
 
 def _with_mean(patches: Tensor, whole: Tensor) -> Tensor:
-    """Patches [N, K, P] beside their image's mean patch [N, P]."""
     return torch.cat([patches, whole.unsqueeze(1).expand_as(patches)], 2)
 
 
 def _filled(images: Tensor, count: int) -> Tensor:
-    """Images up to a number, the last one repeated."""
     return torch.cat([images, images[-1:].expand(count - len(images), *images.shape[1:])])
 
 
@@ -258,7 +256,6 @@ def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tens
 
 
 def _order(answer: QueryResult, images: int) -> Tensor:
-    """The answer's row of each image."""
     order = answer.members.flatten().argsort(stable=True)
     if len(order) != images or not torch.equal(answer.members.flatten()[order], torch.arange(images).to(order)):
         raise NotApplicable("own tokens are read from a query that answers with a row of tokens for each image")

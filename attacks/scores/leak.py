@@ -228,7 +228,6 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
 
 
 def _scores_and_truth(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:
-    """Scores as numbers, labels as truth values."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:
         raise ValueError(

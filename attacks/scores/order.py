@@ -131,7 +131,6 @@ def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) ->
 
 
 def _adjacent_codes(contents: Tensor, side: int, down: bool, most: int) -> Tensor:
-    """A number for the contents of each adjacent pair, int64 [N, side·(side − 1)]."""
     grid = contents.view(-1, side, side)
     if down:
         grid = grid.transpose(1, 2)

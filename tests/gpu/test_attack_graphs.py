@@ -17,17 +17,16 @@ from privkit.attacks.inversion.pcat import PCAT, PCATTraining
 from privkit.attacks.inversion.sara import Completion, completion_loss
 from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Discriminator, Simulator, SimulatorDecoder
-from privkit.attacks.inversion.unsplit_training import Alternation, UnsplitRecipe, fresh
+from privkit.attacks.inversion.unsplit import Alternation, UnsplitRecipe, fresh
 from privkit.attacks.labels.exploit import ExPLoit, _Matching
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
-from privkit.attacks.order.message_network import MessageNetwork
+from privkit.attacks.order.drag_reorder import Predicted, place_loss
 from privkit.attacks.order.own_tokens import OwnTokens
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
+from privkit.attacks.order.piece_network import MemberNetwork, MessageNetwork, PieceNetwork, own_prior
 from privkit.attacks.order.piece_solver import TokenDecoder
 from privkit.attacks.order.piece_training import message_loss, piece_loss
 from privkit.attacks.order.place_model import PlaceModel
-from privkit.attacks.order.position_predictor import Predicted, place_loss
 from privkit.attacks.patches import Geometry, patchify
 from privkit.models import VIT_MICRO
 from tests.gpu.exceptions import exceptions

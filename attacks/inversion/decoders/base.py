@@ -28,7 +28,6 @@ class Decoder(nn.Module):
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
-        """A decoder for releases like this one; see `privkit.attacks.inversion.decoders.build`."""
         return cls(cls.layout.of(release, image_shape), width=width, depth=depth)
 
     @property

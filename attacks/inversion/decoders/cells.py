@@ -8,17 +8,14 @@ from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for
-from privkit.attacks.inversion.decoders.standardized import Standardized
+from privkit.attacks.inversion.decoders.unordered import Standardized
 
 _WIDTH = 64
 _DEPTH = 1
 _RATE_TIMES_WIDTH = 0.128
-_OUT = 64
-"""Features of a column, from which its number or its category is read."""
-_LEAST_SPREAD = 1e-3
-"""Of a dense column: one that hardly varies is not blown up."""
-_UNSEEN = 0.1
-"""Counts with which a category starts that no own record has."""
+_OUT = 64  # features of a column, from which its number or its category is read
+_LEAST_SPREAD = 1e-3  # of a dense column: one that hardly varies is not blown up
+_UNSEEN = 0.1  # counts with which a category starts that no own record has
 
 
 class CellDecoder(Decoder):
@@ -91,7 +88,6 @@ class CellDecoder(Decoder):
         return _RATE_TIMES_WIDTH / self.width
 
     def forward(self, release: Tensor) -> Tensor:
-        """Features of every column, [N, C, features]."""
         rows = _as_tokens(release)
         alike, alone = (
             part.view(rows.shape) for part in self.standardize(rows.flatten(1)).chunk(2, 1)
@@ -103,7 +99,6 @@ class CellDecoder(Decoder):
         return features
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """The mean error over columns; see the class."""
         numbers, choices = self._read(release)
         errors = [((numbers - truth[:, self.numbers]) / self.spread).square().mean(0)]
         errors += [
@@ -127,12 +122,10 @@ class CellDecoder(Decoder):
         return error, error
 
     def _read(self, release: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Dense columns [N, D], and the logits of every other one."""
         features = self(release).float()
         numbers = self.mean + self.spread * (features[:, self.numbers] * self.value).sum(2)
         return numbers, [layer(features[:, place]) for layer, place in zip(self.logits, self.choices, strict=True)]
 
 
 def _as_tokens(release: Tensor) -> Tensor:
-    """[N, T, D]; a vector is one token."""
     return release.unsqueeze(1) if release.ndim == 2 else release

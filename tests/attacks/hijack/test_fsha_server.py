@@ -9,12 +9,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
-from privkit.attacks.by_label import ByLabel
 from privkit.attacks.hijack import fsha as module
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.fsha_networks import build
 from privkit.attacks.hijack.fsha_server import Server, range_of
 from privkit.attacks.hijack.gan import between
+from privkit.attacks.inversion.simulator_data import ByLabel
 
 
 def test_weights_that_are_not_finite_make_no_snapshot(hijack: Any) -> None:

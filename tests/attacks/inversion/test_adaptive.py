@@ -11,8 +11,7 @@ from privkit.attacks.base import NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.adaptive import Adaptive, Combine, _Plan
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.intersection import intersected
-from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
+from privkit.attacks.inversion.recurrence import copy_distance, intersected, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.inversion.rounds import by_round
 from privkit.defenses.batch_shuffle import BatchShuffle
 from tests.attacks.inversion.passes import (

@@ -10,8 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.inversion.cross_fitted import FOLDS, PENALTIES, ridge
-from privkit.attacks.inversion.ridge import Ridge
+from privkit.attacks.inversion.ridge import FOLDS, PENALTIES, Ridge, ridge
 from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.dp_mixsl import DpMixSl

@@ -9,8 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.fit import fit
-from privkit.attacks.order.message_network import MessageNetwork, assign_members
-from privkit.attacks.order.piece_network import MemberNetwork, own_prior
+from privkit.attacks.order.piece_network import MemberNetwork, MessageNetwork, assign_members, own_prior
 from privkit.attacks.order.piece_training import (
     PieceTraining,
     dealt_out,
