@@ -27,12 +27,7 @@ def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
         expected: [G, S, D], what the current guess would release from each place.
 
     Returns:
-        [G, S, S], entry (t, s) for released token t and place s, with mean 1 in each group.
-
-    >>> tokens = torch.tensor([[[0.0], [2.0]]])
-    >>> pair_costs(tokens, tokens)
-    tensor([[[0., 2.],
-             [2., 0.]]])
+        [G, S, S], entry (t, s) for released token t and place s.
     """
     costs = torch.cdist(released, expected).square()
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
@@ -62,15 +57,11 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 
 
 def rescale_(weights: Tensor, steps: int) -> Tensor:
-    """The same for positive weights, in place and without logarithms: for tables that memory holds only once.
+    """`sinkhorn` of positive weights, in place and without logarithms: for tables that memory holds only once.
 
     Args:
         weights: [..., n, n] ≥ 0, each row with a number that is not tiny.
         steps: rescalings of columns, then rows, ≥ 1; rows sum to one exactly.
-
-    >>> (100 * rescale_(torch.tensor([[9.0, 0.0], [9.0, 9.0]]).exp(), 50)).round()
-    tensor([[99.,  1.],
-            [ 1., 99.]])
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -79,14 +70,11 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 
 
 def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
-    """A partial matching: what a row or a column lacks of 1 is unmatched.
+    """A partial matching [N, L, T] in [0, 1]: what a row or a column lacks of 1 is unmatched.
 
     Args:
         odds: [N, L, T], log-odds of each match over no match; L may be 0.
         steps: ≥ 1.
-
-    Returns:
-        [N, L, T] in [0, 1].
 
     Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 
@@ -107,13 +95,7 @@ def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
 
 
 def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The column of each row in the cheapest assignment.
-
-    Args:
-        costs: [G, n, m], n ≤ m.
-
-    Returns:
-        int64 [G, n].
+    """The column of each row in the cheapest assignment, int64 [G, n], for costs [G, n, m] with n ≤ m.
 
     Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
 
@@ -127,13 +109,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The cheapest assignment of tokens to places.
-
-    Args:
-        costs: [G, S, S] of token t at place s.
-
-    Returns:
-        int64 [G, S]: the released token on each place.
+    """The token on each place in the cheapest assignment, int64 [G, S], for costs [G, S, S] of token t at place s.
 
     >>> hungarian(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
     [[1, 0]]
@@ -143,16 +119,16 @@ def hungarian(costs: Tensor) -> Tensor:
 
 
 def take(released: Tensor, order: Tensor) -> Tensor:
-    """Tokens on their places: [G, S, D] by `hungarian`'s order.
+    """Tokens [G, S, D] in an order int64 [G, n], such as `hungarian`'s: [G, n, D].
 
     >>> take(torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 0]])).tolist()
     [[[8.0], [7.0]]]
     """
-    return released.gather(1, order.unsqueeze(2).expand_as(released))
+    return released.gather(1, order.unsqueeze(2).expand(-1, -1, released.shape[2]))
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Each image takes as many tokens as it holds: a token asks image after image, and an image keeps its best ones.
+    """Give each image as many tokens as it holds: a token asks image after image, and an image keeps its best ones.
 
     Args:
         logits: [B·T, B].

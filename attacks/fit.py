@@ -23,11 +23,8 @@ class Training(Protocol):
     def epoch(self, number: int) -> float:
         """Train one epoch, whose randomness follows from its 0-based number or from the state.
 
-        Returns:
-            The objective after it, on held-out data where the attack has some; lower is better.
-
-        Raises:
-            AttackDiverged: if a part of the training that the objective does not show is not finite.
+        Returns the objective after it, on held-out data where the attack has some; lower is better. Raises
+        `AttackDiverged` if a part of the training that the objective does not show is not finite.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,23 +106,11 @@ def fit_doubling(
         session: where to save and to report; None keeps nothing.
         doublings: of `epochs`, at most, for as long as each gains more than `TOLERATED_GAIN`; None trains in one cycle
             and judges nothing.
-        objective: as in `fit`.
+        objective: as in `fit`, like what is raised.
 
     Returns:
         The objective after each epoch, and whether the last doubling gained no more than `TOLERATED_GAIN`; None where
         nothing was doubled.
-
-    Raises:
-        AttackDiverged: as `fit`.
-
-    >>> class Slow:
-    ...     error = 1.0
-    ...     def epoch(self, number): Slow.error *= 0.9; return Slow.error
-    ...     def state_dict(self): return {"error": Slow.error}
-    ...     def load_state_dict(self, state): Slow.error = state["error"]
-    >>> curve, converged = fit_doubling(lambda before, epochs: Slow(), 4, doublings=1)
-    >>> len(curve), converged
-    (8, False)
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -150,14 +135,9 @@ def fit_doubling(
 
 
 class Stage:
-    """The session of one stage of an attack that has several: a slot of the whole state, a span of its progress.
+    """The session of one stage of an attack: the slot `slot` of the whole state, and a span of the whole progress.
 
-    Args:
-        session: of the whole attack.
-        state: of the whole attack; the stage's own lies under `slot`.
-        slot: the stage's key.
-        before: epochs of the stages before this one.
-        total: epochs of all stages; None if the stage's own number is the attack's.
+    The stage's epochs follow `before` others of `total` in all; with `total` of None its own number is the attack's.
 
     >>> state = {"first": {"curve": [0.5]}}
     >>> Stage(NoSession(), state, "first").load()
@@ -186,19 +166,12 @@ class Stage:
 
 
 class Learner:
-    """A network with its optimizer and the schedule of its learning rate.
-
-    Args:
-        network: trained in place.
-        optimizer: of its parameters.
-        schedule: stepped after each step.
-    """
+    """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step."""
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, schedule: LRScheduler) -> None:
         self.network, self._optimizer, self._schedule = network, optimizer, schedule
 
     def step(self, loss: Tensor) -> None:
-        """One step down the gradient of a loss."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()

@@ -48,16 +48,13 @@ def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tens
 def weight_gradients(
     lower: nn.Module, images: Tensor, arrived: Tensor, state: Mapping[str, Tensor] | None = None
 ) -> Tensor:
-    """Each example's gradient of the lower segment's weights, in evaluation mode.
+    """Each example's gradient of the lower segment's weights, in evaluation mode, [N, P].
 
     Args:
         lower: one client's segment.
         images: [N, C, H, W].
         arrived: [N, F], the gradient at its output.
         state: its weights at that time; None for those that it has.
-
-    Returns:
-        [N, P].
 
     Raises:
         NotApplicable: if the segment has no weights.

@@ -35,7 +35,7 @@ from privkit.attacks.hijack.fsha_server import Server
 from privkit.attacks.inversion.decoders import build
 from privkit.attacks.inversion.image_fit import neighbor_differences
 from privkit.attacks.inversion.sdar import SDAR, SDARTraining
-from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_training import AttackData
 from privkit.defenses import NoDefense
 from privkit.defenses.random_cutmix import RandomCutMix
 from privkit.domains.images.domain import Images

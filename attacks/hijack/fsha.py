@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator
@@ -19,12 +19,12 @@ from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive,
 ROUNDS_AN_EPOCH = 100
 _CONTROL_EPOCHS, _CONTROL_WIDTH = 5, 8
 EPOCHS = {"strong": 5, "released": 100}
-_WIDTHS = {"strong": 16, "released": 64}
-_RATES = {"strong": 1e-3, "released": 1e-5}
-_DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 1e-4}
-_PENALTY_WEIGHTS = {"strong": 10.0, "released": 500.0}
 BLOCKS = {"strong": 2, "released": 6}
-_BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
+_WIDTHS = {"strong": 16, "released": 64}
+_RECIPES: dict[str, dict[str, Any]] = {
+    "strong": {"penalty_weight": 10.0, "learning_rate": 1e-3, "discriminator_rate": 1e-3, "betas": (0.5, 0.9)},
+    "released": {"penalty_weight": 500.0, "learning_rate": 1e-5, "discriminator_rate": 1e-4, "betas": (0.9, 0.999)},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,8 @@ class FSHA(Checked):
         passes: P ≥ 1, how often the same victims cross after the attack; views come pass after pass.
 
     If the server's own images have labels, the strong recipe gives the discriminator the labels that travel with the
-    releases.
-
-    A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1], never of
-    the clients' images, and it says nothing of the discriminator. The server's images may lack a class.
+    releases. A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1],
+    never of the clients' images, and it says nothing of the discriminator.
 
     If rows are mixed by public coins, the pilot's releases are mixed by the coins of each round before the
     discriminator compares them, so that the gradient at the cut reaches each member. In the end, and for several
@@ -133,19 +131,9 @@ class FSHA(Checked):
         )
 
     def _settings(self) -> FshaRecipe:
-        return FshaRecipe(
-            penalty=self.penalty,
-            penalty_weight=self.penalty_weight or _PENALTY_WEIGHTS[self.recipe],
-            learning_rate=self.learning_rate or _RATES[self.recipe],
-            discriminator_rate=self.discriminator_rate or _DISCRIMINATOR_RATES[self.recipe],
-            discriminator_steps=self.discriminator_steps,
-            betas=_BETAS[self.recipe],
-            width=self.width or _WIDTHS[self.recipe],
-            blocks=self.blocks or BLOCKS[self.recipe],
-            end=self.end or (None if self.recipe == "strong" else "linear"),
-            noise=self.noise,
-            keep=self.keep,
-            labels=self.recipe == "strong",
-            epoch=ROUNDS_AN_EPOCH,
-            passes=self.passes,
-        )
+        strong = self.recipe == "strong"
+        usual = {**_RECIPES[self.recipe], "width": _WIDTHS[self.recipe], "blocks": BLOCKS[self.recipe]}
+        usual |= {"end": None if strong else "linear", "labels": strong, "epoch": ROUNDS_AN_EPOCH}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {name: value for name, value in own.items() if value is not None and name not in ("recipe", "epochs")}
+        return FshaRecipe(**{**usual, **own})

@@ -55,12 +55,6 @@ def build(
     Source: the authors' networks by split level: linear strided convolutions, transposed convolutions with tanh end,
     and a discriminator of six residual blocks without normalization; the stages follow the sizes of image and cut, so
     that on 3×32×32 images the cuts 64×16², 128×8² and 256×4² have their own.
-
-    >>> import torch
-    >>> networks = build((256, 4, 4), (3, 32, 32), 8)
-    >>> releases = networks.pilot(torch.zeros(2, 3, 32, 32))
-    >>> releases.shape, networks.decoder(releases).shape, networks.discriminator(releases).shape
-    (torch.Size([2, 256, 4, 4]), torch.Size([2, 3, 32, 32]), torch.Size([2]))
     """
     maps = _maps(released)
     sides = _halved_sizes(image[1:], maps[1:] if maps else None)

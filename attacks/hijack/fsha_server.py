@@ -17,7 +17,7 @@ from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penal
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.mixed_releases import check_public
-from privkit.attacks.inversion.simulator_data import ByLabel
+from privkit.attacks.inversion.simulator_training import ByLabel
 from privkit.attacks.patches import class_tokens
 from privkit.torch_utils.seeded import seeded
 
@@ -26,14 +26,7 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA` with the recipe's values in place of None.
-
-    Attributes:
-        end: of the pilot; None is the range of the first release.
-        labels: whether the discriminator is given them.
-        epoch: rounds between two snapshots.
-        passes: how often the same victims cross after the attack.
-    """
+    """The fields of `FSHA` with the recipe's values in place of None; without an `end`, it is the first release's range."""
 
     penalty: Norm
     penalty_weight: float
@@ -102,11 +95,7 @@ class Server:
         )
 
     def epoch(self, number: int) -> float:
-        """As many rounds as lie between two snapshots; the auto-encoder's error on held-out images after them.
-
-        Raises:
-            AttackDiverged: if a loss, a weight or what the clients now release is not finite.
-        """
+        """As many rounds as lie between two snapshots; the auto-encoder's error on held-out images after them."""
         draws = Generator(self.images.device).manual_seed(self.root + 1 + number)
         for step in range(self.settings.epoch):
             self.now = number * self.settings.epoch + step
@@ -157,7 +146,6 @@ class Server:
         return released[:, self.front :]
 
     def _whole(self, patches: Tensor) -> Tensor:
-        """With zeros in the place of a class token."""
         return nn.functional.pad(patches, (0, 0, self.front, 0)) if self.front else patches
 
     def _go_on(self, *values: Tensor) -> None:

@@ -14,12 +14,7 @@ Norm = Literal["full", "channel"]
 
 
 def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
-    """A random point on the line from each real row to its fake one, where the penalty is taken.
-
-    Args:
-        real: [N, ...].
-        fake: shaped like `real`.
-        generator: on their device, of the N positions on the lines.
+    """A random point on the line from each real row [N, ...] to its fake one, where the penalty is taken.
 
     Source: Gulrajani et al. 2017, "Improved training of Wasserstein GANs", Algorithm 1.
     """
@@ -53,35 +48,22 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
 
 
 def _row_norms(gradient: Tensor, norm: Norm) -> Tensor:
-    """Norms of each row, [N] ("full") or of each of its channels, [N, C] ("channel").
-
-    >>> gradient = torch.tensor([[3.0, -4.0]])
-    >>> _row_norms(gradient, "full").tolist(), _row_norms(gradient, "channel").tolist()
-    ([5.0], [[3.0, 4.0]])
-    """
+    """Norms of each row, [N] ("full") or of each of its channels, [N, C] ("channel")."""
     choice("norm", norm, get_args(Norm))
     if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
     axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1
-    norms: Tensor = torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
-    return norms
+    return torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
 
 
 def kinked(x: Tensor) -> Tensor:
     """ReLU as a product with a constant mask.
 
     torch's own sends a gradient of zeros through the whole network when the penalty is differentiated; this sends none.
-
-    >>> kinked(torch.tensor([-1.0, 2.0])).abs().tolist()
-    [0.0, 2.0]
     """
     return x * (x > 0)
 
 
 def all_finite(*tensors: Tensor) -> bool:
-    """Whether no number in any of them is NaN or infinite; one synchronization with the device.
-
-    >>> all_finite(torch.ones(2), torch.tensor(float("nan")))
-    False
-    """
+    """Whether no number in any of them is NaN or infinite; one synchronization with the device."""
     return bool(torch.stack([torch.isfinite(x).all() for x in tensors]).all())

@@ -154,7 +154,6 @@ class _Batches:
         return _Batches(self.total + other.total, self.norms + other.norms, self.count + other.count)
 
     def distance(self, other: _Batches) -> float:
-        """Of the mean norms."""
         return abs(self.norms / self.count - other.norms / other.count)
 
     def angle(self, other: _Batches) -> float:

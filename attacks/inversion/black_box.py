@@ -42,12 +42,11 @@ class BlackBox(Checked):
 
     Attributes:
         decoder: "mae" (the true MAE decoder; if tokens were dropped or merged, with a mask token for each patch),
-            "released" (the variant in the authors' repository), "set" (which cares about no order of tokens), "message"
-            (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix"; what each is
-            stands in its class.
+            "released" (the variant in the authors' repository), "set" (which ignores the order of tokens), "message"
+            (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix".
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
         doublings: of these epochs, at most, as long as each lowers the held-out error by more than 5 %; see
-            `privkit.attacks.fit.fit_doubling`. With `epochs` of None, the budget's. None trains in one cycle.
+            `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
         augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
             or "crop_flip" for horizontal flips as well.
         learning_rate: peak of AdamW's cosine schedule; None for the decoder's own (for "mae" 0.4/width, where the
@@ -176,7 +175,7 @@ class DecoderTraining(Learner):
         decoder: on the device of the images.
         query: runs the clients' defended lower segments on one message of images.
         train: images [N, C, H, W] in [0, 1] or other records, N at least a message.
-        held_out: likewise; an epoch's objective is the decoder's error on them.
+        held_out: likewise; an epoch's objective is the decoder's error on them, of images the mean square one.
         batch: images a message.
         epochs: of this cycle, which set the schedule.
         before: epochs of the cycles before this one.
@@ -213,11 +212,6 @@ class DecoderTraining(Learner):
             decoder.compile()
 
     def epoch(self, number: int) -> float:
-        """One pass over the training images; the error on held-out ones, of images the mean square one, cut to [0, 1].
-
-        Raises:
-            AttackDiverged: if what the decoder draws is not finite, or far from any image.
-        """
         device = self._train.device
         of_all = 1 + self._before + number
         draws = Generator(device).manual_seed(self._root + of_all)  # depends on nothing before this epoch

@@ -14,9 +14,8 @@ from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.hijack.gan import between, gradient_penalty
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.simulator_data import AttackData, mk_mmd
 from privkit.attacks.inversion.simulator_networks import Discriminator
-from privkit.attacks.inversion.simulator_training import SimulatorTraining, short_of_published
+from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, mk_mmd, short_of_published
 from privkit.constraints import Checked, Count, Positive, Probability, Whole
 
 _CONTROL_STEPS = 400  # of rounds; without labels the simulator needs more than other attacks
@@ -85,12 +84,8 @@ class FORA(Checked):
         return FORATraining(self, AttackData.of(self, observation), root).reconstruct(session)
 
 
-class FORATraining(SimulatorTraining):
+class FORATraining(SimulatorTraining[FORA]):
     """Simulator and decoder, and a discriminator of releases."""
-
-    def __init__(self, attack: FORA, data: AttackData, root: int) -> None:
-        self.attack = attack
-        super().__init__(attack, data, root)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         rows = self.given.rows.cpu()
@@ -110,11 +105,7 @@ class FORATraining(SimulatorTraining):
         self._learn("simulator", weight * apart + (simulated * ((1 - weight) * push)).sum())
         error = functional.mse_loss(self._decode(simulated.detach(), None), images)
         self._learn("decoder", error)
-        return self._objective(fooled, apart.detach()) + adversarial + error.detach()
-
-    def _objective(self, fooled: Tensor, apart: Tensor) -> Tensor:
-        weight = self.attack.mmd_weight
-        return (1 - weight) * fooled + weight * apart
+        return (1 - weight) * fooled + weight * apart.detach() + adversarial + error.detach()
 
     def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
         """One step of the discriminator; its loss, the simulator's, and the latter's gradient at `fake`."""

@@ -29,13 +29,13 @@ class JigsawWhiteBox(Checked):
     jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
 
     Attributes:
-        pairs: as in `Jigsaw`.
-        keep: as in `Jigsaw`.
-        kicks: as in `Jigsaw`.
+        pairs: as in `Jigsaw`, like `keep` and `kicks`.
+        keep: share of tokens that stay in their image's row.
+        kicks: rounds of ruin and recreate.
         pieces_epochs: `Jigsaw.epochs`.
-        epochs: as in `WhiteBox`; 0 is its start, behind the solved order.
-        total_variation: as in `WhiteBox`.
-        l2: as in `WhiteBox`.
+        epochs: as in `WhiteBox`, like the weights of its priors; 0 is its start, behind the solved order.
+        total_variation: weight ≥ 0.
+        l2: weight ≥ 0.
 
     Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither text nor release tells how.
     """
@@ -62,12 +62,10 @@ class JigsawWhiteBox(Checked):
 
     @property
     def jigsaw(self) -> Jigsaw:
-        """The first half."""
         return Jigsaw(pairs=self.pairs, keep=self.keep, kicks=self.kicks, epochs=self.pieces_epochs)
 
     @property
     def white_box(self) -> WhiteBox:
-        """The second half."""
         return WhiteBox(epochs=self.epochs, total_variation=self.total_variation, l2=self.l2, order="known")
 
     def run(

@@ -33,10 +33,7 @@ class Mixtures:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
-        """Read the equations off several passes.
-
-        Args:
-            same: passes of one round; see `View.clients` for the order of their rows.
+        """Read the equations off several passes of one round; see `View.clients` for the order of their rows.
 
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
@@ -118,11 +115,8 @@ class Mixtures:
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
     """What a typical record releases, and the noise with which solving some passes predicts another one best.
 
-    The third value is the share of the other pass's variance that is then left, 1 where nothing is predicted.
-
-    Args:
-        passes: of the adversary's own records.
-        another: one more pass of the same.
+    All are passes of the same own records. The third value is the share of the other pass's variance that is then left,
+    1 where nothing is predicted.
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -179,11 +173,7 @@ class Unmixed:
     @classmethod
     @torch.no_grad()
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
-        """Solve every round; cells that never crossed are filled with the mean.
-
-        Args:
-            views: pass after pass.
-            passes: P ≥ 1; see `Unmix` for what is assumed of them.
+        """Solve every round of views that come pass after pass; cells that never crossed are filled with the mean.
 
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
@@ -216,7 +206,6 @@ class Unmixed:
         return torch.cat([self._solved(part, draws) for part in filled.split(whole)])[: len(smashed)]
 
     def _solved(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """One round."""
         number = int(torch.randint(len(self.rounds), (1,), generator=draws, device=draws.device))
         mixed = self.rounds[number].predicted(smashed)
         noise = torch.randn(mixed.shape, generator=draws, device=mixed.device, dtype=mixed.dtype)

@@ -15,12 +15,12 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 def per_member(view: View) -> Tensor:
     """A row for each image in a release: the released row and, where coins are public, the image's weight in each cell.
 
-    Args:
-        view: N released rows of k images each.
-
     Returns:
         [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps) with the weights as the last channel; without public coins
         the release itself, each row k times: nothing then tells the k images of a row apart.
+
+    Raises:
+        NotApplicable: if vectors have weights.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
@@ -41,14 +41,9 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Weights of positions as weights of the tokens or pixels that a release consists of.
+    """Weights [N, k, T] of positions as weights of the tokens or pixels of a release: [N, k, L] or [N, k, H·W].
 
-    Args:
-        weights: [N, k, T].
-        smashed: [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D].
-
-    Returns:
-        [N, k, 1] if T = 1, else [N, k, L] or [N, k, H·W].
+    The release is [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D]; T = 1 stays [N, k, 1].
 
     Raises:
         NotApplicable: if the positions are none of the release's, as of images that were mixed before they were cut.
@@ -74,12 +69,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What a decoder trains on: rows of `per_member` and the images that they should give; empty seats are left out.
-
-    Args:
-        answer: to a query.
-        images: [N, C, H, W], what was queried.
-    """
+    """What a decoder trains on: rows of `per_member` without empty seats, and the queried image [C, H, W] of each."""
     members = answer.members.flatten()
     rows = per_member(answer.view)
     if answer.view.mixed == 1:
@@ -109,11 +99,7 @@ def records_of_rows(view: View) -> Tensor:
 
 
 def check_public(views: Sequence[View]) -> None:
-    """Refuse mixed rows whose weights are hidden.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse mixed rows whose weights are hidden, by `NotApplicable`."""
     if any(view.weights is None for view in views):
         raise NotApplicable(
             f"each released row holds {views[0].mixed} images with hidden weights: its members can only be told apart "
@@ -122,11 +108,7 @@ def check_public(views: Sequence[View]) -> None:
 
 
 def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
-    """Rows of several passes [M·B, ...], sorted by their place in the batch, [B·E, ...].
-
-    >>> by_place([torch.tensor([0, 1, 10, 11]), torch.tensor([20, 21, 30, 31])], 2).tolist()
-    [0, 10, 20, 30, 1, 11, 21, 31]
-    """
+    """Rows of several passes [M·B, ...], sorted by their place in the batch, [B·E, ...]."""
     return torch.cat([x.unflatten(0, (-1, batch)) for x in passes]).transpose(0, 1).flatten(0, 1)
 
 
@@ -151,11 +133,7 @@ class LinkedRows:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:
-        """Link the rows of the passes of one round.
-
-        Raises:
-            NotApplicable: if groups or weights are hidden.
-        """
+        """Link the rows of the passes of one round; `NotApplicable` if groups or weights are hidden."""
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages
         held = by_place([records_of_rows(view) for view in same], batch)
@@ -179,7 +157,7 @@ class LinkedRows:
         return int(self.records.max()) // self.clients + 1
 
     def parts(self, images: int) -> list[LinkedRows]:
-        """The same rows, as many places at a time as hold so many records at most, but one at least."""
+        """Splits by place into chunks of at most `images` records, at least one place each."""
         places = max(1, images // self.clients)
         rows = len(self.smashed) // self.places * places
         return [

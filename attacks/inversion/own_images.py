@@ -27,7 +27,6 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 
 @torch.no_grad()
 def released_by(lower: nn.Module, images: Tensor) -> Tensor:
-    """What the adversary's images release, undefended."""
     return torch.cat([lower(part) for part in images.split(256)])
 
 
@@ -45,12 +44,10 @@ def regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
 
 
 def mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
-    """Whether tokens came back in other images' rows, in messages small enough for an order over all of their tokens.
+    """Whether tokens of queried images came back in other images' rows, and an order over a message can be searched.
 
-    Args:
-        lower: the undefended segment, which gives tokens.
-        images: what was queried.
-        answer: to it, one image a row.
+    The lower segment is undefended and gives tokens; the answer has one image a row, in messages of at most 1,024
+    tokens.
     """
     size, released = rows_a_message(answer.view), answer.view.smashed
     if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:
@@ -59,12 +56,7 @@ def mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
 
 
 def found_among(own: Tensor, images: Tensor) -> Tensor:
-    """Which of the own images [M, C, H, W] each image [N, C, H, W] is, int64 [N].
-
-    >>> own = torch.rand(9, 1, 4, 4)
-    >>> found_among(own, own[[3, 1]]).tolist()
-    [3, 1]
-    """
+    """Which of the own images [M, C, H, W] each image [N, C, H, W] is, int64 [N]."""
     drawn = torch.rand(own[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64).to(own.device)
     keys, wanted = (some.flatten(1).double() @ drawn for some in (own, images))
     return (wanted.unsqueeze(1) - keys).abs().argmin(1)

@@ -14,8 +14,7 @@ from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.known_lower import frozen
-from privkit.attacks.inversion.simulator_data import AttackData, ByLabel, mk_mmd
-from privkit.attacks.inversion.simulator_training import SimulatorTraining
+from privkit.attacks.inversion.simulator_training import AttackData, ByLabel, SimulatorTraining, mk_mmd
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 _CONTROL_EPOCHS = 10
@@ -87,18 +86,11 @@ class PCAT(Checked):
         return PCATTraining(self, data, [*earlier, data.upper], root).reconstruct(session)
 
 
-class PCATTraining(SimulatorTraining):
-    """Pseudo-client and decoder.
-
-    Args:
-        attack: its specification.
-        data: what the adversary recorded and owns.
-        history: states of the server's segment, frozen, the oldest first.
-        root: seed of weights and draws.
-    """
+class PCATTraining(SimulatorTraining[PCAT]):
+    """Pseudo-client and decoder; `history` has the states of the server's segment, frozen, the oldest first."""
 
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
-        self.attack, self._history, self._wanted = attack, history, data.labels
+        self._history, self._wanted = history, data.labels
         super().__init__(attack, replace(data, labels=None), root)  # the decoder is told no label
         assert data.own_labels is not None
         self._own = ByLabel(data.own_labels[: self.train])

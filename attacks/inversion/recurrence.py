@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from privkit.attacks.assign import by_capacity, distances, rescale_, sinkhorn_with_slack
+from privkit.attacks.assign import by_capacity, distances, rescale_, sinkhorn_with_slack, take
 from privkit.attacks.base import NotApplicable
 
 _EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
@@ -47,11 +47,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether tokens come back in the places where they were, at least more of them than would by chance.
-
-    Args:
-        first: [N, T, D].
-        second: [N, T, D], the next pass.
+    """Whether rows [N, T, D] of two passes have their tokens in the same places, more of them than by chance.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
@@ -67,12 +63,9 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether a row brings the same tokens again, in whatever order: its mean then moves by a T-th of a token's noise.
+    """Whether rows [N, T, D] of two passes have the same tokens, in whatever order, by the distance of copies.
 
-    Args:
-        first: [N, T, D].
-        second: [N, T, D], the next pass.
-        copies: squared distance of a token's copies, from `copy_distance`.
+    The mean of a row then moves by a T-th of a token's noise.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
@@ -82,15 +75,10 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """How likely each token of a pass is the copy of each reference token, each being met about once.
+    """How likely each token of a pass is the copy of each reference token; each is met about once.
 
-    Args:
-        reference: [G, n, D].
-        seen: [G, n, D].
-        temperature: > 0, twice the variance between copies in each channel.
-
-    Returns:
-        [G, n, n], rows of reference tokens; rows and columns sum to about 1, and equal tokens share alike.
+    For both [G, n, D] it gives [G, n, n], a row for each reference token; rows and columns sum to about 1, and equal
+    tokens share alike. The temperature > 0 is twice the variance between copies in each channel.
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
@@ -180,17 +168,13 @@ class Intersection:
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
-        """What is known of these tokens, [M·B, T], as known of the first pass's tokens where they were released."""
+        """What is known of these tokens, [M·B, T], at the places where the first pass released them."""
         known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
         return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
 
 
 def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
-    """`intersected` for the tokens of several passes, each [N, T, D] in messages of some rows.
-
-    Args:
-        passes: two or more of the same images.
-        size: B, rows a message.
+    """`intersected` for two or more passes of the same images, each [N, T, D] in messages of `size` rows.
 
     Raises:
         NotApplicable: if messages are too large.
@@ -215,7 +199,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     Args:
         passes: [R, M, B·T, D], messages of the same images in every pass.
         rows: B.
-        copies: squared distance of a token's copies, from `recurrence.copy_distance`.
+        copies: squared distance of a token's copies, from `copy_distance`.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     law of visits is Yao et al., patch shuffling, Algorithm 2.
@@ -229,17 +213,9 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """The assignment of `intersected`, from how often each row was visited.
-
-    Args:
-        tokens: [M, B·T, D].
-        visits: [M, B·T, B], shares of passes.
-    """
+    """`intersected` for tokens [M, B·T, D] and the shares of passes [M, B·T, B] in which they visited rows."""
     m, n, rows = visits.shape
-    d = tokens.shape[2]
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)
-    tokens = tokens.gather(1, taken.flatten(1).unsqueeze(2).expand(-1, -1, d))
-    return Intersection(
-        tokens=tokens.view(m * rows, n // rows, d), support=support.flatten(0, 1), taken=taken.flatten(0, 1)
-    )
+    own = take(tokens, taken.flatten(1)).view(m * rows, n // rows, -1)
+    return Intersection(tokens=own, support=support.flatten(0, 1), taken=taken.flatten(0, 1))

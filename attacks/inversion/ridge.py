@@ -72,29 +72,16 @@ class Ridge(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Query, regress, refine; see `Attack.run`.
+        """Query, regress, refine.
 
         Raises:
             NotApplicable: as `Unmix` with several passes; if there are fewer own images than three rounds.
-
-        >>> from privkit.attacks.base import QueryResult
-        >>> def query(images: Tensor, draws: Generator) -> QueryResult:
-        ...     view = View(round=0, smashed=images.flatten(1) @ torch.eye(16).flip(0))
-        ...     return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
-        >>> own, private = torch.rand(200, 1, 4, 4), torch.rand(5, 1, 4, 4)
-        >>> views = [query(private, Generator()).view]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 4, 4), batch_size=5, auxiliary=own, query=query
-        ... )
-        >>> guess = Ridge(epochs=0).run(observation, Generator().manual_seed(0)).images
-        >>> bool((guess - private).abs().max() < 1e-4)
-        True
         """
         check(self, observation)
         check_one_form(self, observation.views)
-        seated = None
+        to_seats = None
         if self.passes > 1:
-            observation, seated = alone(observation, self.passes, generator)
+            observation, to_seats = alone(observation, self.passes, generator)
         views, query, batch = observation.views, observation.query, observation.batch_size
         assert observation.auxiliary is not None
         assert query is not None
@@ -126,7 +113,7 @@ class Ridge(Checked):
                 guess = (guess + share * (training.network(guess) - guess)).clamp(0, 1)
             note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
         images = guess.view(-1, *observation.image_shape)
-        return Reconstruction(images=images if seated is None else seated(images), curve=curve, note=note)
+        return Reconstruction(images=images if to_seats is None else to_seats(images), curve=curve, note=note)
 
 
 @dataclass(frozen=True)
@@ -138,7 +125,6 @@ class _Rows:
 
     @classmethod
     def of(cls, views: Sequence[View]) -> _Rows:
-        """What crossed, cells scaled by the weight that the image has in them, beside these weights."""
         clients = [
             (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())
             for view in views
@@ -179,7 +165,6 @@ class _Sent:
 
 
 def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Both on the principal components of the first."""
     middle = known.mean(0)
     known, wanted = known - middle, wanted - middle
     if known.shape[1] <= most:
@@ -190,14 +175,14 @@ def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor
 
 def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders: Tensor, held_by: Tensor) -> Fitted:
     """One regression for all rows or one a client, whichever guesses left-out images better."""
-    together = ridge(known, targets, folds, wanted)
+    together = cross_fitted(known, targets, folds, wanted)
     clients = senders.unique().tolist()
     if len(clients) < 2:
         return together
     own, other, error = torch.empty_like(together.own), together.other.clone(), 0.0
     for client in clients:
         mine, theirs = senders == client, held_by == client
-        fitted = ridge(known[mine], targets[mine], folds[mine], wanted[theirs])
+        fitted = cross_fitted(known[mine], targets[mine], folds[mine], wanted[theirs])
         own[mine], other[theirs] = fitted.own, fitted.other
         error += fitted.error * float(mine.float().mean())
     return Fitted(own=own, other=other, error=error) if error < together.error else together
@@ -248,10 +233,10 @@ class _Residual(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """Guesses at what stands behind rows.
+    """Guesses by fits that each leave one fold out.
 
     Attributes:
-        own: float64 [N, P], at the rows it learned from, each by a fit that never saw the row's record.
+        own: float64 [N, P], at the rows it learned from, each by the fit that never saw the row's record.
         other: float64 [M, P], at other rows, the mean over the fits.
         error: mean squared error of `own`.
     """
@@ -261,19 +246,16 @@ class Fitted:
     error: float
 
 
-def ridge(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
-    """Fit targets linearly on rows, once without each fold, with the penalty that guesses the left-out folds best.
+def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
+    """Fit targets [N, P] linearly on rows [N, F], once without each fold; F may exceed N.
 
-    Args:
-        rows: float [N, F], on the scale that they have; F may exceed N.
-        targets: float [N, P].
-        folds: int64 [N], each row's fold in 0..FOLDS-1; rows of one record share a fold.
-        other: float [M, F], rows whose targets are wanted.
+    The penalty is the one that guesses the left-out folds best. Rows of one record share a fold, int64 [N] in
+    0..FOLDS-1. Guesses are also made at `other` rows [M, F].
 
     Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
 
     >>> x = torch.arange(9.0).unsqueeze(1)
-    >>> ridge(x, 2 * x + 1, torch.arange(9) % 3, torch.tensor([[20.0]])).other.round(decimals=3).item()
+    >>> cross_fitted(x, 2 * x + 1, torch.arange(9) % 3, torch.tensor([[20.0]])).other.round(decimals=3).item()
     41.0
     """
     rows, targets, other = rows.double(), targets.double(), other.double()
@@ -282,13 +264,13 @@ def ridge(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted
 
     def guessed(penalty: float) -> Tensor:
         own = torch.empty_like(targets)
-        for fit, out in zip(fits, left_out, strict=True):
-            own[out] = fit.guess(rows[out], penalty)
+        for one, out in zip(fits, left_out, strict=True):
+            own[out] = one.guess(rows[out], penalty)
         return own
 
     errors = [float((guessed(penalty) - targets).square().mean()) for penalty in PENALTIES]
     best = PENALTIES[errors.index(min(errors))]
-    mean = torch.stack([fit.guess(other, best) for fit in fits]).mean(0)
+    mean = torch.stack([one.guess(other, best) for one in fits]).mean(0)
     return Fitted(own=guessed(best), other=mean, error=min(errors))
 
 

@@ -19,8 +19,8 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.decoders.mae import MaeDecoder, blocks, heads_for
 from privkit.attacks.order.drag_reorder import Predicted, learn, missing
+from privkit.attacks.order.piece_network import PieceTraining
 from privkit.attacks.order.piece_solver import put
-from privkit.attacks.order.piece_training import PieceTraining
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 from privkit.constraints import Checked, Probability, Whole

@@ -72,10 +72,10 @@ class Unmix(Checked):
             NotApplicable: if coins are hidden and cannot be found, or the mixed positions are none of the release's.
         """
         check(self, observation)
-        unmixed, seated = alone(observation, self.passes, generator)
+        unmixed, to_seats = alone(observation, self.passes, generator)
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(unmixed, generator, session)
-        return replace(guess, images=seated(guess.images))
+        return replace(guess, images=to_seats(guess.images))
 
 
 def alone(
@@ -84,12 +84,7 @@ def alone(
     """The same observation as if each record had crossed by itself, and how guesses return to the seats of its rows.
 
     Views and answers of the new observation have one record a row, client after client; its cells' weights are the
-    shares that are explained.
-
-    Args:
-        observation: with auxiliary images and a query.
-        passes: R ≥ 1; see `Unmix`.
-        generator: of the query that finds the noise; two numbers are drawn.
+    shares that are explained. Two numbers are drawn, for the query that finds the noise of the `passes` ≥ 1.
 
     Raises:
         NotApplicable: as `Unmix.run`.
@@ -135,16 +130,15 @@ def alone(
         same = told([answer.view for answer in answers])
         return QueryResult(view=unmixed(same), members=image_of_each(same, answers).unsqueeze(1))
 
-    def seated(images: Tensor) -> Tensor:
-        parts = images.split([len(view.smashed) for view in views])
-        found = [
-            part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)
-        ]
-        return torch.cat(found)
-
     with torch.no_grad():
         views = [unmixed(same) for same in rounds]
-    return replace(observation, views=views, query=asked), seated
+    return replace(observation, views=views, query=asked), lambda images: seated(images, views, rounds)
+
+
+def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View]]) -> Tensor:
+    """Guesses [R, C, H, W] at the records of views, a row each, as guesses at the seats of each round's first pass."""
+    parts = zip(images.split([len(view.smashed) for view in views]), rounds, strict=True)
+    return torch.cat([part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in parts])
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
@@ -171,13 +165,10 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
 def with_ratios(same: Sequence[View], clients: int) -> list[View]:
     """The passes of one round with the weights and clients that explain them; clients are numbered in any order.
 
-    Each message is a sum of k of n unknown vectors. All messages of all passes then span n dimensions. A client's
-    weights in them are a vector of that span that is zero in all messages of others: the sparsest ones are found by
-    linear programs, and scaled so that the weights of a message sum to 1. No record and no coin needs to be known.
-
-    Args:
-        same: passes of one round, whose rows hold k records each, with one weight for a whole record.
-        clients: n.
+    Each message is a sum of k of n unknown vectors, n being `clients`, with one weight for a whole record. All messages
+    of all passes then span n dimensions. A client's weights in them are a vector of that span that is zero in all
+    messages of others: the sparsest ones are found by linear programs, and scaled so that the weights of a message sum
+    to 1.
 
     Raises:
         NotApplicable: if there are too few messages, or not every client is found.
@@ -230,11 +221,7 @@ def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
 
 
 def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArray[np.float64]:
-    """The sparsest vectors that are no two alike, [E, n], of some passes.
-
-    Raises:
-        NotApplicable: if there are fewer.
-    """
+    """The sparsest vectors that are no two alike, [E, n], of some passes; `NotApplicable` if there are fewer."""
     units = [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors]
     chosen: list[NDArray[np.float64]] = []
     for unit in sorted(units, key=lambda unit: float(np.abs(unit).sum())):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,7 +12,7 @@ from privkit.attacks.base import NotApplicable, Session, View
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.known_lower import check_release, mixed_release
+from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
@@ -25,7 +23,6 @@ EPOCHS = {"reduced": 40, "released": 1_000}
 _INPUT_RATES = {"reduced": 0.03, "released": 1e-3}
 _L2 = {"reduced": 0.0, "released": 1.0}
 _MODEL_RATE = 1e-3
-_FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +39,8 @@ class UnSplit(Checked):
         parallel: released rows in one step, ≥ 1; the clone takes its steps on each such part in turn.
 
     The adversary is given `lower` for its architecture: all its weights and running statistics are thrown away, and
-    drawn anew by the attack's seed, before anything is computed. Buffers that are no statistics (the constants of a
-    normalization) are architecture. Tokens are taken to come in order.
+    drawn anew by the attack's seed, before anything is computed. Constants of a normalization are architecture. Tokens
+    are taken to come in order.
 
     The curve is the objective of the images after each alternation, the matching error being a share of the release's
     variance: no error of images, which this attack cannot know.
@@ -79,10 +76,10 @@ class UnSplit(Checked):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """What `run` gives, and with it the stolen segment: images [N, C, H, W] -> releases, in evaluation mode.
+        """What `run` gives, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases.
 
-        It has the client's architecture and weights of the attack's own: true to the client in what it releases, as far
-        as the recorded releases tell, and not in its weights.
+        It has the client's architecture and weights of the attack's own: it releases what the client does, as far as
+        the recorded releases tell.
         """
         views = observation.views
         check(self, observation)
@@ -109,11 +106,6 @@ class UnSplit(Checked):
         return Reconstruction(images=images, curve=curve), clone
 
     def _short_of_published(self) -> str:
-        """What falls short of the authors' settings, as a sentence; empty if nothing does.
-
-        >>> UnSplit(epochs=40).mounting.short_of_published
-        '40 alternations of 25 + 25 steps, where the authors take 1,000 of 100 + 100: not the published strength'
-        """
         epochs, steps = EPOCHS[self.recipe] if self.epochs is None else self.epochs, _PHASE_STEPS[self.recipe]
         most, long = EPOCHS["released"], _PHASE_STEPS["released"]
         if epochs >= most and steps >= long:
@@ -126,11 +118,7 @@ class UnSplit(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsplitRecipe:
-    """How images and clone learn; the meaning and the ranges of all fields are `UnSplit`'s.
-
-    Attributes:
-        steps: on the images, and as many on the clone, in each alternation.
-    """
+    """How images and clone learn, by `UnSplit`'s fields; both take `steps` in each alternation."""
 
     steps: int
     learning_rate: float
@@ -214,30 +202,3 @@ class Alternation:
         self._on_images.load_state_dict(state["on_images"])
         if self._on_clone is not None:
             self._on_clone.load_state_dict(state["on_clone"])
-
-
-def fresh(lower: nn.Module, seed: int) -> nn.Module:
-    """The architecture of a lower segment with weights of one's own: no number of the original's survives.
-
-    Args:
-        lower: the original, which is left as it was.
-        seed: of the new weights.
-
-    >>> torch.equal(fresh(nn.Linear(2, 2), 0).weight, fresh(nn.Linear(2, 2), 0).weight)
-    True
-    """
-    clone = deepcopy(lower).cpu().eval()
-    with torch.no_grad(), seeded(torch.device("cpu"), seed):
-        for parameter in clone.parameters():
-            parameter.normal_(std=_FRESH_STD)
-        for reset in _initialisers(clone):
-            reset()
-    return clone
-
-
-def _initialisers(module: nn.Module) -> Iterator[Callable[[], None]]:
-    for part in module.modules():
-        for name in ("reset_parameters", "_reset_parameters"):
-            if callable(getattr(part, name, None)):
-                yield getattr(part, name)
-                break

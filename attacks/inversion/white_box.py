@@ -14,12 +14,11 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, NoSession, NotApplicable, Session, View
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
-from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
+from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, PlaceModel, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.mixed_releases import LinkedRows, by_place, check_public
 from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
 from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
-from privkit.attacks.order.place_model import PlaceModel
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
@@ -67,9 +66,9 @@ class WhiteBox(Checked):
             image has to explain all rows that hold it.
         parallel: images optimized at a time, ≥ 1.
 
-    The curve is no error of images, which this attack cannot know: it is what the attack minimizes, after each hundred
-    steps: matching error as a share of the release's variance, plus the weighted terms, but not below 1e-4, where a
-    release counts as explained.
+    The curve is what the attack minimizes, after each hundred steps: matching error as a share of the release's
+    variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is no error of
+    images, which this attack cannot know.
 
     Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
     images say of places (`PlaceModel`) orders the tokens.
@@ -98,7 +97,6 @@ class WhiteBox(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The passes that it puts together; a hundred steps are enough for its controls."""
         return Mounting(
             passes=self.passes,
             any_tokens=True,
@@ -246,15 +244,13 @@ class WhiteBox(Checked):
         orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]
         strong = self.recipe == "strong"
         usual = (_UNTRIED_MIXED if views[0].mixed > 1 else _UNTRIED) if strong else (0.0, 0.0)
-        smooth, near = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
-        smooth = smooth if self.total_variation is None else (self.total_variation,)
-        near = near if self.l2 is None else (self.l2,)
-        weights = list(product(smooth, near))
+        given = self.total_variation, self.l2
+        tries = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
+        weights = list(product(*(values if one is None else (one,) for one, values in zip(given, tries, strict=True))))
         method = self._method(orders[0])
         asks = observation.query is not None and observation.rules.allow(self.passes)
         if len(orders) * len(weights) == 1 or tried is None or not asks or method.epochs == 0:
-            given = zip((self.total_variation, self.l2), usual, strict=True)
-            first, second = (own_weight if field is None else field for field, own_weight in given)
+            first, second = (other if one is None else one for one, other in zip(given, usual, strict=True))
             return orders[0], first, second
         candidates = [(order, *pair) for order in orders for pair in weights]
         draws = Generator(tried.device).manual_seed(root)
@@ -302,12 +298,10 @@ class _Own:
 
     @cached_property
     def places(self) -> PlaceModel:
-        """Where tokens lie."""
         assert self.images is not None
         return PlaceModel.fit(released_by(self.lower, self.images[:_PLACE_IMAGES]))
 
     def regressed(self, smashed: Tensor) -> Tensor:
-        """Starts [N, C, H, W]."""
         assert self.images is not None
         return regressed(self.lower, self.images, smashed)
 

@@ -45,18 +45,13 @@ class GradientMatching(Checked):
     epoch: Epoch = "pooled"
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row: how much nearer the positive label's gradient is than the nearest other's."""
         distances, examples = self.distances(observation)
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distance of every row's gradient to each candidate's; the smallest is the guessed label.
+        """Distance of every row's gradient to each candidate's, float [N, L], L ≥ 2, and the rows, int64 [N].
 
-        Returns:
-            float [N, L], L ≥ 2, and int64 [N], the rows.
-
-        Raises:
-            NotApplicable: see `run`.
+        The smallest distance is the guessed label.
 
         >>> from privkit.attacks.base import View
         >>> upper = nn.Linear(3, 4)

@@ -73,12 +73,7 @@ class ModelCompletion(Checked):
         return Mounting(labeled=self.labeled, gradients=False)
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label by the completed model's logits.
-
-        >>> from privkit.attacks.goals.labels import controls
-        >>> [control.passed for control in controls(ModelCompletion(epochs=4), seed=0)]
-        [True, True]
-        """
+        """Score every row for every label by the completed model's logits."""
         lower, records, shares = observation.lower, observation.auxiliary, observation.label_shares
         if lower is None or records is None or shares is None:
             raise NotApplicable("model_completion needs the lower segment, its records and the shares of the labels")
@@ -110,8 +105,6 @@ class _Completed(nn.Module):
 
 
 class _Completion:
-    """The completed model in training."""
-
     def __init__(
         self,
         spec: ModelCompletion,
@@ -146,8 +139,6 @@ class _Completion:
         return float(torch.stack(losses).mean().item())
 
     def _step(self, step: int, draws: Generator, ratio: float) -> Tensor:
-        """One step on labeled and unlabeled records that are drawn anew."""
-
         def drawn(count: int, among: int) -> Tensor:
             return torch.randint(among, (count,), generator=draws).to(self.seeds.device)
 
@@ -167,12 +158,8 @@ class _Completion:
     def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
         """The loss of labeled and unlabeled records, mixed in pairs.
 
-        Args:
-            of: int64 [B], which of the labeled records.
-            rows: int64 [M], unlabeled ones; M may be 0.
-            pairs: int64 [B + M], which record each is mixed with.
-            kept: share of a record in its mixture, in [1/2, 1].
-            weight: of the unlabeled records, ≥ 0.
+        Of B labeled records `of` and M ≥ 0 unlabeled `rows`, each keeps its share `kept`, in [1/2, 1], in the mixture
+        with its partner, int64 [B + M]; unlabeled ones have a weight ≥ 0.
         """
         targets = nn.functional.one_hot(self.labels[of], self.count).float()
         records = [self.records[self.seeds[of]]]

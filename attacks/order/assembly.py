@@ -32,7 +32,6 @@ class Frame:
 
     @property
     def places(self) -> int:
-        """S, the number of places."""
         return self.rows * self.columns * self.pictures
 
     @cached_property
@@ -104,7 +103,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
     Args:
         puzzles: M puzzles, solved side by side.
         starts: arrangements int64 [M, S] to begin with, at least one.
-        kicks: rounds of ruin and recreate, ≥ 0. 0 with no more than a start gives that start, polished.
+        kicks: rounds of ruin and recreate, ≥ 0.
         rng: the only source of randomness.
 
     Returns:
@@ -139,12 +138,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill empty places (−1), always the piece and place with the highest score given what lies already.
-
-    Args:
-        puzzles: M puzzles.
-        at: int64 [M, S], the piece in each place or −1.
-    """
+    """Fill empty places (−1) of int64 [M, S], always the piece and place of the highest score given what lies already."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
     gain = puzzles.unary.copy()
@@ -209,13 +203,9 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 
 
 def starts(puzzles: Puzzles) -> list[Places]:
-    """Arrangements to begin a search with: from the places alone and, in one picture, from matches as well.
+    """Arrangements int64 [M, S] to begin a search with: from places alone and, in one picture, from matches as well.
 
-    Args:
-        puzzles: M puzzles.
-
-    Returns:
-        Arrangements int64 [M, S]; one, or four of different trust in the matches.
+    There is one, or four of different trust in the matches.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:

@@ -16,16 +16,10 @@ SHARPNESS = 1.3
 
 
 def gradient_distance(pieces: Tensor) -> Tensor:
-    """Mahalanobis gradient distance of every pair of pieces, the second right of the first.
+    """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is of j right of i.
 
     The step across the border is held against the mean and covariance of the steps just inside it, over the color
-    channels, from both sides.
-
-    Args:
-        pieces: [M, T, p, p, C] pixels of M pictures, p ≥ 2.
-
-    Returns:
-        Distances ≥ 0, [M, T, T]; entry (m, i, j) is of piece j right of piece i. 0 is a perfect fit.
+    channels, from both sides. 0 is a perfect fit. Pieces are pixels [M, T, p, p, C] of M pictures, p ≥ 2.
 
     Source: Gallagher 2012, "Jigsaw puzzles with pieces of unknown orientation", Eqs. 1 to 5, with a prior of one grey
     level on the covariance in place of his dummy gradients.
@@ -40,13 +34,9 @@ def gradient_distance(pieces: Tensor) -> Tensor:
 def _log_ratio(distance: Tensor) -> Tensor:
     """How far a pair beats the best rival of either piece: log of the rival's distance over the pair's, in [−3, 3].
 
-    Args:
-        distance: [M, T, T], T ≥ 3; the diagonal is ignored and comes back as −3.
+    The diagonal of the distances [M, T, T], T ≥ 3, is ignored and comes back as −3.
 
     Source: Gallagher 2012, Eq. 6 (division by the second best match), in logarithms.
-
-    >>> _log_ratio(torch.tensor([[[0.0, 1.0, 4.0], [2.0, 0.0, 8.0], [6.0, 3.0, 0.0]]]))[0, 0, 1].round(decimals=1)
-    tensor(1.1000)
     """
     diagonal = torch.eye(distance.shape[1], dtype=torch.bool, device=distance.device)
     distance = distance.masked_fill(diagonal, torch.inf)
@@ -58,14 +48,10 @@ def _log_ratio(distance: Tensor) -> Tensor:
 
 
 def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
-    """`_log_ratio` of every pair, to the right and below.
+    """`_log_ratio` of every pair of pieces [M, T, p, p, C] with p ≥ 2 and T ≥ 3, [M, 2, T, T].
 
-    Args:
-        pieces: [M, T, p, p, C], p ≥ 2, T ≥ 3.
-        chunk: numbers that one step may hold; bounds memory, changes nothing.
-
-    Returns:
-        [M, 2, T, T]: entry (m, 0, i, j) is of piece j right of piece i, entry (m, 1, i, j) of piece j below it.
+    Entry (m, 0, i, j) is of piece j right of piece i, entry (m, 1, i, j) of piece j below it. `chunk` numbers are held
+    at a time.
     """
     _, t, p, _, c = pieces.shape
     parts = pieces.split(max(1, chunk // (t * t * p * c)))
@@ -76,16 +62,9 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Scores of pairs as log-odds against a random pair, by softmax over both partners.
+    """Scores [M, 2, T, T] of pairs as log-odds in [−2, log T] against a random pair, by softmax over both partners.
 
-    Args:
-        scores: [M, 2, T, T], higher is better; the diagonal is ignored.
-
-    Returns:
-        [M, 2, T, T] in [−2, log T]; the diagonal is −2.
-
-    >>> log_odds(torch.zeros(1, 2, 3, 3)).diagonal(dim1=2, dim2=3).unique()
-    tensor([-2.])
+    The diagonal is ignored and comes back as −2.
     """
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)

@@ -18,8 +18,8 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
+from privkit.attacks.order.piece_network import PieceTraining
 from privkit.attacks.order.piece_solver import TokenDecoder, put
-from privkit.attacks.order.piece_training import PieceTraining
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.constraints import Checked, Whole
@@ -109,14 +109,9 @@ def missing(tokens: Tensor) -> Tensor:
 
 
 def reordered(logits: Tensor, absent: Tensor) -> Tensor:
-    """The likeliest place of each token, if no two tokens share one.
+    """The likeliest place of each token, int64 [N, T], if no two tokens share one, from logits [N, T, T] of places.
 
-    Args:
-        logits: [N, T, T] of each token's places.
-        absent: bool [N, T]; such a token takes a place that the others leave.
-
-    Returns:
-        int64 [N, T].
+    A token that is absent, bool [N, T], takes a place that the others leave.
 
     Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
 

@@ -53,17 +53,14 @@ class FieldOrder(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Order the tokens of every row, and look every cell up; see `Attack.run`.
+        """Order the tokens of every row, and look every cell up.
 
-        >>> from privkit.attacks.base import View
-        >>> codes = torch.nn.Linear(1, 3, bias=False).requires_grad_(False)
         >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
         >>> cells = lambda rows: torch.stack([rows, rows.square()], 2)
         >>> lower = type("Lower", (torch.nn.Module,), {"forward": lambda self, rows: cells(rows)})()
         >>> view = View(round=0, smashed=cells(torch.tensor([[0.2, 5.0]])).flip(1))
-        >>> found = FieldOrder().run(
-        ...     ImageObservation(views=[view], image_shape=(2,), batch_size=1, auxiliary=own, lower=lower), Generator()
-        ... )
+        >>> seen = ImageObservation(views=[view], image_shape=(2,), batch_size=1, auxiliary=own, lower=lower)
+        >>> found = FieldOrder().run(seen, Generator())
         >>> found.permutation.source.tolist(), found.images
         ([[1, 0]], tensor([[0.2000, 5.0000]]))
         """
@@ -96,14 +93,7 @@ class FieldOrder(Checked):
 
 
 def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The column of every released token, int64 [N, C], and the cells of the rows, [N, C].
-
-    Args:
-        released: [N, C, D].
-        tokens: [M, C, D], of the own records.
-        own: [M, C].
-        by: as in `FieldOrder`.
-    """
+    """The column of every released token [N, C, D], int64 [N, C], and the cells of the rows, from own ones [M, C]."""
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)
@@ -118,26 +108,18 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Ask for each own record again with one cell changed: the token that has gone from its release is that cell's.
+    """Tokens [M, C, D] of own records [M, C], those of column c at place c, from queries alone.
 
-    Other tokens move, too, where a model mixes fields, but less; each column gets one token of a record, at the largest
-    total move.
-
-    Args:
-        own: records [M, C].
-        query: the defended edge; it may give the fields of a record back in any order.
-        batch: records a query takes.
-        draws: of the query's defense.
-
-    Returns:
-        Tokens [M, C, D], those of column c at place c.
+    Each record is sent again with one cell changed: the token that has gone from its release is that cell's. Other
+    tokens move, too, where a model mixes fields, but less; each column gets one token, at the largest total move. The
+    query takes `batch` records and may give the fields of a record back in any order.
 
     Raises:
         NotApplicable: if a query does not answer with C tokens for each record.
 
     Source: privkit's own.
 
-    >>> from privkit.attacks.base import QueryResult, View
+    >>> from privkit.attacks.base import QueryResult
     >>> def query(rows, draws):
     ...     cells = torch.stack([rows, rows + torch.arange(3.0) * 10], 2)
     ...     order = torch.rand(len(rows), 3, generator=draws).argsort(1)

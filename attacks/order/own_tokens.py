@@ -134,11 +134,7 @@ def own_tokens(
 def _queried_tokens(
     asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int
 ) -> OwnTokens:
-    """Own tokens by queries alone.
-
-    Raises:
-        NotApplicable: if the same images sent twice do not give the same tokens.
-    """
+    """Own tokens by queries alone; `NotApplicable` if the same images sent twice do not give the same tokens."""
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
@@ -189,23 +185,16 @@ def _queried_tokens(
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
     """Share of tokens that a shuffle keeps in their row for certain, and share that came back in their very place.
 
-    Args:
-        ordered: [N, T, D], what images give without the defense.
-        released: [N, T, D], what came back for them.
-        size: rows a message.
+    Compared are tokens [N, T, D] without the defense and those that came back, in messages of `size` rows.
     """
     matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     return own_row_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
 
 
 def own_row_share(own: float, batch: int) -> float:
-    """k′ from the share of tokens that are in their own image's row: k′ + (1 − k′)/B, the rest having been dealt out.
+    """k′ in [0, 1] from the share of tokens that are in their own image's row among B ≥ 1: k′ + (1 − k′)/B.
 
-    Args:
-        own: in [0, 1].
-        batch: B ≥ 1.
-
-    Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N); inverted.
+    Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
 
     >>> round(own_row_share(0.46, 10), 3), own_row_share(0.05, 10), own_row_share(1.0, 1)
     (0.4, 0.0, 1.0)

@@ -14,8 +14,14 @@ from privkit.attacks.assign import distances
 from privkit.attacks.base import View
 from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement, starts
 from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.order.piece_network import MemberNetwork, MessageNetwork, PieceNetwork, Together, assign_members
-from privkit.attacks.order.piece_training import Rows
+from privkit.attacks.order.piece_network import (
+    MemberNetwork,
+    MessageNetwork,
+    PieceNetwork,
+    Rows,
+    Together,
+    assign_members,
+)
 from privkit.attacks.order.token_contents import Ridge
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
@@ -104,9 +110,8 @@ class Solver:
     def solve(self, view: View, stream: int) -> Tensor:
         """Place of each token among the places of all images of its message, int64 [N, T].
 
-        Args:
-            view: its messages are solved one by one where images are mixed, else all its images at once.
-            stream: ≥ 0, of random numbers.
+        Messages are solved one by one where images are mixed, else all images at once. `stream` ≥ 0 is of random
+        numbers.
         """
         tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
@@ -115,7 +120,8 @@ class Solver:
         if self.members is not None and size > 1:
             return torch.cat([self._message(part, self.members, rng) for part in tokens.split(size)])
         row = torch.arange(len(tokens)) % size
-        return self._images(tokens, rng) + self.decoder.geometry.tokens * row.unsqueeze(1)
+        places = _sources(self._search(*self._scores(tokens), 1, [], self.kicks, rng))
+        return places + self.decoder.geometry.tokens * row.unsqueeze(1)
 
     def picture(self, view: View, source: Tensor) -> Tensor:
         """Images [N, C, H, W] from decoded patches put where `source` says."""
@@ -132,10 +138,6 @@ class Solver:
         places, pairs = self.network(self.decoder.features(tokens), edges)
         return (places.log_softmax(2) + log(t)).cpu(), log_odds(pairs).cpu()
 
-    def _images(self, tokens: Tensor, rng: np.random.Generator) -> Tensor:
-        """Place of each token in its row's image, int64 [N, T]."""
-        return _sources(self._search(*self._scores(tokens), 1, [], self.kicks, rng))
-
     def _message(self, tokens: Tensor, members: MemberNetwork | MessageNetwork, rng: np.random.Generator) -> Tensor:
         """Place of each token of a message among the places of all its images, int64 [B, T]."""
         b, t, _ = tokens.shape
@@ -151,13 +153,7 @@ class Solver:
         return _sources(at).view(b, t)
 
     def _search(
-        self,
-        places: Tensor,
-        pairs: Tensor,
-        pictures: int,
-        begin: list[Places],
-        kicks: int,
-        rng: np.random.Generator,
+        self, places: Tensor, pairs: Tensor, pictures: int, begin: list[Places], kicks: int, rng: np.random.Generator
     ) -> Places:
         side = isqrt(self.decoder.geometry.tokens)
         frame = Frame(rows=side, columns=side, pictures=pictures)
@@ -166,12 +162,9 @@ class Solver:
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
-    """Tokens on the places where an arrangement says that they were.
+    """Tokens [N, T, D] on the places where an arrangement says that they were, in messages of `size` rows.
 
-    Args:
-        tokens: [N, T, D] as released.
-        source: int64 [N, T], counted from 0 within each message; in each message every place once.
-        size: rows a message.
+    The arrangement is int64 [N, T], counted from 0 within each message; in each message every place once.
 
     >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
     [[8.0, 5.0], [7.0, 6.0]]

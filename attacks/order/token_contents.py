@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from privkit.attacks.assign import take
+
 ROUNDS = 6  # of alternating assignment; the keep share that it finds settles after three or four
 _RIDGE = 1e-6
 _ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
@@ -36,12 +38,7 @@ class Ridge:
 
     @classmethod
     def fit(cls, inputs: Tensor, outputs: Tensor, ridge: float = _RIDGE) -> Ridge:
-        """Least squares from inputs [..., F] to outputs [..., P]; `ridge` is relative to the inputs' variance.
-
-        >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
-        >>> Ridge.fit(x, 2 * x + 1)(x).allclose(2 * x + 1, atol=1e-4)
-        True
-        """
+        """Least squares from inputs [..., F] to outputs [..., P]; `ridge` is relative to the inputs' variance."""
         x, y = inputs.flatten(0, -2), outputs.flatten(0, -2)
         rows = max(1, NUMBERS_AT_ONCE // (x.shape[1] + y.shape[1]))
         parts = list(zip(x.split(rows), y.split(rows), strict=True))  # in float64 part by part: there may be millions
@@ -66,9 +63,8 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
     """Order the tokens that came back for the adversary's own images, though a shuffle hides whose is whose.
 
     The mean over a row knows no order: how rows differ from their message in tokens, against how they differ in
-    patches, gives a first affine map from a patch's principal components
-    to its token. Then tokens are assigned to the predictions by Sinkhorn's
-    iteration, the map is fitted again, and so on.
+    patches, gives a first affine map from a patch's principal components to its token. Then tokens are assigned to the
+    predictions by Sinkhorn's iteration, the map is fitted again, and so on.
 
     Args:
         released: [M, B, T, D], messages as they came back.
@@ -97,39 +93,27 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
     predicted = predicted * size + middle  # rows differ less than tokens where a part was mixed in
     for _ in range(ROUNDS):
         taken, _ = nearest(predicted / spread, tokens[:few] / spread)
-        forward = Ridge.fit(contents[:few], _taken(tokens[:few], taken), 1e-3)
+        forward = Ridge.fit(contents[:few], take(tokens[:few], taken), 1e-3)
         predicted = forward(contents[:few])
     matches = [nearest((forward(x) / spread)[None], (z / spread)[None]) for x, z in zip(contents, tokens, strict=True)]
     taken, sure = (torch.cat(parts) for parts in zip(*matches, strict=True))
-    return _taken(tokens, taken).view(m, b, t, d), own_share(taken, sure, t), own_share(taken, sure, 1)
+    return take(tokens, taken).view(m, b, t, d), own_share(taken, sure, t), own_share(taken, sure, 1)
 
 
 def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
-    """Share of patches whose token lies in their own row, among the sure ones: black patches are all alike.
+    """Share of patches whose token, int64 [M, B·T], lies in their own row of T tokens, or with T = 1 in its own place.
 
-    Args:
-        taken: int64 [M, B·T].
-        sure: bool [M, B·T]; if hardly any is, all count.
-        tokens: T; 1 for the share whose token lies in its own place.
+    Only sure ones, bool [M, B·T], count, unless there are hardly any: black patches are all alike.
     """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
     at_home = taken // tokens == rows
     return float((at_home[sure] if sure.double().mean() > _LEAST_SURE else at_home).double().mean())
 
 
-def _taken(tokens: Tensor, taken: Tensor) -> Tensor:
-    return tokens.gather(1, taken.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
-
-
 def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The token that each prediction most likely means, if each token is meant about once, and whether it is sure.
 
-    Args:
-        predicted: [M, K, D].
-        tokens: [M, K, D].
-
-    Returns:
-        int64 [M, K] and bool [M, K].
+    From predictions and tokens [M, K, D]: int64 [M, K] and bool [M, K].
 
     >>> offer = torch.tensor([[[0.0], [5.0], [5.0], [9.0]]])
     >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()

@@ -29,11 +29,7 @@ _NUMBERS_AT_ONCE = 2**24  # of the tables of pairs, and of inputs of the map
 
 
 def rows_a_message(view: View) -> int:
-    """B, the rows of each of a view's messages.
-
-    >>> rows_a_message(View(round=0, smashed=torch.zeros(6, 4, 2), messages=2))
-    3
-    """
+    """B, the rows of each of a view's messages; `NotApplicable` if they differ."""
     if view.messages < 1 or len(view.smashed) % view.messages:
         raise NotApplicable(f"{len(view.smashed)} rows are no {view.messages} messages of one size")
     return len(view.smashed) // view.messages
@@ -51,7 +47,6 @@ class Asker:
         asked: rounds that the attack sent before.
 
     Attributes:
-        whole: images of a round.
         rows: B, images of a message, as the last answer had them.
         left: rounds that may still be asked.
     """
@@ -81,11 +76,7 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[_order(answer, len(images))]
 
     def must_have(self, rounds: int, why: str) -> None:
-        """Refuse a threat model that allows too few rounds.
-
-        Raises:
-            NotApplicable: with the number that is needed.
-        """
+        """Refuse a threat model that allows too few rounds, by `NotApplicable` with the number that is needed."""
         if self.left < rounds:
             allowed = self._rules.rounds or 0
             raise NotApplicable(
@@ -105,11 +96,7 @@ class Asker:
         """Each image's own tokens [N, T, D] in no order, from a message of its copies, and which came back alike, [N].
 
         Tokens lie along a line in a random direction: each one fills a run as long as there are copies. One round is
-        held at a time.
-
-        Args:
-            images: [N, C, H, W].
-            scale: [D], of the tokens' channels.
+        held at a time. `scale` [D] is of the tokens' channels.
         """
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
@@ -131,11 +118,7 @@ class Asker:
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether two lots hold the same tokens in whatever order, bool [G].
-
-    Args:
-        first: [G, n, D].
-        second: [G, n, D].
+    """Whether two lots [G, n, D] hold the same tokens in whatever order, bool [G].
 
     >>> tokens = torch.rand(2, 5, 3)
     >>> same_tokens(tokens, tokens.flip(1)).tolist(), same_tokens(tokens, tokens.flip(0)).tolist()
@@ -178,14 +161,7 @@ class Labels:
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Images [L, C, H, W] of repeated own patches, and these patches [L, K, P].
-
-    Args:
-        patches: [N, T, P], of own images.
-        geometry: how patches lie over the image.
-        number: L ≥ 1.
-        draws: which patches are taken.
-    """
+    """Images [L, C, H, W] of repeated own patches [N, T, P], and these patches [L, K, P]; `number` is L ≥ 1."""
     several = torch.tensor(multiplicities(geometry.tokens), device=patches.device)
     every = patches.flatten(0, 1)
     spread = every.var(1)
@@ -196,11 +172,7 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> Labels:
-    """The token of each repeated patch, told by how often it came.
-
-    Args:
-        chosen: [L, K, P], the patches that `label_images` repeated.
-        rows: [L, T, D], the images' tokens in any order.
+    """The token of each repeated patch [L, K, P], told by how often it came among tokens [L, T, D] in any order.
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -217,16 +189,11 @@ def labelled(chosen: Tensor, rows: Tensor) -> Labels:
 
 
 def in_place(rows: Tensor, patches: Tensor, labels: Labels) -> Tensor:
-    """Each own image's tokens in the order of its patches, [N, T, D].
+    """Each own image's tokens [N, T, D], given in any order, in the order of its patches [N, T, P].
 
     An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images in
-    the order that it gives them.
-
-    Args:
-        rows: [N, T, D], each image's tokens in any order.
-        patches: [N, T, P].
-        labels: what repeated patches showed; without enough of them (a model may tell places apart) tokens are matched
-            as `match_own_tokens` matches them.
+    the order that it gives them. Without enough labels (a model may tell places apart) tokens are matched as
+    `match_own_tokens` matches them.
     """
     if labels.sure.double().mean() < _PLAIN:
         return match_own_tokens(rows.unsqueeze(1), patches.unsqueeze(1))[0].squeeze(1)

@@ -14,7 +14,7 @@ _LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/results/shuffling.md
 
 
 class Decoder(nn.Module):
-    """A network from rows of a release to images, with its own training objective.
+    """A network from rows of a release, [N, T, D], [N, D, h, w] or [N, D], to images [N, C, H, W] or other records.
 
     Attributes:
         layout: how it reads a release: as patches of the image, or as a picture.
@@ -37,7 +37,7 @@ class Decoder(nn.Module):
 
     @abstractmethod
     def forward(self, release: Tensor) -> Tensor:
-        """Images [N, C, H, W] of rows [N, T, D], [N, D, h, w] or [N, D]; not clamped."""
+        """What is drawn, not clamped, so that the loss sees every error."""
 
     def guess(self, release: Tensor) -> Tensor:
         """What the decoder takes the records behind a release for: the images, cut to [0, 1]."""

@@ -21,16 +21,15 @@ _UNSEEN = 0.1  # counts with which a category starts that no own record has
 class CellDecoder(Decoder):
     """Blocks of attention over the released tokens, then a query of each column that attends to them.
 
-    If there is a token for each column, the query also sees the token of its place: without a shuffle that is the
-    column's own.
+    If there is a token for each column, the query also sees the token of its place, without a shuffle the column's own.
+    Each token has an embedding of its place added, which training may learn to ignore behind a shuffle.
 
-    A column is a number or a choice. Its error in training is the squared error over the column's variance, or the
-    cross-entropy of its categories; it starts at the column's mean and at the frequencies of its categories. Each token
-    has an embedding of its place added, which training may learn to ignore behind a shuffle.
+    The training error of a number is its squared error over the column's variance, of a choice the cross-entropy. A
+    column starts at its mean, or at the frequencies of its categories.
 
     Args:
-        sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. A few rows are too
-            few: most counts of a table are small, so that the scale would miss the large ones.
+        sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. It takes many rows:
+            most counts of a table are small, so that a few would miss the large ones.
         own: the adversary's records [M, C]; means, variances and frequencies of the columns are theirs.
         columns: categories of each of the C columns, 0 for a dense one.
         width: channels, a positive multiple of 16; None for 64.
@@ -38,11 +37,6 @@ class CellDecoder(Decoder):
 
     Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an
     output MLP layer". Queries of an output: DETR (Carion et al. 2020).
-
-    >>> own = torch.tensor([[0.5, 0.0], [0.7, 1.0], [0.6, 1.0]])
-    >>> decoder = CellDecoder(torch.rand(3, 4, 8), own, (0, 2))
-    >>> decoder.guess(torch.rand(5, 4, 8)).shape
-    torch.Size([5, 2])
     """
 
     mean: Tensor

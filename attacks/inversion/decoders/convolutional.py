@@ -21,10 +21,10 @@ _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's l
 
 
 class Convolutions(Decoder):
-    """Two 3×3 convolutions with an interpolation to the image's size between them.
+    """Two 3×3 convolutions with an interpolation to the image's size between them: the weakest published attacker.
 
     The paper leaves widths and order open; interpolating between the convolutions is the stronger reading, since the
-    second one then draws at the image's resolution. It is the weakest of the published attackers.
+    second one then draws at the image's resolution.
 
     Args:
         geometry: the picture that the release makes.
@@ -32,10 +32,6 @@ class Convolutions(Decoder):
         depth: must be None or 2.
 
     Source: Oh et al., DP-CutMixSL, §5.A.
-
-    >>> geometry = MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
-    >>> Convolutions(geometry)(torch.zeros(2, 16, 96)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     layout: ClassVar = MapGeometry
@@ -56,26 +52,22 @@ class Convolutions(Decoder):
 
 
 class Hourglass(nn.Module):
-    """Convolutions that halve a picture `depth` times and double it again, with or without skips between equal sizes.
+    """A U-Net: convolutions that halve a picture `depth` times and double it again, with skips between equal sizes.
 
     Args:
-        inputs: channels of the picture.
+        inputs: channels of the picture [N, inputs, H, W].
         outputs: channels that come out.
         width: channels at full size; doubled with every halving, up to eight times.
         depth: halvings.
-        skips: whether it is a U-Net.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, width: int, depth: int, skips: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, width: int, depth: int) -> None:
         super().__init__()
         sizes = [width * 2 ** min(level, 3) for level in range(depth + 1)]
-        self.skips = skips
         self.enter = convolution(inputs, width)
         self.down = nn.ModuleList(convolution(a, b, stride=2) for a, b in pairwise(sizes))
         self.floor = convolution(sizes[-1], sizes[-1])
-        self.up = nn.ModuleList(
-            convolution(b + a if skips else b, a) for a, b in zip(sizes[-2::-1], sizes[:0:-1], strict=True)
-        )
+        self.up = nn.ModuleList(convolution(b + a, a) for a, b in zip(sizes[-2::-1], sizes[:0:-1], strict=True))
         self.leave = nn.Conv2d(width, outputs, 3, padding=1)
 
     def forward(self, picture: Tensor) -> Tensor:
@@ -86,7 +78,7 @@ class Hourglass(nn.Module):
         for up in self.up:
             equal = levels.pop()
             hidden = functional.interpolate(hidden, equal.shape[2:], mode="nearest")
-            hidden = up(torch.cat([hidden, equal], 1) if self.skips else hidden)
+            hidden = up(torch.cat([hidden, equal], 1))
         images: Tensor = self.leave(hidden)
         return images
 
@@ -117,12 +109,7 @@ class _ResidualPicture(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block.
-
-    Args:
-        width: channels of every level.
-        depth: levels below this one, ≥ 0.
-    """
+    """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -153,10 +140,6 @@ class Autoencoder(Decoder):
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks of He et al. 2016, 2×2 pixels a cell as in Shi et al. 2016.
-
-    >>> release = torch.zeros(2, 96)
-    >>> Autoencoder.of(release, (3, 32, 32), width=None, depth=None)(release).shape
-    torch.Size([2, 3, 32, 32])
     """
 
     layout: ClassVar = MapGeometry
@@ -197,7 +180,7 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """pix2pix's generator alone, trained on the absolute error.
+    """pix2pix's generator alone, a U-Net on the release laid out as a picture, trained on the absolute error.
 
     Args:
         geometry: the picture that the release makes.
@@ -205,10 +188,6 @@ class UNet(Decoder):
         depth: halvings; None until 8 pixels a side are left.
 
     Source: Isola et al. 2017, §3.2.1.
-
-    >>> geometry = MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28))
-    >>> UNet(geometry)(torch.zeros(2, 8, 12, 12)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     layout: ClassVar = MapGeometry
@@ -219,7 +198,7 @@ class UNet(Decoder):
         channels = geometry.image_shape[0]
         levels = depth or halvings(geometry.image_shape)
         self.paint = Painter(geometry, self.width)
-        self.body = Hourglass(self.width, channels, width=self.width, depth=levels, skips=True)
+        self.body = Hourglass(self.width, channels, width=self.width, depth=levels)
 
     @property
     def learning_rate(self) -> float:
@@ -234,16 +213,12 @@ class UNet(Decoder):
 
 
 class Pix2Pix(UNet):
-    """The U-Net and a discriminator of its pictures.
+    """The U-Net and a discriminator of its pictures, which judges overlapping pieces of the picture alone.
 
-    The discriminator sees the picture alone and judges overlapping pieces. Generator and discriminator move together:
-    both gradients come from one backward pass, the generator's through a discriminator whose weights are held fixed.
+    Generator and discriminator move together: both gradients come from one backward pass, the generator's through a
+    discriminator whose weights are held fixed.
 
     Source: Isola et al. 2017, §3; the attacker of Yao et al., patch shuffling, Table IX.
-
-    >>> geometry = MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
-    >>> Pix2Pix(geometry)(torch.zeros(2, 16, 96)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:

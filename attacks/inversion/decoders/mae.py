@@ -1,4 +1,4 @@
-"""Decoders that draw patches from tokens by transformer blocks: MAE, MAE for any number of tokens, and a released one."""
+"""Decoders of patches made of transformer blocks: MAE, MAE for any number of tokens, and the authors' release."""
 
 from __future__ import annotations
 
@@ -64,11 +64,6 @@ class MaeDecoder(Decoder):
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks,
     16 heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
-
-    >>> import torch
-    >>> geometry = Geometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
-    >>> MaeDecoder(geometry)(torch.zeros(2, 16, 96)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     layout: ClassVar = Geometry
@@ -94,21 +89,17 @@ class MaeDecoder(Decoder):
 
 
 class AnyTokensDecoder(MaeDecoder):
-    """Blocks of attention over the released tokens and one mask token for each patch, from which that patch is drawn.
+    """The MAE decoder for tokens that were dropped or merged: each patch's mask token attends to all tokens that came.
 
-    It is the MAE decoder for tokens that were dropped or merged: nobody knows which patch a token is of, so no token
-    gets a position, and every patch has a mask token.
+    Nobody knows which patch a token is of, so no token gets a position.
 
     Args:
-        geometry: the patches to be drawn, with the size of the released tokens.
-        width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
-        depth: number of blocks; None likewise.
+        geometry: the patches to be drawn, with the size of the released tokens; `of` takes the largest square patches
+            that are no fewer than the tokens.
+        width: as in `MaeDecoder`.
+        depth: as in `MaeDecoder`.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; leaving positions out is privkit's.
-
-    >>> decoder = AnyTokensDecoder.of(torch.zeros(2, 7, 96), (1, 28, 28), width=None, depth=None)
-    >>> decoder(torch.zeros(2, 7, 96)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
@@ -133,10 +124,9 @@ class AnyTokensDecoder(MaeDecoder):
 
 
 class ReleasedDecoder(Decoder):
-    """The released variant: no prediction head, the last block's channels are the pixels of a patch.
+    """The patch-shuffling authors' released variant: the last block's channels are the pixels of a patch.
 
-    At ViT-B/16 this is MLP 512→512→768 and ViT-B's twelve blocks (768 = 16·16·3); at other sizes the blocks are
-    as wide as a patch has pixels, which is the release's own coupling.
+    At ViT-B/16 this is MLP 512→512→768 and ViT-B's twelve blocks (768 = 16·16·3), with learned positions and Tanh.
 
     Args:
         geometry: how the tokens lie over the image.
@@ -144,10 +134,6 @@ class ReleasedDecoder(Decoder):
         depth: number of blocks; None for 12 from ViT-B's token size on, and the MAE decoder's depth below it.
 
     Source: the authors' repository of Yao et al., patch shuffling (the text of §V-B.1 calls it an MAE decoder).
-
-    >>> geometry = Geometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
-    >>> ReleasedDecoder(geometry)(torch.zeros(2, 16, 96)).aminmax().max <= 1
-    tensor(True)
     """
 
     layout: ClassVar = Geometry

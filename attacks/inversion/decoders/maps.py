@@ -18,8 +18,8 @@ class MapGeometry:
 
     Attributes:
         channels: features a cell.
-        rows: cells from top to bottom; 1 for vectors.
-        columns: cells from left to right; 1 for vectors.
+        rows: cells from top to bottom; 1 for vectors, as are the columns.
+        columns: cells from left to right.
         image_shape: (C, H, W).
     """
 
@@ -30,21 +30,14 @@ class MapGeometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
-        """Read the geometry off a release.
-
-        Args:
-            release: [N, T, D] tokens, [N, T + 1, D] with a class token in front, [N, D, h, w] feature maps, or [N, D]
-                vectors.
-            image_shape: (C, H, W) of the private images.
+        """Read the geometry off tokens [N, T, D] or [N, T + 1, D] (class token), maps [N, D, h, w] or vectors [N, D].
 
         Raises:
             NotApplicable: if the tokens are no square grid, or the release has another number of axes.
 
         >>> import torch
-        >>> MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28)).rows
-        4
-        >>> MapGeometry.of(torch.zeros(2, 96), (1, 28, 28)).rows
-        1
+        >>> [MapGeometry.of(torch.zeros(*shape), (1, 28, 28)).rows for shape in ((2, 16, 96), (2, 96))]
+        [4, 1]
         """
         if release.ndim == 4:
             _, channels, rows, columns = release.shape
@@ -86,9 +79,6 @@ class Painter(nn.Module):
     so convolutions without padding release. Otherwise it is resized.
 
     >>> import torch
-    >>> geometry = MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
-    >>> Painter(geometry, 8)(torch.zeros(2, 16, 96)).shape
-    torch.Size([2, 8, 28, 28])
     >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom
     (2, 2, 2, 2)
     """
@@ -106,7 +96,6 @@ class Painter(nn.Module):
         self.paint = nn.Conv2d(geometry.channels, channels * self.side**2, 1)
 
     def forward(self, release: Tensor) -> Tensor:
-        """Features [N, channels, H, W]."""
         picture = functional.pixel_shuffle(self.paint(as_maps(release, self.geometry)), self.side)
         picture = functional.pad(picture, self.frame)
         return (

@@ -52,11 +52,6 @@ class SetDecoder(Decoder):
         depth: blocks before placing; None for 2.
 
     Source: privkit's own; learned output queries (DETR, Carion et al. 2020) were weaker where both were measured.
-
-    >>> tokens = torch.rand(2, 16, 96)
-    >>> decoder = SetDecoder.of(tokens, (1, 28, 28), width=None, depth=None)
-    >>> torch.allclose(decoder(tokens), decoder(tokens.flip(1)), atol=1e-4)
-    True
     """
 
     layout: ClassVar = Geometry
@@ -184,10 +179,6 @@ class MessageDecoder(SetDecoder):
     some 500·n² bytes in training: it is meant for rounds of up to about a thousand tokens, and refuses more than 2,560.
 
     Source: privkit's own.
-
-    >>> tokens = torch.rand(2, 16, 96)
-    >>> MessageDecoder.of(tokens, (1, 28, 28), width=None, depth=None)(tokens).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     whole_message: ClassVar[bool] = True
@@ -218,11 +209,10 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Tokens twice: with each channel moved to mean 0 and variance near 1, and with each token so.
+    """Tokens [..., D] twice, [..., 2D]: with each channel moved to mean 0 and variance near 1, and with each token so.
 
     The first keeps a token's size, which identity and spectral releases speak by; the second is untroubled by tokens of
-    very different sizes. Correlations of channels stay, since whitened tokens were measured to be learned worse: their
-    small directions are learned as early as the large ones, and contents are matched to the wrong patches.
+    very different sizes. Whitened tokens were measured to be learned worse: contents are matched to the wrong patches.
 
     Args:
         sample: rows of a release [N, T, D]; the mean and variance of its channels are kept.
@@ -243,6 +233,5 @@ class Standardized(nn.Module):
         self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [..., D] -> [..., 2D]."""
         alone = functional.layer_norm(tokens, tokens.shape[-1:])
         return torch.cat([(tokens - self.mean) / self.scale, alone], -1)

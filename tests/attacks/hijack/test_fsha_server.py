@@ -14,7 +14,7 @@ from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.fsha_networks import build
 from privkit.attacks.hijack.fsha_server import Server, range_of
 from privkit.attacks.hijack.gan import between
-from privkit.attacks.inversion.simulator_data import ByLabel
+from privkit.attacks.inversion.simulator_training import ByLabel
 
 
 def test_weights_that_are_not_finite_make_no_snapshot(hijack: Any) -> None:

@@ -239,7 +239,7 @@ def test_a_release_of_nan_is_refused() -> None:
 
 def test_a_training_that_diverges_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "privkit.attacks.order.piece_training.piece_loss", lambda places, pairs, targets: places.sum() * torch.nan
+        "privkit.attacks.order.piece_network.piece_loss", lambda places, pairs, targets: places.sum() * torch.nan
     )
     views, _, knowledge = scene()
     with pytest.raises(AttackDiverged, match="the training loss is nan after epoch 1"):
