@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from math import isfinite
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+import torch
+from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -165,7 +167,50 @@ class Stage:
         self._session.report(self._before + done, self._total or total, value)
 
 
-class Learner:
+class Resumable(ABC):
+    """A training whose state is that of its parts: whatever has a `state_dict`, generators, tensors, and dicts of them.
+
+    Numbers among them are saved and not loaded, since they are drawn again in the same way.
+    """
+
+    @abstractmethod
+    def stateful(self) -> dict[str, Any]:
+        """Key -> part."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = _state_of(self.stateful())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            _load(self.stateful(), state)
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: _state_of(one) for key, one in part.items()}
+    if isinstance(part, list):
+        return [_state_of(one) for one in part]
+    if isinstance(part, Generator):
+        return part.get_state()
+    if isinstance(part, Tensor):
+        return part.detach()
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def _load(part: Any, state: Any) -> None:
+    if isinstance(part, dict | list):
+        for key in part if isinstance(part, dict) else range(len(part)):
+            _load(part[key], state[key])
+    elif isinstance(part, Generator):
+        part.set_state(state)
+    elif isinstance(part, Tensor):
+        part.copy_(state)
+    elif hasattr(part, "load_state_dict"):
+        part.load_state_dict(state)
+
+
+class Learner(Resumable):
     """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step."""
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, schedule: LRScheduler) -> None:
@@ -177,14 +222,5 @@ class Learner:
         self._optimizer.step()
         self._schedule.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "network": self.network.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "schedule": self._schedule.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._schedule.load_state_dict(state["schedule"])
+    def stateful(self) -> dict[str, Any]:
+        return {"network": self.network, "optimizer": self._optimizer, "schedule": self._schedule}

@@ -16,21 +16,13 @@ __all__ = ["Geometry", "as_tokens", "class_tokens", "patch_tokens", "patchify", 
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """How a release lies over the image: one token a square patch, row by row.
+    """How a release lies over the image: one token a square patch, row by row."""
 
-    Attributes:
-        token_dim: D of the released tokens.
-        tokens: T, the number of patches.
-        patch: side of a patch in pixels.
-        image_shape: (C, H, W).
-        class_tokens: released before the tokens of patches, 0 or 1.
-    """
-
-    token_dim: int
-    tokens: int
-    patch: int
-    image_shape: tuple[int, int, int]
-    class_tokens: int = 0
+    token_dim: int  # D of the released tokens
+    tokens: int  # T, the number of patches
+    patch: int  # side of a patch in pixels
+    image_shape: tuple[int, int, int]  # (C, H, W)
+    class_tokens: int = 0  # released before the tokens of patches, 0 or 1
 
     @property
     def patch_dim(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients, View
+from privkit.attacks.fit import Resumable
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, build
 from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penalty
@@ -26,7 +27,7 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA` with the recipe's values in place of None; without an `end`, it is the first release's range."""
+    """The fields of `FSHA` with the recipe's values in place of None; an `end` of None is the first release's range."""
 
     penalty: Norm
     penalty_weight: float
@@ -44,28 +45,20 @@ class FshaRecipe:
     passes: int
 
 
-class Server:
+class Server(Resumable):
     """What the malicious server trains, and its answer to a round; satisfies `privkit.attacks.fit.Training`.
 
     A class token is left out of what all three networks see and make; its gradient is 0.
-
-    Args:
-        settings: of `FSHA`.
-        view: a release before the attack.
-        clients: in training; the server leads them.
-        observation: the rest of what the server knows.
-        auxiliary: [N, C, H, W] in [0, 1], on the device of the release.
-        root: seed of weights and draws.
     """
 
     def __init__(
         self,
-        settings: FshaRecipe,
-        view: View,
-        clients: TrainingClients,
-        observation: ImageObservation,
-        auxiliary: Tensor,
-        root: int,
+        settings: FshaRecipe,  # of `FSHA`
+        view: View,  # a release before the attack
+        clients: TrainingClients,  # in training; the server leads them
+        observation: ImageObservation,  # the rest of what the server knows
+        auxiliary: Tensor,  # [N, C, H, W] in [0, 1], on the device of the release
+        root: int,  # seed of weights and draws
     ) -> None:
         self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
         self.mixed, self.clients, self.front = view.mixed, clients, class_tokens(view.smashed)
@@ -86,7 +79,7 @@ class Server:
                 0 if self.labels is None else len(self.labels.counts),
                 settings.blocks,
             )
-        for network in self._networks().values():
+        for network in vars(self.networks).values():
             network.to(auxiliary.device)
         own = [*self.networks.pilot.parameters(), *self.networks.decoder.parameters()]
         self.on_images = torch.optim.Adam(own, lr=settings.learning_rate, fused=True)
@@ -205,7 +198,7 @@ class Server:
             image = self.networks.decoder(read) / 2 + 0.5
             total += (image - part).square().sum().item()
         error = total / sum(part.numel() for part in parts)
-        weights = [weight for network in self._networks().values() for weight in network.parameters()]
+        weights = [weight for network in vars(self.networks).values() for weight in network.parameters()]
         if not (isfinite(error) and all_finite(*weights)):
             raise AttackDiverged(
                 f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
@@ -230,27 +223,9 @@ class Server:
         images = torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
         return images if now is None else images[now.seats]
 
-    def _networks(self) -> dict[str, nn.Module]:
-        return {
-            "pilot": self.networks.pilot,
-            "decoder": self.networks.decoder,
-            "discriminator": self.networks.discriminator,
-        }
-
-    def _parts(self) -> dict[str, Any]:
-        return {
-            **self._networks(),
-            "on_images": self.on_images,
-            "on_discriminator": self.on_discriminator,
-            "clients": self.clients,
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._parts().items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
+    def stateful(self) -> dict[str, Any]:
+        optimizers = {"on_images": self.on_images, "on_discriminator": self.on_discriminator}
+        return {**vars(self.networks), **optimizers, "clients": self.clients}
 
 
 def _told_by(view: View) -> Tensor | None:

@@ -43,12 +43,6 @@ class SplitGuard(Checked):
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4: S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) +
     d(R₁,R₂) + ε) and score σ(α·S)^β, θ the angle in radians between mean gradients of wrong (F) and regular batches (R,
     in two random halves), d the distance of their mean norms; the policies of its evaluation.
-
-    >>> guard = SplitGuard(generator=Generator().manual_seed(0), patience=1, warm_up=0)
-    >>> right, wrong = torch.tensor([1.0, 0.0]), torch.tensor([-2.0, 0.1])
-    >>> returned = [guard.observe(wrong if i % 4 == 3 else right, fake=i % 4 == 3) for i in range(20)]
-    >>> guard.scores[-1] > 0.99, guard.noticed
-    (True, None)
     """
 
     generator: Generator

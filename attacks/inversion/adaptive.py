@@ -170,13 +170,14 @@ class Adaptive(Checked):
         """Passes that need no query, after `asked` rounds of them, or None; and a sentence on the way that is taken."""
         if not plan.simulable or self.read == 0 or not self.epochs or self.augment != "none":
             return None, ""
-        pool = plan.combine == "pool"
         try:
-            found = SimulatedPasses.of(
-                observation, draws, self.read, asked=asked, passes=self.passes, copies=plan.copies, pool=pool
-            )
+            own, geometry = _read(observation, draws, self.read, asked)
         except NotApplicable as refusal:
             return None, f"own messages were sent anew in each epoch, since their tokens cannot be read: {refusal}"
+        size, pool = rows_a_message(observation.views[0]), plan.combine == "pool"
+        found = SimulatedPasses(
+            own=own, geometry=geometry, passes=self.passes, size=size, copies=plan.copies, pool=pool
+        )
         return found, f"tokens of {len(found.images):,} own images were read, and shuffled again without a query"
 
     def _plan(self, once: list[View], again: list[View]) -> _Plan:
@@ -216,19 +217,12 @@ class Adaptive(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """How passes become one release.
+    """How passes become one release."""
 
-    Attributes:
-        combine: never "auto".
-        copies: squared distance of a token's copies.
-        places: whether tokens are averaged in the places where they came.
-        simulable: whether passes of known own tokens can be put together without sending them.
-    """
-
-    combine: Combine
-    copies: float
-    places: bool
-    simulable: bool = False
+    combine: Combine  # never "auto"
+    copies: float  # squared distance of a token's copies
+    places: bool  # whether tokens are averaged in the places where they came
+    simulable: bool = False  # whether passes of known own tokens can be put together without sending them
 
     def view(self, same: Sequence[View], coins: Generator) -> View:
         number, messages = same[0].round, same[0].messages
@@ -287,65 +281,14 @@ class SimulatedPasses:
     Who has read the tokens of own images can shuffle them as the clients do. A shuffle without noise gives copies of
     the tokens that were read. Its passes differ only in the rows that a token visits, so that visits are drawn instead
     of matched.
-
-    Attributes:
-        own: tokens that were read.
-        geometry: how their patches lie over the image.
-        passes: R ≥ 1.
-        size: B, rows of a message.
-        copies: squared distance up to which tokens pass for copies, as in `intersected`.
-        pool: whether each row keeps its tokens, so that one pass holds all of them; else passes are intersected.
     """
 
-    own: OwnTokens
-    geometry: Geometry
-    passes: int
-    size: int
-    copies: float
-    pool: bool
-
-    @classmethod
-    def of(
-        cls,
-        observation: ImageObservation,
-        draws: Generator,
-        images: int | None,
-        *,
-        asked: int,
-        passes: int,
-        copies: float,
-        pool: bool,
-    ) -> SimulatedPasses:
-        """Read the tokens of own images by queries.
-
-        Args:
-            observation: with auxiliary images and a query.
-            draws: of the queries.
-            images: as `Adaptive.read`.
-            asked: rounds that the attack sent before.
-            passes: as the attribute; so are the others.
-            copies: likewise.
-            pool: likewise.
-
-        Raises:
-            NotApplicable: if they cannot be read, or too few for a training, or they may be wrong.
-        """
-        assert observation.auxiliary is not None
-        view, least = observation.views[0], 2 * observation.batch_size
-        geometry = checked_geometry(observation, "reading own tokens")
-        most = len(observation.auxiliary) if images is None else images
-        own = own_tokens(view, observation, geometry, draws, most, asked=asked)
-        if len(own.tokens) < least:
-            raise NotApplicable(
-                f"{len(own.tokens)} own images could be read within the rules of the threat model, and training takes "
-                f"{least}"
-            )
-        if (shown := _explained_variance(own)) < _SHOWN:
-            raise NotApplicable(
-                f"a linear map of own tokens explains {100 * max(0.0, shown):.0f} % of the variance of their mean "
-                "patches, so that tokens may be beside wrong patches"
-            )
-        return cls(own=own, geometry=geometry, passes=passes, size=rows_a_message(view), copies=copies, pool=pool)
+    own: OwnTokens  # tokens that were read
+    geometry: Geometry  # how their patches lie over the image
+    passes: int  # R ≥ 1
+    size: int  # B, rows of a message
+    copies: float  # squared distance up to which tokens pass for copies, as in `intersected`
+    pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; else passes are intersected
 
     @cached_property
     def images(self) -> Tensor:
@@ -401,6 +344,32 @@ class SimulatedPasses:
         both = torch.cat([tokens, visits / self.passes], 2)
         found = torch.stack([plan @ x for plan, x in zip(plans, both, strict=True)])
         return found[..., :d], found[..., d:]
+
+
+def _read(
+    observation: ImageObservation, draws: Generator, images: int | None, asked: int
+) -> tuple[OwnTokens, Geometry]:
+    """The tokens of own images, read by queries, and how their patches lie over the image.
+
+    Raises:
+        NotApplicable: if they cannot be read, or too few for a training, or they may be wrong.
+    """
+    assert observation.auxiliary is not None
+    view, least = observation.views[0], 2 * observation.batch_size
+    geometry = checked_geometry(observation, "reading own tokens")
+    most = len(observation.auxiliary) if images is None else images
+    own = own_tokens(view, observation, geometry, draws, most, asked=asked)
+    if len(own.tokens) < least:
+        raise NotApplicable(
+            f"{len(own.tokens)} own images could be read within the rules of the threat model, and training takes "
+            f"{least}"
+        )
+    if (shown := _explained_variance(own)) < _SHOWN:
+        raise NotApplicable(
+            f"a linear map of own tokens explains {100 * max(0.0, shown):.0f} % of the variance of their mean "
+            "patches, so that tokens may be beside wrong patches"
+        )
+    return own, geometry
 
 
 def _explained_variance(own: OwnTokens) -> float:

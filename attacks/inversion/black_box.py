@@ -169,34 +169,22 @@ def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) 
 
 
 class DecoderTraining(Learner):
-    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`.
-
-    Args:
-        decoder: on the device of the images.
-        query: runs the clients' defended lower segments on one message of images.
-        train: images [N, C, H, W] in [0, 1] or other records, N at least a message.
-        held_out: likewise; an epoch's objective is the decoder's error on them, of images the mean square one.
-        batch: images a message.
-        epochs: of this cycle, which set the schedule.
-        before: epochs of the cycles before this one.
-        augment: as in `BlackBox`.
-        learning_rate: peak; None for the decoder's own.
-        seeds: of the epochs' draws, and of what modules draw themselves.
-    """
+    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`."""
 
     def __init__(
         self,
-        decoder: Decoder,
-        query: Query,
-        train: Tensor,
+        decoder: Decoder,  # on the device of the images
+        query: Query,  # runs the clients' defended lower segments on one message of images
+        train: Tensor,  # images [N, C, H, W] in [0, 1] or other records, N at least a message
+        # likewise; an epoch's objective is the decoder's error on them, of images the mean square one
         held_out: Tensor,
         *,
-        batch: int,
-        epochs: int,
-        before: int = 0,
-        augment: Augment,
-        learning_rate: float | None,
-        seeds: tuple[int, int],
+        batch: int,  # images a message
+        epochs: int,  # of this cycle, which set the schedule
+        before: int = 0,  # epochs of the cycles before this one
+        augment: Augment,  # as in `BlackBox`
+        learning_rate: float | None,  # peak; None for the decoder's own
+        seeds: tuple[int, int],  # of the epochs' draws, and of what modules draw themselves
     ) -> None:
         self.decoder, self._query, self._augment = decoder, query, augment
         self._train, self._held_out, self._batch = train, held_out, batch

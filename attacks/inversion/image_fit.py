@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
+from privkit.attacks.fit import Resumable
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.torch_utils.seeded import seeded
 
@@ -27,29 +28,18 @@ NUMBERS_AT_ONCE = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Released rows of k images each, and what is known before the first step.
+    """Released rows of k images each, and what is known before the first step."""
 
-    Attributes:
-        smashed: [N, ...], as in `View`.
-        start: [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more.
-        unit: variance of the whole release: a matching error is given in it.
-        mixed: k.
-        weights: public weights [N, k, T], or None.
-        records: int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1.
-        anchor: like `start`: images that the guess is kept near; None for the start.
-        places: [N, T, T] nats of released token t at place s, or None.
-        group: rows that share guesses or tokens, and so stand or fall together; 1 if each row stands alone.
-    """
-
-    smashed: Tensor
-    start: Tensor
-    unit: Tensor
-    mixed: int = 1
-    weights: Tensor | None = None
+    smashed: Tensor  # [N, ...], as in `View`
+    start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
+    unit: Tensor  # variance of the whole release: a matching error is given in it
+    mixed: int = 1  # k
+    weights: Tensor | None = None  # public weights [N, k, T], or None
+    # int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1
     records: Tensor | None = None
-    anchor: Tensor | None = None
-    places: Tensor | None = None
-    group: int = 1
+    anchor: Tensor | None = None  # like `start`: images that the guess is kept near; None for the start
+    places: Tensor | None = None  # [N, T, T] nats of released token t at place s, or None
+    group: int = 1  # rows that share guesses or tokens, and so stand or fall together; 1 if each row stands alone
 
     @property
     def seats(self) -> Tensor | slice:
@@ -89,26 +79,20 @@ def neighbor_differences(images: Tensor) -> Tensor:
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)
 
 
-class ImageFit:
+class ImageFit(Resumable):
     """Images that learn to release what was released; satisfies `privkit.attacks.fit.Training`.
 
     Each row learns alone, since Adam works coordinate by coordinate. An epoch is a hundred steps.
-
-    Args:
-        lower: of `frozen`.
-        problem: the rows.
-        method: the recipe.
-        priors: weights of total variation and of the mean squared distance from the anchor, for all rows or [N] each.
-        seed: of the guessed order and of a lower segment's own draws.
     """
 
     def __init__(
         self,
-        lower: nn.Module,
-        problem: Problem,
-        method: Method,
+        lower: nn.Module,  # of `frozen`
+        problem: Problem,  # the rows
+        method: Method,  # the recipe
+        # weights of total variation and of the mean squared distance from the anchor, for all rows or [N] each
         priors: tuple[float | Tensor, float | Tensor],
-        seed: int,
+        seed: int,  # of the guessed order and of a lower segment's own draws
     ) -> None:
         self._lower, self._problem, self._method, self._priors, self._seed = lower, problem, method, priors, seed
         self._free = problem.start.clone()
@@ -144,13 +128,8 @@ class ImageFit:
             images = self._problem.start if self._method.epochs == 0 else self._images().clamp(0, 1)
             return images.detach().clone(), self._final_objective()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"free": self._free.detach(), "optimizer": self._optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        with torch.no_grad():
-            self._free.copy_(state["free"])
-        self._optimizer.load_state_dict(state["optimizer"])
+    def stateful(self) -> dict[str, Any]:
+        return {"free": self._free, "optimizer": self._optimizer}
 
     def _images(self) -> Tensor:
         return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free
@@ -204,12 +183,6 @@ def _guess(tokens: Tensor, seed: int) -> Tensor:
 class PlaceModel:
     """Where a released token lies: one Gaussian a place, in the principal channels of all places.
 
-    Attributes:
-        mean: [D], of all tokens.
-        axes: [D, d], to channels of unit variance.
-        means: [T, d].
-        factors: [T, d, d], Cholesky factors of the covariances.
-
     Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
 
     >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
@@ -217,10 +190,10 @@ class PlaceModel:
     [1, 0]
     """
 
-    mean: Tensor
-    axes: Tensor
-    means: Tensor
-    factors: Tensor
+    mean: Tensor  # [D], of all tokens
+    axes: Tensor  # [D, d], to channels of unit variance
+    means: Tensor  # [T, d]
+    factors: Tensor  # [T, d, d], Cholesky factors of the covariances
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:

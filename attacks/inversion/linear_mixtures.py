@@ -19,17 +19,12 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of the same records in one round, as equations A·x = y for each place in a batch and each cell.
+    """All releases of the same records in one round, as equations A·x = y for each place in a batch and each cell."""
 
-    Attributes:
-        design: A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
-        released: y, float64 [B, T or 1, E, D]; with one cell, D holds the whole release.
-        form: of one record's smashed data.
-    """
-
+    # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor
-    released: Tensor
-    form: torch.Size
+    released: Tensor  # y, float64 [B, T or 1, E, D]; with one cell, D holds the whole release
+    form: torch.Size  # of one record's smashed data
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
@@ -152,22 +147,14 @@ _DETERMINED = 0.5  # least share of a mixed label that must be known
 
 @dataclass(frozen=True, kw_only=True)
 class Unmixed:
-    """What each record released, as well as public coins and several passes tell it.
+    """What each record released, as well as public coins and several passes tell it."""
 
-    Attributes:
-        rows: float32 [R·n·B, ...], R rounds of n clients' B records.
-        seats: int64 [G], the row of each image that is to be guessed.
-        rounds: the equations of each round.
-        noise: standard deviation of the release's noise, as far as the passes contradict each other.
-        ridge: variance of the noise over that of the smashed data, > 0.
-        labels: int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None.
-    """
-
-    rows: Tensor
-    seats: Tensor
-    rounds: Sequence[Mixtures]
-    noise: float
-    ridge: float
+    rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
+    seats: Tensor  # int64 [G], the row of each image that is to be guessed
+    rounds: Sequence[Mixtures]  # the equations of each round
+    noise: float  # standard deviation of the release's noise, as far as the passes contradict each other
+    ridge: float  # variance of the noise over that of the smashed data, > 0
+    # int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None
     labels: Tensor | None = None
 
     @classmethod

@@ -117,19 +117,14 @@ class LinkedRows:
     """Mixed rows of several passes, sorted by the place in the batch of the records that they hold.
 
     Rows of one place hold the same n records, one of each client, and no record of another place.
-
-    Attributes:
-        smashed: [P·E, ...], the E rows of the first of P places, then those of the next.
-        weights: [P·E, k, T], as in `View`, 0 on empty seats.
-        records: int64 [P·E, k], the record on each seat, client c's at place p being p·n + c. Empty seats have the
-            record of the row's first seat.
-        clients: n.
     """
 
-    smashed: Tensor
-    weights: Tensor
+    smashed: Tensor  # [P·E, ...], the E rows of the first of P places, then those of the next
+    weights: Tensor  # [P·E, k, T], as in `View`, 0 on empty seats
+    # int64 [P·E, k], the record on each seat, client c's at place p being p·n + c. Empty seats have the record of the
+    # row's first seat.
     records: Tensor
-    clients: int
+    clients: int  # n
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:

@@ -27,6 +27,7 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 
 @torch.no_grad()
 def released_by(lower: nn.Module, images: Tensor) -> Tensor:
+    """What images [N, C, H, W] release, undefended."""
     return torch.cat([lower(part) for part in images.split(256)])
 
 

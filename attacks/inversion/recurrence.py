@@ -155,16 +155,12 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Intersection:
-    """Each image's own tokens, as far as the passes tell.
+    """Each image's own tokens, as far as the passes tell."""
 
-    Attributes:
-        tokens: [M·B, T, D], averaged over the passes; their order within a row is the first pass's and says nothing.
-        support: [M·B, T], the share of passes, in [0, 1], in which the token's copy lay in this row.
-        taken: int64 [M·B, T], which token of the first pass each one is, counted through its message (row·T + place).
-    """
-
+    # [M·B, T, D], averaged over the passes; their order within a row is the first pass's and says nothing
     tokens: Tensor
-    support: Tensor
+    support: Tensor  # [M·B, T], the share of passes, in [0, 1], in which the token's copy lay in this row
+    # int64 [M·B, T], which token of the first pass each one is, counted through its message (row·T + place)
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:

@@ -233,17 +233,11 @@ class _Residual(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """Guesses by fits that each leave one fold out.
+    """Guesses by fits that each leave one fold out."""
 
-    Attributes:
-        own: float64 [N, P], at the rows it learned from, each by the fit that never saw the row's record.
-        other: float64 [M, P], at other rows, the mean over the fits.
-        error: mean squared error of `own`.
-    """
-
-    own: Tensor
-    other: Tensor
-    error: float
+    own: Tensor  # float64 [N, P], at the rows it learned from, each by the fit that never saw the row's record
+    other: Tensor  # float64 [M, P], at other rows, the mean over the fits
+    error: float  # mean squared error of `own`
 
 
 def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, Session
-from privkit.attacks.fit import fit
+from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.budgeted import Budgeted, planned_epochs
 from privkit.attacks.inversion.known_lower import check_release, fresh, frozen
@@ -61,31 +61,20 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class AttackData:
-    """What the adversary recorded and owns.
+    """What the adversary recorded and owns."""
 
-    Attributes:
-        rows: recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`).
-        images: auxiliary images [M, C, H, W] in [0, 1].
-        labels: int64 [N], of the rows, or None where they do not travel or are not used.
-        own_labels: int64 [M], of the images, or None likewise.
-        upper: the server's segment, frozen; None for attacks that do not use it.
-        classes: number of its logits.
-        lower: the client's segment where its architecture is known.
-        imitate: what the clients' defense, and unmixing after it, make of a round of smashed data, or None.
-        round_size: rows of that round.
-        seats: int64, the row of each image that is to be guessed; None if that is each row once.
-    """
-
+    # recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`)
     rows: Tensor
-    images: Tensor
-    labels: Tensor | None = None
-    own_labels: Tensor | None = None
-    upper: nn.Module | None = None
-    classes: int = 0
-    lower: nn.Module | None = None
+    images: Tensor  # auxiliary images [M, C, H, W] in [0, 1]
+    labels: Tensor | None = None  # int64 [N], of the rows, or None where they do not travel or are not used
+    own_labels: Tensor | None = None  # int64 [M], of the images, or None likewise
+    upper: nn.Module | None = None  # the server's segment, frozen; None for attacks that do not use it
+    classes: int = 0  # number of its logits
+    lower: nn.Module | None = None  # the client's segment where its architecture is known
+    # what the clients' defense, and unmixing after it, make of a round of smashed data, or None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
-    round_size: int = 1
-    seats: Tensor | None = None
+    round_size: int = 1  # rows of that round
+    seats: Tensor | None = None  # int64, the row of each image that is to be guessed; None if that is each row once
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
@@ -154,7 +143,7 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
     return logits.shape[1]
 
 
-class SimulatorTraining(ABC, Generic[Recipe]):
+class SimulatorTraining(Resumable, Generic[Recipe]):
     """Networks with their optimizers, and the data they learn from; satisfies `privkit.attacks.fit.Training`.
 
     A tenth of the adversary's images is held out. `root` is the seed of weights and draws.
@@ -303,17 +292,8 @@ class SimulatorTraining(ABC, Generic[Recipe]):
 
         return in_chunks(part_of, len(rows), _CHUNK).clamp(0, 1)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "weights": {name: part.state_dict() for name, part in self.parts.items()},
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, weights in state["weights"].items():
-            self.parts[name].load_state_dict(weights)
-        for name, kept in state["optimizers"].items():
-            self.optimizers[name].load_state_dict(kept)
+    def stateful(self) -> dict[str, Any]:
+        return {"weights": self.parts, "optimizers": self.optimizers}
 
 
 class ByLabel:

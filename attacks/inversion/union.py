@@ -109,19 +109,13 @@ class Union(Checked):
 
 @dataclass(frozen=True)
 class TokenSets:
-    """The distinct tokens that are each record's own.
+    """The distinct tokens that are each record's own."""
 
-    Attributes:
-        tokens: [R, n, D], all that crossed in its rows.
-        met: float [R, n], how often each came; 0 for copies of one before, and for what may be another record's.
-        in_place: float [R], share of the tokens of a record's first row that came in the same place of its second.
-        recurring: float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1.
-    """
-
-    tokens: Tensor
-    met: Tensor
+    tokens: Tensor  # [R, n, D], all that crossed in its rows
+    met: Tensor  # float [R, n], how often each came; 0 for copies of one before, and for what may be another record's
+    # float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1
     recurring: Tensor
-    in_place: Tensor
+    in_place: Tensor  # float [R], share of the tokens of a record's first row that came in the same place of its second
 
     @property
     def sizes(self) -> Tensor:

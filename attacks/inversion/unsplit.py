@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Session, View
-from privkit.attacks.fit import fit
+from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
@@ -126,7 +126,7 @@ class UnsplitRecipe:
     l2: float
 
 
-class Alternation:
+class Alternation(Resumable):
     """Images and clone with their optimizers; satisfies `privkit.attacks.fit.Training`.
 
     Args:
@@ -186,19 +186,6 @@ class Alternation:
     def _error(self, part: View, images: Tensor) -> Tensor:
         return (mixed_release(self.clone(images), part.mixed, part.weights) - part.smashed).square().flatten(1).mean(1)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "images": [x.detach() for x in self.images],
-            "clone": self.clone.state_dict(),
-            "on_images": self._on_images.state_dict(),
-            "on_clone": None if self._on_clone is None else self._on_clone.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        with torch.no_grad():
-            for x, kept in zip(self.images, state["images"], strict=True):
-                x.copy_(kept)
-        self.clone.load_state_dict(state["clone"])
-        self._on_images.load_state_dict(state["on_images"])
-        if self._on_clone is not None:
-            self._on_clone.load_state_dict(state["on_clone"])
+    def stateful(self) -> dict[str, Any]:
+        optimizers = {"on_images": self._on_images, "on_clone": self._on_clone}
+        return {"images": self.images, "clone": self.clone, **optimizers}

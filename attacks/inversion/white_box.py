@@ -130,7 +130,7 @@ class WhiteBox(Checked):
         learned = _Own(lower, own)
         state = session.load() or {"chosen": None, "images": [], "curves": [], "fit": None}
         if state["chosen"] is None:
-            state["chosen"] = self._chosen(lower, views, observation, learned, tried, root)
+            state["chosen"] = self._chosen(views, observation, learned, tried, root)
         order, *priors = state["chosen"]
         method = self._method(order)
         rounds = by_round(views, self.passes, mixed=True) if self.passes > 1 else [[view] for view in views]
@@ -230,13 +230,7 @@ class WhiteBox(Checked):
         return images.flatten(0, 1), curve
 
     def _chosen(
-        self,
-        lower: nn.Module,
-        views: Sequence[View],
-        observation: ImageObservation,
-        learned: _Own,
-        tried: Tensor | None,
-        root: int,
+        self, views: Sequence[View], observation: ImageObservation, learned: _Own, tried: Tensor | None, root: int
     ) -> tuple[Any, float, float]:
         """Order and weights of the priors that do best on images whose release the adversary asks for."""
         tokens = views[0].smashed.ndim == 3 and views[0].mixed == 1
@@ -273,7 +267,7 @@ class WhiteBox(Checked):
             problem = self._problem(rows, observation, learned, order, _release_variance([rows]))
             pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(rows.smashed), 0)
             short = replace(self._method(order), epochs=min(method.epochs, _CALIBRATION_EPOCHS))
-            training = ImageFit(lower, problem.repeated(len(weights)), short, (pairs[:, 0], pairs[:, 1]), root)
+            training = ImageFit(learned.lower, problem.repeated(len(weights)), short, (pairs[:, 0], pairs[:, 1]), root)
             fit(training, short.epochs, objective=_OBJECTIVE)
             guess = training.guess()[0].unflatten(0, (len(weights), -1))[:, problem.seats]
             wrong = (guess - tried[seat.clamp_min(0)]).square().flatten(2).mean(2)
@@ -282,7 +276,7 @@ class WhiteBox(Checked):
         for order in orders:
             errors += tried_on(order, weights)
         best = min(range(len(errors)), key=errors.__getitem__)
-        if self.order == "auto" and strong and tokens and mixes_images(lower, tried, answers[0]):
+        if self.order == "auto" and strong and tokens and mixes_images(learned.lower, tried, answers[0]):
             pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only
             if tried_on("batch", [pair])[0] < errors[best]:
                 return "batch", *pair

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
-from privkit.attacks.fit import fit
+from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
 from privkit.attacks.labels.release_clustering import seeds_among
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
@@ -104,7 +104,7 @@ class _Completed(nn.Module):
         return logits
 
 
-class _Completion:
+class _Completion(Resumable):
     def __init__(
         self,
         spec: ModelCompletion,
@@ -182,19 +182,8 @@ class _Completion:
         self.averaged.eval()
         return torch.cat([self.averaged(part) for part in self.records.split(_AT_ONCE)])
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "averaged": self.averaged.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "seed": self.seed,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.averaged.load_state_dict(state["averaged"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.seed = int(state["seed"])
+    def stateful(self) -> dict[str, Any]:
+        return {"model": self.model, "averaged": self.averaged, "optimizer": self.optimizer, "seed": self.seed}
 
 
 def _weights_of_state(module: nn.Module) -> list[Tensor]:

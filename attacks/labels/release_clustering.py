@@ -69,7 +69,7 @@ class ReleaseClustering(Checked):
 
 
 def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) -> tuple[Tensor, Tensor]:
-    """Where records with known labels lie among `examples`, int64 [K], and their labels; `NotApplicable` below two labels."""
+    """Where records with known labels lie among `examples`, int64 [K], and their labels, at least two of them."""
     known, labels = observation.known_rows, observation.known_labels
     if known is None or labels is None:
         raise NotApplicable(f"{attack} needs some rows with known labels (LabelObservation)")

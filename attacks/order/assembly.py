@@ -51,17 +51,11 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles of one frame, as many pieces as places.
+    """M puzzles of one frame, as many pieces as places."""
 
-    Attributes:
-        unary: [M, S, S], log-odds of piece i in place s.
-        pairs: [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i.
-        frame: the places.
-    """
-
-    unary: Array
-    pairs: Array
-    frame: Frame
+    unary: Array  # [M, S, S], log-odds of piece i in place s
+    pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i
+    frame: Frame  # the places
 
     @cached_property
     def sides(self) -> list[Array]:
@@ -138,7 +132,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill empty places (−1) of int64 [M, S], always the piece and place of the highest score given what lies already."""
+    """Fill empty places (−1) of int64 [M, S], always the piece and place of the highest score given what lies there."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
     gain = puzzles.unary.copy()

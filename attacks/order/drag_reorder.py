@@ -74,17 +74,11 @@ class DragReorder(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What an adversary learned of its own tokens.
+    """What an adversary learned of its own tokens."""
 
-    Attributes:
-        own: its tokens in order.
-        decoder: from a token to its patch.
-        predictor: from standardized tokens [N, T, D] to logits of places [N, T, T].
-    """
-
-    own: OwnTokens
-    decoder: TokenDecoder
-    predictor: nn.Module
+    own: OwnTokens  # its tokens in order
+    decoder: TokenDecoder  # from a token to its patch
+    predictor: nn.Module  # from standardized tokens [N, T, D] to logits of places [N, T, T]
 
     @torch.no_grad()
     def places(self, tokens: Tensor) -> Tensor:
@@ -124,23 +118,15 @@ def reordered(logits: Tensor, absent: Tensor) -> Tensor:
 
 
 def learn(
-    observation: ImageObservation,
-    epochs: int,
-    generator: Generator,
-    session: Session,
+    observation: ImageObservation,  # with auxiliary images, and the lower segment or a query
+    epochs: int,  # passes over the own tokens
+    generator: Generator,  # the only source of randomness
+    session: Session,  # where the state is saved after each epoch
     *,
-    name: str,
-    later: int = 0,
+    name: str,  # of the attack, for its refusals
+    later: int = 0,  # epochs of the stages behind this one, for the report
 ) -> tuple[Predicted, dict[str, Any]]:
     """Read own tokens and train the predictor, or take what a killed attack had learned.
-
-    Args:
-        observation: with auxiliary images, and the lower segment or a query.
-        epochs: passes over the own tokens.
-        generator: the only source of randomness.
-        session: where the state is saved after each epoch.
-        name: of the attack, for its refusals.
-        later: epochs of the stages behind this one, for the report.
 
     Returns:
         What was learned, and the state of the whole attack with the predictor's in it, loaded as by `Jigsaw.learn`.

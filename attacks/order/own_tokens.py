@@ -57,42 +57,27 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTokens:
-    """What the adversary knows of its own images' tokens.
+    """What the adversary knows of its own images' tokens."""
 
-    Attributes:
-        tokens: [N, T, D], in order.
-        patches: [N, T, P], what lies behind them.
-        keep: share of tokens that a shuffle keeps in their row for certain.
-        in_order: whether tokens come back in their very places, so that there is nothing to solve.
-    """
-
-    tokens: Tensor
-    patches: Tensor
-    keep: float
-    in_order: bool
+    tokens: Tensor  # [N, T, D], in order
+    patches: Tensor  # [N, T, P], what lies behind them
+    keep: float  # share of tokens that a shuffle keeps in their row for certain
+    in_order: bool  # whether tokens come back in their very places, so that there is nothing to solve
 
 
 @torch.no_grad()
 def own_tokens(
-    view: View,
-    observation: ImageObservation,
-    geometry: Geometry,
-    draws: Generator,
-    read: int,
+    view: View,  # one of the victims'
+    observation: ImageObservation,  # with the lower segment or a query, or both
+    geometry: Geometry,  # of the view
+    draws: Generator,  # of queries
+    read: int,  # own images at most that are read from messages of their copies
+    # of the same victims that are put together by `gathered` before they are solved; `keep` is what holds behind that,
+    # as own images show that crossed as often
     passes: int = 1,
-    asked: int = 0,
+    asked: int = 0,  # rounds that the attack sent before
 ) -> OwnTokens:
     """Tokens of own images in order: from the lower segment, or read by chosen queries.
-
-    Args:
-        view: one of the victims'.
-        observation: with the lower segment or a query, or both.
-        geometry: of the view.
-        draws: of queries.
-        read: own images at most that are read from messages of their copies.
-        passes: of the same victims that are put together by `gathered` before they are solved; `keep` is what holds
-            behind that, as own images show that crossed as often.
-        asked: rounds that the attack sent before.
 
     Raises:
         NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.

@@ -204,28 +204,19 @@ def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep
 
 
 class PieceTraining(Learner):
-    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`, an epoch's objective being its mean loss.
-
-    Args:
-        network: to be trained in place.
-        losses: gives an epoch's losses, one a step, each computed when the step before is done.
-        steps: an epoch.
-        epochs: of the whole training, which set the schedule.
-        draws: the generator that `losses` draws from; its state is part of the training's.
-        learning_rate: the peak of the cycle.
-        weight_decay: as in AdamW.
-    """
+    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`, an epoch's objective being its mean loss."""
 
     def __init__(
         self,
-        network: nn.Module,
+        network: nn.Module,  # to be trained in place
+        # gives an epoch's losses, one a step, each computed when the step before is done
         losses: Callable[[], Iterator[Tensor]],
-        steps: int,
-        epochs: int,
-        draws: Generator,
+        steps: int,  # an epoch
+        epochs: int,  # of the whole training, which set the schedule
+        draws: Generator,  # the generator that `losses` draws from; its state is part of the training's
         *,
-        learning_rate: float = _LEARNING_RATE,
-        weight_decay: float = 0.05,
+        learning_rate: float = _LEARNING_RATE,  # the peak of the cycle
+        weight_decay: float = 0.05,  # as in AdamW
     ) -> None:
         optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay)
         super().__init__(network, optimizer, one_cycle(optimizer, learning_rate, epochs * steps, momentum=True))
@@ -238,12 +229,8 @@ class PieceTraining(Learner):
             total = total + loss.detach()
         return float(total) / self._steps
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "draws": self._draws.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._draws.set_state(state["draws"])
+    def stateful(self) -> dict[str, Any]:
+        return {**super().stateful(), "draws": self._draws}
 
 
 def piece_losses(

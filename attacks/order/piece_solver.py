@@ -35,19 +35,12 @@ _JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder:
-    """Decodes a token of the release into the patch behind it, and into what the solver compares.
+    """Decodes a token of the release into the patch behind it, and into what the solver compares."""
 
-    Attributes:
-        decode: from a token to its patch.
-        geometry: how patches lie over the image.
-        mean: [D] of the adversary's own tokens.
-        scale: [D], their standard deviation.
-    """
-
-    decode: Ridge
-    geometry: Geometry
-    mean: Tensor
-    scale: Tensor
+    decode: Ridge  # from a token to its patch
+    geometry: Geometry  # how patches lie over the image
+    mean: Tensor  # [D] of the adversary's own tokens
+    scale: Tensor  # [D], their standard deviation
 
     @classmethod
     def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> TokenDecoder:
@@ -87,25 +80,15 @@ class TokenDecoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Solver:
-    """Puts the tokens of a view in order.
+    """Puts the tokens of a view in order."""
 
-    Attributes:
-        decoder: fitted to own tokens.
-        network: learned compatibility, or None for border pixels alone.
-        members: says whose token it is; None where images are not mixed.
-        keep: share of tokens that stay in their image's row for certain.
-        kicks: rounds of ruin and recreate.
-        seed: of the search; each view has a stream of its own.
-        in_order: whether the adversary's own tokens came back in order, so that there is nothing to solve.
-    """
-
-    decoder: TokenDecoder
-    network: PieceNetwork | Together | None
-    members: MemberNetwork | MessageNetwork | None
-    keep: float
-    kicks: int
-    seed: int
-    in_order: bool = False
+    decoder: TokenDecoder  # fitted to own tokens
+    network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone
+    members: MemberNetwork | MessageNetwork | None  # says whose token it is; None where images are not mixed
+    keep: float  # share of tokens that stay in their image's row for certain
+    kicks: int  # rounds of ruin and recreate
+    seed: int  # of the search; each view has a stream of its own
+    in_order: bool = False  # whether the adversary's own tokens came back in order, so that there is nothing to solve
 
     def solve(self, view: View, stream: int) -> Tensor:
         """Place of each token among the places of all images of its message, int64 [N, T].

@@ -22,19 +22,12 @@ _SURE = 0.99  # share of a patch's odds on one token, above which it is taken fo
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge:
-    """An affine map fitted by ridge regression on standardized inputs.
+    """An affine map fitted by ridge regression on standardized inputs."""
 
-    Attributes:
-        mean: [F] of the inputs.
-        scale: [F], their standard deviation.
-        weight: [F, P].
-        bias: [P].
-    """
-
-    mean: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: Tensor
+    mean: Tensor  # [F] of the inputs
+    scale: Tensor  # [F], their standard deviation
+    weight: Tensor  # [F, P]
+    bias: Tensor  # [P]
 
     @classmethod
     def fit(cls, inputs: Tensor, outputs: Tensor, ridge: float = _RIDGE) -> Ridge:

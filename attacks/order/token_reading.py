@@ -38,14 +38,6 @@ def rows_a_message(view: View) -> int:
 class Asker:
     """The query, round by round, within the threat model's rules.
 
-    Args:
-        query: takes one round of images.
-        whole: images of a round.
-        draws: of the clients' coins.
-        geometry: how patches lie over the image.
-        rules: of the threat model; if it forbids copies, they have their patches in other places.
-        asked: rounds that the attack sent before.
-
     Attributes:
         rows: B, images of a message, as the last answer had them.
         left: rounds that may still be asked.
@@ -53,12 +45,12 @@ class Asker:
 
     def __init__(
         self,
-        query: Query,
-        whole: int,
-        draws: Generator,
-        geometry: Geometry,
-        rules: QueryRules,
-        asked: int = 0,
+        query: Query,  # takes one round of images
+        whole: int,  # images of a round
+        draws: Generator,  # of the clients' coins
+        geometry: Geometry,  # how patches lie over the image
+        rules: QueryRules,  # of the threat model; if it forbids copies, they have their patches in other places
+        asked: int = 0,  # rounds that the attack sent before
     ) -> None:
         self._query, self.whole, self._draws, self._geometry = query, whole, draws, geometry
         self._rules, self.rows = rules, whole
@@ -145,19 +137,12 @@ def multiplicities(tokens: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Tokens whose patch is known, from images of repeated patches.
+    """Tokens whose patch is known, from images of repeated patches."""
 
-    Attributes:
-        patches: [L, K, P], the patches of each such image.
-        whole: [L, P], the mean patch of each image.
-        tokens: [L, K, D].
-        sure: bool [L, K], whether exactly as many tokens came back alike as the patch was repeated.
-    """
-
-    patches: Tensor
-    whole: Tensor
-    tokens: Tensor
-    sure: Tensor
+    patches: Tensor  # [L, K, P], the patches of each such image
+    whole: Tensor  # [L, P], the mean patch of each image
+    tokens: Tensor  # [L, K, D]
+    sure: Tensor  # bool [L, K], whether exactly as many tokens came back alike as the patch was repeated
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:

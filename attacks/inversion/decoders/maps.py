@@ -14,19 +14,12 @@ from privkit.attacks.patches import class_tokens, patch_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class MapGeometry:
-    """The picture that a release makes.
+    """The picture that a release makes."""
 
-    Attributes:
-        channels: features a cell.
-        rows: cells from top to bottom; 1 for vectors, as are the columns.
-        columns: cells from left to right.
-        image_shape: (C, H, W).
-    """
-
-    channels: int
-    rows: int
-    columns: int
-    image_shape: tuple[int, int, int]
+    channels: int  # features a cell
+    rows: int  # cells from top to bottom; 1 for vectors, as are the columns
+    columns: int  # cells from left to right
+    image_shape: tuple[int, int, int]  # (C, H, W)
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
