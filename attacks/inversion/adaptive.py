@@ -13,14 +13,13 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, QueryResult, Session, View
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, divided
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import Decoder, DecoderName
 from privkit.attacks.inversion.decoders.mae import scaled_size
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
 from privkit.attacks.inversion.mixed_releases import per_member
-from privkit.attacks.inversion.own_images import divided, found_among
 from privkit.attacks.inversion.recurrence import (
     INTERSECTED_TOKENS,
     copy_distance,
@@ -33,9 +32,9 @@ from privkit.attacks.inversion.recurrence import (
     tracked,
 )
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
+from privkit.attacks.inversion.unmix import found_among
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
-from privkit.attacks.order.token_contents import Ridge
-from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.order.token_reading import Ridge, rows_a_message
 from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Whole

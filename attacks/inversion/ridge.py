@@ -94,12 +94,11 @@ class Ridge(Checked):
             )
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         with seeded(device, module), torch.no_grad():
-            sent = _Sent.of(query, own, batch, self.repeats, Generator(device).manual_seed(root))
-            seen = _Rows.of(views)
-            known, wanted = _principal(sent.rows.features, seen.features, self.components)
-        targets = own.flatten(1)[sent.images]
-        folds = sent.images % FOLDS
-        fitted = _best(known, targets, folds, wanted, sent.rows.clients, seen.clients)
+            sent, senders, images = _sent(query, own, batch, self.repeats, Generator(device).manual_seed(root))
+            seen, clients = _rows(views)
+            known, wanted = _principal(sent, seen, self.components)
+        targets, folds = own.flatten(1)[images], images % FOLDS
+        fitted = _best(known, targets, folds, wanted, senders, clients)
         guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
         curve: tuple[float, ...] = (nn.functional.mse_loss(own_guess[held], targets[held]).item(),)
         note = ""
@@ -112,24 +111,17 @@ class Ridge(Checked):
                 share = _helpful(training.network(own_guess[held]) - own_guess[held], targets[held] - own_guess[held])
                 guess = (guess + share * (training.network(guess) - guess)).clamp(0, 1)
             note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
-        images = guess.view(-1, *observation.image_shape)
-        return Reconstruction(images=images if to_seats is None else to_seats(images), curve=curve, note=note)
+        drawn = guess.view(-1, *observation.image_shape)
+        return Reconstruction(images=drawn if to_seats is None else to_seats(drawn), curve=curve, note=note)
 
 
-@dataclass(frozen=True)
-class _Rows:
+def _rows(views: Sequence[View]) -> tuple[Tensor, Tensor]:
     """Rows of releases, one for each image that they hold: [N, F], and the client that sent each, int64 [N]."""
-
-    features: Tensor
-    clients: Tensor
-
-    @classmethod
-    def of(cls, views: Sequence[View]) -> _Rows:
-        clients = [
-            (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())
-            for view in views
-        ]
-        return cls(torch.cat([_weighted(view) for view in views]), torch.cat(clients).long())
+    clients = [
+        (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())
+        for view in views
+    ]
+    return torch.cat([_weighted(view) for view in views]), torch.cat(clients).long()
 
 
 def _weighted(view: View) -> Tensor:
@@ -141,27 +133,20 @@ def _weighted(view: View) -> Tensor:
     return torch.cat([(smashed * weights).flatten(1), weights.flatten(1)], 1)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """Own images as they crossed: a row for each, and which image it is, int64 [N]."""
-
-    rows: _Rows
-    images: Tensor
-
-    @classmethod
-    def of(cls, query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> _Sent:
-        rows, clients, images = [], [], []
-        whole = len(own) // batch * batch
-        for _ in range(repeats):
-            order = torch.randperm(len(own), generator=draws, device=own.device)[:whole]
-            for part in order.split(batch):
-                answer = query(own[part], draws)
-                members, row = answer.members.flatten(), _Rows.of([answer.view])
-                taken = members >= 0
-                rows.append(row.features[taken])
-                clients.append(row.clients[taken])
-                images.append(part[members[taken]])
-        return cls(_Rows(torch.cat(rows), torch.cat(clients)), torch.cat(images))
+def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """`_rows` of own images as they crossed, and which image each row is, int64 [N]."""
+    rows, clients, images = [], [], []
+    whole = len(own) // batch * batch
+    for _ in range(repeats):
+        order = torch.randperm(len(own), generator=draws, device=own.device)[:whole]
+        for part in order.split(batch):
+            answer = query(own[part], draws)
+            members, (row, senders) = answer.members.flatten(), _rows([answer.view])
+            taken = members >= 0
+            rows.append(row[taken])
+            clients.append(senders[taken])
+            images.append(part[members[taken]])
+    return torch.cat(rows), torch.cat(clients), torch.cat(images)
 
 
 def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.inversion.decoders.maps import MapGeometry, as_maps
+from privkit.attacks.inversion.decoders.base import MapGeometry, as_maps
 from privkit.attacks.patches import class_tokens
 
 _CLAMPED = 0.01  # a larger share of values at the very minimum is the work of a ReLU or a clamp

@@ -17,9 +17,8 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.mixed_releases import records_of_rows
-from privkit.attacks.inversion.own_images import found_among
 from privkit.attacks.inversion.rounds import by_round
-from privkit.attacks.inversion.unmix import image_of_each, seated
+from privkit.attacks.inversion.unmix import found_among, image_of_each, seated
 from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Whole

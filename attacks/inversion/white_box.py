@@ -11,18 +11,28 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NoSession, NotApplicable, Session, View
+from privkit.attacks.base import Mounting, NoSession, NotApplicable, QueryResult, Session, View
 from privkit.attacks.fit import Stage, fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check,
+    check_one_form,
+    divided,
+)
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, PlaceModel, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.inversion.mixed_releases import LinkedRows, by_place, check_public
-from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
 from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
+from privkit.attacks.order.own_tokens import KEEPS_ALL, shares_kept
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
+_RIDGE = 1e-3
+_TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
+_RIDGE_IMAGES = 2_000  # the dual form solves as many equations
 _OBJECTIVE = "white_box: the objective"
 _CALIBRATION_ROWS = 16
 _PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
@@ -189,7 +199,7 @@ class WhiteBox(Checked):
         elif wish in ("learned", "mean") and learned.images is not None:
             start = learned.images.mean(0).expand_as(start)
             if wish == "learned" and order == "known" and rows.mixed == 1 and rows.weights is None:
-                start = learned.regressed(smashed)
+                start = _regressed(learned.lower, learned.images, smashed)
         if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
             places = learned.places.costs(smashed)
         return Problem(
@@ -276,7 +286,7 @@ class WhiteBox(Checked):
         for order in orders:
             errors += tried_on(order, weights)
         best = min(range(len(errors)), key=errors.__getitem__)
-        if self.order == "auto" and strong and tokens and mixes_images(learned.lower, tried, answers[0]):
+        if self.order == "auto" and strong and tokens and _mixes_images(learned.lower, tried, answers[0]):
             pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only
             if tried_on("batch", [pair])[0] < errors[best]:
                 return "batch", *pair
@@ -293,11 +303,37 @@ class _Own:
     @cached_property
     def places(self) -> PlaceModel:
         assert self.images is not None
-        return PlaceModel.fit(released_by(self.lower, self.images[:_PLACE_IMAGES]))
+        return PlaceModel.fit(_released_by(self.lower, self.images[:_PLACE_IMAGES]))
 
-    def regressed(self, smashed: Tensor) -> Tensor:
-        assert self.images is not None
-        return regressed(self.lower, self.images, smashed)
+
+@torch.no_grad()
+def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([lower(part) for part in images.split(256)])
+
+
+def _regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
+    """Ridge regression of images on releases, in the dual form: as many unknowns as images."""
+    own = own[:_RIDGE_IMAGES]
+    seen = _released_by(lower, own).flatten(1)
+    mean = seen.mean(0)
+    away, wanted = seen - mean, (smashed.flatten(1) - mean)
+    gram = away @ away.T
+    gram.diagonal().add_(_RIDGE * gram.diagonal().mean().clamp_min(1e-12))
+    weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
+    images: Tensor = ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
+    return images
+
+
+def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
+    """Whether tokens of queried images came back in other images' rows, and an order over a message can be searched.
+
+    The lower segment is undefended and gives tokens; the answer has one image a row, in messages of at most 1,024
+    tokens.
+    """
+    size, released = rows_a_message(answer.view), answer.view.smashed
+    if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:
+        return False
+    return shares_kept(_released_by(lower, images)[answer.members.flatten()], released, size)[0] <= KEEPS_ALL
 
 
 def _victims_of_round(same: Sequence[View], order: str) -> _Rows:

@@ -10,13 +10,15 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.recurrence import gathered, keeps_places
-from privkit.attacks.order.token_contents import match_own_tokens, nearest, own_share
 from privkit.attacks.order.token_reading import (
     LABEL_IMAGES,
     Asker,
     in_place,
     label_images,
     labelled,
+    match_own_tokens,
+    nearest,
+    own_share,
     rows_a_message,
     same_tokens,
     token_scale,

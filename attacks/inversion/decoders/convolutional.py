@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from privkit.attacks.inversion.decoders.base import Decoder
-from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_maps, convolution
+from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
 
 CONVOLUTIONAL_RATE = 0.003
 """Peak learning rate of the networks that halve pictures."""

@@ -12,7 +12,7 @@ from privkit.attacks.assign import distances, sinkhorn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
-from privkit.attacks.order.token_contents import Ridge
+from privkit.attacks.order.token_reading import Ridge
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 
 _RATE_TIMES_WIDTH = 0.3

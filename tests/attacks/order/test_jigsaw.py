@@ -14,9 +14,9 @@ from torch import Generator, Tensor
 from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement, starts
-from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
 from privkit.attacks.order.jigsaw import Jigsaw
-from privkit.attacks.order.piece_network import MemberNetwork, MessageNetwork
+from privkit.attacks.order.piece_network import SHARPNESS, MemberNetwork, MessageNetwork
+from privkit.attacks.order.piece_solver import edge_ratios, log_odds
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from tests.attacks.order.puzzles import (
