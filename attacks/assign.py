@@ -20,14 +20,9 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """Squared distance of every released token to every place's expected token, over its mean in the group.
+    """Squared distance of every released token [G, S, D] to every place's expected one, over its mean in the group.
 
-    Args:
-        released: [G, S, D].
-        expected: [G, S, D], what the current guess would release from each place.
-
-    Returns:
-        [G, S, S], entry (t, s) for released token t and place s.
+    Entry (t, s) of [G, S, S] is for released token t and place s.
     """
     costs = torch.cdist(released, expected).square()
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
@@ -36,10 +31,8 @@ def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
 def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
     """Logarithm of a nearly doubly stochastic matrix in proportion to exp(scores) with rows and columns rescaled.
 
-    Args:
-        scores: [..., n, m]; minus the costs over a temperature, for the cheapest assignment at temperature 0.
-        steps: rescalings of rows, then columns, ≥ 1; columns sum to one exactly.
-        capacity: m/n, what rows sum to.
+    Scores [..., n, m] are minus the costs over a temperature, for the cheapest assignment at temperature 0. Each of
+    `steps` ≥ 1 rescales rows, then columns; columns sum to one exactly, and rows to about the capacity m/n.
 
     Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks Mena et al. 2018, §2.
 
@@ -57,11 +50,9 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 
 
 def rescale_(weights: Tensor, steps: int) -> Tensor:
-    """`sinkhorn` of positive weights, in place and without logarithms: for tables that memory holds only once.
+    """`sinkhorn` of weights [..., n, n] ≥ 0, in place and without logarithms: for tables that memory holds only once.
 
-    Args:
-        weights: [..., n, n] ≥ 0, each row with a number that is not tiny.
-        steps: rescalings of columns, then rows, ≥ 1; rows sum to one exactly.
+    Each row has a number that is not tiny. Each of `steps` ≥ 1 rescales columns, then rows; rows sum to one exactly.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -70,11 +61,9 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 
 
 def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
-    """A partial matching [N, L, T] in [0, 1]: what a row or a column lacks of 1 is unmatched.
+    """A partial matching [N, L, T] in [0, 1], from log-odds [N, L, T] of each match over no match; L may be 0.
 
-    Args:
-        odds: [N, L, T], log-odds of each match over no match; L may be 0.
-        steps: ≥ 1.
+    What a row or a column lacks of 1 is unmatched.
 
     Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 
@@ -130,12 +119,7 @@ def take(released: Tensor, order: Tensor) -> Tensor:
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
     """Give each image as many tokens as it holds: a token asks image after image, and an image keeps its best ones.
 
-    Args:
-        logits: [B·T, B].
-        capacity: T.
-
-    Returns:
-        int64 [B, T], ascending tokens of each image.
+    From logits [B·T, B] and the capacity T it gives int64 [B, T], ascending tokens of each image.
 
     Source: deferred acceptance (Gale and Shapley 1962); all tokens ask at once.
 

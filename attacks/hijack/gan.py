@@ -25,16 +25,11 @@ def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
 def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: Norm = "full") -> Tensor:
     """Mean squared distance from 1 of the norm of the discriminator's gradient, a part of its loss; a scalar.
 
-    A discriminator whose activations are `kinked` costs a third less here than one with torch's.
-
-    Args:
-        discriminator: rows [N, ...] -> scores [N] or [N, 1], each a function of its own row.
-        points: where it is taken, [N, C, H, W] (maps), [N, T, D] (tokens) or [N, D] (vectors).
-        norm: "full", the L2 norm over a whole row, as in the source; or "channel", an L2 norm over the places of each
-            channel (of a vector, each coordinate's own size), as the FSHA authors' release has it.
-
-    Raises:
-        ValueError: if `norm` is neither.
+    The discriminator maps rows to scores [N] or [N, 1], each of its own row alone; one whose activations are `kinked`
+    costs a third less here than one with torch's. Points are [N, C, H, W] (maps), [N, T, D] (tokens) or [N, D]
+    (vectors). The norm is "full", the L2 norm over a whole row, as in the source; or "channel", an L2 norm over the
+    places of each channel (of a vector, each coordinate's own size), as the FSHA authors' release has it; ValueError
+    for another.
 
     Source: Gulrajani et al. 2017, Eq. 3, without its weight.
 

@@ -38,12 +38,9 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
 
 
 def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
-    """What k images that were weighted by public coins release together, [N, ...].
+    """What k = `mixed` images that were weighted by public coins release together, [N, ...], from [N·k, ...] of each.
 
-    Args:
-        smashed: [N·k, ...], of each image alone.
-        mixed: k.
-        share: [N, k, T] or None, which needs k = 1.
+    The shares are [N, k, T], or None for k = 1.
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
 

@@ -50,9 +50,8 @@ class Mixtures:
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
         """Each client's smashed data, by least squares with a penalty for what no typical record would release.
 
-        Args:
-            typical: [T or 1, D], the mean record's smashed data, which is what remains of a cell that never crossed.
-            noise: variance of the release's noise over that of the smashed data, > 0.
+        `typical` [T or 1, D] is the mean record's smashed data, which is what remains of a cell that never crossed;
+        `noise` > 0 is the variance of the release's noise over that of the smashed data.
 
         Returns:
             [n·B, ...], client c's b-th record in row c·B + b, and the share of the variance that is explained, float64

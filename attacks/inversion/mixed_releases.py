@@ -15,12 +15,9 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 def per_member(view: View) -> Tensor:
     """A row for each image in a release: the released row and, where coins are public, the image's weight in each cell.
 
-    Returns:
-        [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps) with the weights as the last channel; without public coins
-        the release itself, each row k times: nothing then tells the k images of a row apart.
-
-    Raises:
-        NotApplicable: if vectors have weights.
+    It is [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps) with the weights as the last channel; without public
+    coins the release itself, each row k times: nothing then tells the k images of a row apart. Vectors have no weights
+    of cells.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()

@@ -23,17 +23,11 @@ INTERSECTED_TOKENS = 10_240
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance of a token's two copies: 2·σ²·D under noise, and hardly anything under none.
+    """Mean squared distance > 0 of a token's two copies: 2·σ²·D under noise, and hardly anything under none.
 
-    The mean over a group moves by an n-th of that, in whatever order its tokens come. So it needs no matching, which
-    finds too small a distance where noise is strong.
-
-    Args:
-        first: [G, n, D], groups of tokens as they crossed once; the more groups and channels, the surer.
-        second: [G, n, D], the same tokens as they crossed again, in any order within their group.
-
-    Returns:
-        > 0; at least 1e-4 of the mean squared distance of all tokens.
+    Both passes are groups [G, n, D] of the same tokens in any order; the more groups and channels, the surer. The mean
+    over a group moves by an n-th of the distance, in whatever order its tokens come. So it needs no matching, which
+    finds too small a distance where noise is strong. It is at least 1e-4 of the mean squared distance of all tokens.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> tokens = torch.randn(40, 9, 32, generator=draws)
@@ -87,16 +81,11 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """The tokens of the first pass, each averaged with its copies in the others.
+    """The tokens of the first of passes [R, G, n, D], each averaged with its copies in the others, [G, n, D].
 
-    Args:
-        passes: [R, G, n, D]; each group holds the same tokens in every pass.
-        copies: squared distance of a token's copies, from `copy_distance`.
-        rows: of a group, whose places are counted together; None counts each place.
-
-    Returns:
-        [G, n, D], and how often each row of the group was visited by each token, [G, n, rows]: shares of passes, in
-        [0, 1]. One round of matching: to match the means again was measured to blur them.
+    Each group holds the same tokens in every pass; `copies` is the squared distance of copies. The second value says
+    how often each of the group's rows was visited by each token, [G, n, rows], as shares of passes in [0, 1]; without
+    rows it is each place. There is one round of matching: to match the means again was measured to blur them.
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
     >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
@@ -117,15 +106,10 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     """Of all tokens that a row ever held, the T that came back most often, each averaged with its copies.
 
-    A token joins the row's list where no listed one explains it; then it counts as met in every pass that holds a copy.
-    Tokens of strangers, which batch shuffling deals into a row, are soon met less often than the row's own.
-
-    Args:
-        passes: [R, N, T, D]; rows belong to the same image in every pass.
-        copies: squared distance of a token's copies, from `copy_distance`.
-
-    Returns:
-        [N, T, D] in falling order of recurrence, and the recurrence [N, T]: shares of passes, in [0, 1].
+    Rows belong to the same image in every one of the passes [R, N, T, D]. A token joins the row's list where no listed
+    one explains it; then it counts as met in every pass that holds a copy. Tokens of strangers, which batch shuffling
+    deals into a row, are soon met less often than the row's own. Tokens [N, T, D] come in falling order of recurrence
+    [N, T], a share of passes in [0, 1].
 
     Source: privkit's own.
 
@@ -186,16 +170,12 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 
 
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
-    """Assign a message's tokens to its rows by how often they came back there; every row gets T.
+    """Assign the tokens of messages to their rows by how often they came back there; every row gets T.
 
-    Each pass deals a token to its own row with probability k′ + (1 − k′)/B and to each other one with (1 − k′)/B, so
-    that the row which it visits most is its own, the more surely the more passes there are. Tokens that look alike
-    share their visits; rows take what is surely theirs first, and the alike fill what is left.
-
-    Args:
-        passes: [R, M, B·T, D], messages of the same images in every pass.
-        rows: B.
-        copies: squared distance of a token's copies, from `copy_distance`.
+    Passes [R, M, B·T, D] are messages of the same images. Each pass deals a token to its own row with probability k′ +
+    (1 − k′)/B and to each other one with (1 − k′)/B, so that the row which it visits most is its own, the more surely
+    the more passes there are. Tokens that look alike share their visits; rows take what is surely theirs first, and the
+    alike fill what is left.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     law of visits is Yao et al., patch shuffling, Algorithm 2.

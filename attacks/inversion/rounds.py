@@ -16,12 +16,9 @@ from privkit.attacks.inversion.known_lower import mixed_release
 def averaged(views: Sequence[View], align: bool = False) -> View:
     """One view with the mean of several rounds' releases of the same victims: noise of R rounds shrinks by √R.
 
-    Where rounds were masked by public coins, each cell is the mean over the rounds that kept it (`unmasked`).
-
-    Args:
-        views: rounds that hold the same victims in the same rows.
-        align: whether tokens of later rounds are first put where the most similar tokens of the first round are, by the
-            assignment of least squared distances: for rounds with orders of their own.
+    Rounds hold the same victims in the same rows. Where they were masked by public coins, each cell is the mean over
+    the rounds that kept it (`unmasked`). With `align`, tokens of later rounds are first put where the most similar
+    tokens of the first round are, by the assignment of least squared distances: for rounds with orders of their own.
 
     Raises:
         NotApplicable: if the rounds differ in form, images are mixed (each round then has other weights), or tokens

@@ -82,16 +82,11 @@ class GradientMatching(Checked):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The gradient of each row's own cross-entropy at the cut, for every label it might have.
+    """The gradient of each row's own cross-entropy at the cut, for every label it might have, [L, N, F].
 
-    Args:
-        upper: smashed data [N, ...] -> logits [N, L], rows apart from each other.
-        smashed: [N, ...].
-        labels: int64 [A, N], the labels that row n is tried with; None for 0..L−1, the same for all rows.
-
-    Returns:
-        [L, N, F] or [A, N, F], on the device of `smashed`; all labels in one batched backward pass, since the gradient
-        at the logits is softmax less one-hot.
+    `upper` maps smashed data [N, ...] to logits [N, L], rows apart from each other. With labels int64 [A, N], row n is
+    tried with these, [A, N, F]. All labels take one batched backward pass, since the gradient at the logits is softmax
+    less one-hot.
 
     Raises:
         NotApplicable: if the surrogate does not give logits of at least two labels for these rows.

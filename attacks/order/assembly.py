@@ -90,18 +90,10 @@ class Puzzles:
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
     """Search for the arrangement of the highest score: the best polished start, then ruin and recreate.
 
-    A kick shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills them best
-    piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after `_PATIENCE`
-    kicks that did not raise it.
-
-    Args:
-        puzzles: M puzzles, solved side by side.
-        starts: arrangements int64 [M, S] to begin with, at least one.
-        kicks: rounds of ruin and recreate, ≥ 0.
-        rng: the only source of randomness.
-
-    Returns:
-        int64 [M, S]: the piece in each place.
+    M puzzles are solved side by side, from one or more starts, int64 [M, S]; so is the result, the piece in each place.
+    Each of `kicks` ≥ 0 shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills
+    them best piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after
+    `_PATIENCE` kicks that did not raise it.
 
     Source: refilling around kept segments follows Pomeranz et al. 2011 §3; the optimal re-assignment of places that do
     not touch is an exact step on the quadratic assignment (derived).
@@ -212,13 +204,9 @@ def starts(puzzles: Puzzles) -> list[Places]:
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
     """Coordinates [M, S, 2] (column, row) under which as many best matches as possible lie one step apart.
 
-    Each match is a spring, as strong as its lead over the second best match; springs that stay stretched are let go,
-    more and more sharply.
-
-    Args:
-        pairs: [M, 2, S, S] log-odds.
-        power: exponent on the lead.
-        mutual: only matches that are the best of both pieces; else the best of either.
+    Each match of the log-odds [M, 2, S, S] is a spring, as strong as its lead over the second best match to the given
+    power; springs that stay stretched are let go, more and more sharply. Mutual matches are the best of both pieces;
+    else the best of either count.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), its
     L1 norm and rounds of rejection replaced by iteratively reweighted least squares, so that all puzzles are one solve.

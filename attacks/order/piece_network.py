@@ -35,13 +35,8 @@ Rows = Callable[[Tensor], Tensor]
 class PieceNetwork(nn.Module):
     """Scores of tokens for places, and of pairs of tokens for lying side by side.
 
-    Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly.
-
-    Args:
-        features: F, numbers a token.
-        tokens: T, places in an image.
-        width: of the hidden layers.
-        joint: whether places are scored by `JointPlaces`.
+    Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly
+    (`JointPlaces`). A token has F features, an image T tokens; `width` is of the hidden layers.
     """
 
     def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
@@ -80,12 +75,8 @@ class JointPlaces(nn.Module):
     """Log-probabilities of places, given all tokens of an image: transformer blocks without positions, then Sinkhorn.
 
     What one token shows leaves many places open, which the other tokens close: two tokens cannot share a place, and a
-    stroke that begins in one must go on in another. Sinkhorn's iteration makes that a soft permutation.
-
-    Args:
-        features: F, numbers a token.
-        tokens: T, places in an image.
-        width: of the blocks, a multiple of 4.
+    stroke that begins in one must go on in another. Sinkhorn's iteration makes that a soft permutation. A token has F
+    features, an image T tokens; the blocks' width is a multiple of 4.
     """
 
     def __init__(self, features: int, tokens: int, width: int) -> None:
@@ -135,11 +126,8 @@ class MessageNetwork(nn.Module):
     Each pair of tokens attracts or repels, as their embeddings say. In each round, a token's score for an image is the
     prior of the row that released it and the attraction of all other tokens, each in proportion to the chance that it
     is of that image; then a step of Sinkhorn's iteration gives each image about T tokens. So a token that finds its
-    image draws others after it, and the message is sorted as a whole. Any number of images may be in it.
-
-    Args:
-        features: F, numbers a token.
-        width: of the embedding.
+    image draws others after it, and the message is sorted as a whole. Any number of images may be in it. A token has F
+    features; `width` is of the embedding.
 
     Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); in place of
     its softmax, Sinkhorn's iteration, since an image has a known number of tokens.
@@ -179,10 +167,7 @@ _MEMBER_STEPS = 20
 def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
     """Assign a message's tokens to its images: as a whole, or with the cleaner rows again, and so on.
 
-    Args:
-        network: trained on own images.
-        pieces: [B, T, F] as released; row b keeps at least a share `keep` of image b.
-        keep: in [0, 1].
+    Row b of the pieces [B, T, F] as released keeps at least a share `keep`, in [0, 1], of image b.
 
     Returns:
         int64 [B, T], for each image the T released tokens (counted through the message) taken to be its own, and
@@ -264,10 +249,8 @@ def _images_of_step(joint: bool) -> int:
 def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> Tensor:
     """Cross-entropy of the place of each token, and of the right one among all of its image as its neighbor, both ways.
 
-    Args:
-        places: logits [n, T, P] of tokens that lie in order.
-        pairs: logits [n, 2, T, T].
-        targets: [n, T, P], probability of each place; None for the token's own.
+    Logits of places [n, T, P] are of tokens that lie in order, those of pairs are [n, 2, T, T]. Targets [n, T, P] are
+    probabilities of places; None stands for the token's own.
     """
     n, t, _ = places.shape
     grid = torch.arange(t, device=places.device).view(isqrt(t), isqrt(t))
@@ -289,13 +272,8 @@ def member_losses(
 ) -> Iterator[Tensor]:
     """An epoch of simulated shuffles: rows that hold at least `keep` of their image, and the rest from all of them.
 
-    Args:
-        network: to be trained.
-        pieces: rows to tokens [n, T, F] of own images.
-        count: N ≥ `batch`, own images.
-        batch: images a message, ≥ 2.
-        keep: share of an image's tokens that stay for certain, in [0, 1].
-        draws: the only source of randomness.
+    `pieces` shows the tokens [n, T, F] of some of `count` own images; a message has `batch` ≥ 2 of them. `keep`, in [0,
+    1], is the share of an image's tokens that stay for certain; `draws` is the only source of randomness.
     """
     steps, prior = member_steps(count, batch), own_prior(batch, keep)
     for images in torch.randperm(count, generator=draws)[: steps * batch].view(steps, batch):

@@ -275,20 +275,17 @@ class Ridge:
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
     """Order the tokens that came back for the adversary's own images, though a shuffle hides whose is whose.
 
-    The mean over a row knows no order: how rows differ from their message in tokens, against how they differ in
-    patches, gives a first affine map from a patch's principal components to its token. Then tokens are assigned to the
-    predictions by Sinkhorn's iteration, the map is fitted again, and so on.
-
-    Args:
-        released: [M, B, T, D], messages as they came back.
-        patches: [M, B, T, P], the own images' patches in order.
+    Messages [M, B, T, D] came back for the own images' patches [M, B, T, P] in order. The mean over a row knows no
+    order: how rows differ from their message in tokens, against how they differ in patches, gives a first affine map
+    from a patch's principal components to its token. Then tokens are assigned to the predictions by Sinkhorn's
+    iteration, the map is fitted again, and so on.
 
     Returns:
         The token of each patch, [M, B, T, D]; the share of patches whose token lies in its own image's row, among
         those that no other token would do for; and the share of those whose token lies in its own place.
 
-    Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998);
-    the start is derived.
+    Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
+    derived.
     """
     m, b, t, d = released.shape
     tokens, contents = released.flatten(1, 2), patches.flatten(1, 2)
