@@ -26,7 +26,7 @@ class Networks:
     discriminator: ReleaseDiscriminator  # releases, and labels int64 [N] or None (−1: unknown) -> scores [N]
 
 
-def build(
+def hijacking_networks(
     released: tuple[int, ...],
     image: tuple[int, int, int],
     width: int,

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients, View
 from privkit.attacks.fit import Resumable
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.hijack.fsha_networks import End, Networks, build
+from privkit.attacks.hijack.fsha_networks import End, Networks, hijacking_networks
 from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penalty
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.linear_mixtures import Unmixed
@@ -71,7 +71,7 @@ class Server(Resumable):
         labels = observation.auxiliary_labels if settings.labels else None
         self.labels = None if labels is None else ByLabel(labels[:-held_out].to(auxiliary.device))
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
-            self.networks: Networks = build(
+            self.networks: Networks = hijacking_networks(
                 tuple(self._patches(view.smashed).shape[1:]),
                 observation.image_shape,
                 settings.width,

@@ -34,7 +34,7 @@ from privkit.attacks.inversion.recurrence import (
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
 from privkit.attacks.inversion.unmix import found_among
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
-from privkit.attacks.order.token_reading import Ridge, rows_a_message
+from privkit.attacks.order.token_reading import AffineMap, rows_a_message
 from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Whole
@@ -379,5 +379,5 @@ def _explained_variance(own: OwnTokens) -> float:
     """
     half = len(own.tokens) // 2
     patches = own.patches[half:].mean(1)
-    wrong = Ridge.fit(own.tokens[:half], own.patches[:half], _RIDGE)(own.tokens[half:]).mean(1) - patches
+    wrong = AffineMap.fit(own.tokens[:half], own.patches[:half], _RIDGE)(own.tokens[half:]).mean(1) - patches
     return 1 - float(wrong.square().sum() / (patches - patches.mean(0)).square().sum().clamp_min(1e-12))

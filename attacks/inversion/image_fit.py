@@ -23,7 +23,7 @@ RESTART_NOISE = 0.25
 _EDGE = 0.02  # a sigmoid's gradient dies at 0 and 1
 _SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
 _PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
-NUMBERS_AT_ONCE = 2**24  # 64 MiB in float32; bounds memory, changes nothing
+PLACE_NUMBERS = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,7 @@ class PlaceModel:
     def fit(cls, examples: Tensor) -> PlaceModel:
         """From tokens [M, T, D] in order, M ≥ 2, some at a time: there may be millions."""
         m, t, d = examples.shape
-        parts = examples.split(max(1, NUMBERS_AT_ONCE // (t * d)))
+        parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
         gram = examples.new_zeros(d, d)
         for part in parts:
@@ -220,7 +220,7 @@ class PlaceModel:
         """Released tokens [N, T, D] -> negative log-likelihoods in nats, up to a constant a token, [N, T, T]."""
         places, kept = self.means.shape
         costs = []
-        for part in released.flatten(0, 1).split(max(1, NUMBERS_AT_ONCE // (places * kept))):
+        for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):
             gaps = ((part - self.mean) @ self.axes - self.means.unsqueeze(1)).transpose(1, 2)
             squared = torch.linalg.solve_triangular(self.factors, gaps, upper=False).square().sum(1)
             costs.append((squared / 2 + self.factors.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)).T)

@@ -14,7 +14,7 @@ from privkit.attacks.base import NotApplicable
 _EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
 _RESCALINGS = 3
 _LEAST_ODDS = -60.0
-TABLE_NUMBERS = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
+PAIRS_AT_ONCE = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
 _IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
 _SAME = 1.5  # times the distance of copies: what a row may seem to move
 _STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
@@ -94,7 +94,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
     """
     means, n = torch.zeros_like(passes[0]), passes.shape[2]
     visits = means.new_zeros(*means.shape[:2], n if rows is None else rows)
-    some = max(1, TABLE_NUMBERS // n**2)
+    some = max(1, PAIRS_AT_ONCE // n**2)
     for seen in passes:
         for part in torch.arange(len(means), device=means.device).split(some):
             plan = meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])

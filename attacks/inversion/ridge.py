@@ -15,7 +15,7 @@ from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.mixed_releases import per_member
-from privkit.attacks.inversion.unmix import alone
+from privkit.attacks.inversion.unmix import records_alone
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
@@ -81,7 +81,7 @@ class Ridge(Checked):
         check_one_form(self, observation.views)
         to_seats = None
         if self.passes > 1:
-            observation, to_seats = alone(observation, self.passes, generator)
+            observation, to_seats = records_alone(observation, self.passes, generator)
         views, query, batch = observation.views, observation.query, observation.batch_size
         assert observation.auxiliary is not None
         assert query is not None

@@ -72,13 +72,13 @@ class Unmix(Checked):
             NotApplicable: if coins are hidden and cannot be found, or the mixed positions are none of the release's.
         """
         check(self, observation)
-        unmixed, to_seats = alone(observation, self.passes, generator)
+        unmixed, to_seats = records_alone(observation, self.passes, generator)
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(unmixed, generator, session)
         return replace(guess, images=to_seats(guess.images))
 
 
-def alone(
+def records_alone(
     observation: ImageObservation, passes: int, generator: Generator
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """The same observation as if each record had crossed by itself, and how guesses return to the seats of its rows.

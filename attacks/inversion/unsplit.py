@@ -19,7 +19,7 @@ from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
 _PHASE_STEPS = {"reduced": 25, "released": 100}
-EPOCHS = {"reduced": 40, "released": 1_000}
+_EPOCHS = {"reduced": 40, "released": 1_000}
 _INPUT_RATES = {"reduced": 0.03, "released": 1e-3}
 _L2 = {"reduced": 0.0, "released": 1.0}
 _MODEL_RATE = 1e-3
@@ -100,14 +100,14 @@ class UnSplit(Checked):
             l2=_L2[self.recipe] if self.l2 is None else self.l2,
         )
         training = Alternation(clone, chunks_of(views, self.parallel), observation.image_shape, recipe, root)
-        epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
+        epochs = _EPOCHS[self.recipe] if self.epochs is None else self.epochs
         curve = fit(training, epochs, session, objective="unsplit: the objective")
         images = torch.cat([x.detach() for x in training.images]).clamp(0, 1)
         return Reconstruction(images=images, curve=curve), clone
 
     def _short_of_published(self) -> str:
-        epochs, steps = EPOCHS[self.recipe] if self.epochs is None else self.epochs, _PHASE_STEPS[self.recipe]
-        most, long = EPOCHS["released"], _PHASE_STEPS["released"]
+        epochs, steps = _EPOCHS[self.recipe] if self.epochs is None else self.epochs, _PHASE_STEPS[self.recipe]
+        most, long = _EPOCHS["released"], _PHASE_STEPS["released"]
         if epochs >= most and steps >= long:
             return ""
         return (

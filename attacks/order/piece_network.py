@@ -28,7 +28,7 @@ _MESSAGE_STEPS = 100  # an epoch has at most
 _TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
 _LEARNING_RATE = 2e-3
 
-Rows = Callable[[Tensor], Tensor]
+ShownRows = Callable[[Tensor], Tensor]
 """What own images of some rows show, so that not all of it need be held at once."""
 
 
@@ -159,7 +159,7 @@ class MessageNetwork(nn.Module):
         return torch.stack(rounds)
 
 
-ROUNDS = 4
+_MEMBER_ROUNDS = 4
 _MEMBER_STEPS = 20
 
 
@@ -182,7 +182,7 @@ def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep
     prior = prior.repeat_interleave(t, 0)
     taken = torch.arange(b * t, device=pieces.device).view(b, t)
     logits = prior
-    for _ in range(ROUNDS):
+    for _ in range(_MEMBER_ROUNDS):
         logits = sinkhorn((network(tokens, rows) + prior).T, _MEMBER_STEPS, t).T
         taken = by_capacity(logits, t)
         rows = tokens[taken]
@@ -221,8 +221,8 @@ class PieceTraining(Learner):
 
 def piece_losses(
     network: PieceNetwork,
-    pieces: Rows,
-    edges: Rows,
+    pieces: ShownRows,
+    edges: ShownRows,
     count: int,
     draws: Generator,
     twins: Callable[[Tensor], Tensor] | None = None,
@@ -268,7 +268,7 @@ def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> 
 
 
 def member_losses(
-    network: MemberNetwork, pieces: Rows, count: int, batch: int, keep: float, draws: Generator
+    network: MemberNetwork, pieces: ShownRows, count: int, batch: int, keep: float, draws: Generator
 ) -> Iterator[Tensor]:
     """An epoch of simulated shuffles: rows that hold at least `keep` of their image, and the rest from all of them.
 
@@ -296,7 +296,7 @@ def member_steps(count: int, batch: int) -> int:
 
 
 def shuffled_losses(
-    network: MessageNetwork, pieces: Rows, count: int, shape: tuple[int, int], keep: float, draws: Generator
+    network: MessageNetwork, pieces: ShownRows, count: int, shape: tuple[int, int], keep: float, draws: Generator
 ) -> Iterator[Tensor]:
     """An epoch of `message_loss` on messages that are shuffled as a client shuffles them.
 

@@ -18,11 +18,11 @@ from privkit.attacks.order.piece_network import (
     MemberNetwork,
     MessageNetwork,
     PieceNetwork,
-    Rows,
+    ShownRows,
     Together,
     assign_members,
 )
-from privkit.attacks.order.token_reading import Ridge, rows_a_message
+from privkit.attacks.order.token_reading import AffineMap, rows_a_message
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
 
 _PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
@@ -40,7 +40,7 @@ _ODDS_FLOOR = -2.0
 class TokenDecoder:
     """Decodes a token of the release into the patch behind it, and into what the solver compares."""
 
-    decode: Ridge  # from a token to its patch
+    decode: AffineMap  # from a token to its patch
     geometry: Geometry  # how patches lie over the image
     mean: Tensor  # [D] of the adversary's own tokens
     scale: Tensor  # [D], their standard deviation
@@ -48,7 +48,7 @@ class TokenDecoder:
     @classmethod
     def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> TokenDecoder:
         """Learn from own tokens [N, T, D] and the patches behind them [N, T, P]."""
-        decode, n = Ridge.fit(own, patches), own.shape[0] * own.shape[1]
+        decode, n = AffineMap.fit(own, patches), own.shape[0] * own.shape[1]
         scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
         return cls(decode=decode, geometry=geometry, mean=decode.mean, scale=scale)
 
@@ -56,11 +56,11 @@ class TokenDecoder:
         """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
-    def looked_up(self, own: Tensor) -> tuple[Rows, Rows]:
+    def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
         """`features` and `edges` of rows of own tokens [N, T, D]; looked up where the tables are small."""
         n, t, d = own.shape
 
-        def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> Rows:
+        def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
             if n * t * numbers > TABLE_NUMBERS:
                 return lambda rows: look(own[rows])
             return look(own).__getitem__

@@ -25,13 +25,13 @@ _DIRECTIONS = 4  # in which two lots of tokens are compared
 _PLAIN = 0.5  # least share of copies that must come back alike, and of labels that must be found
 _FITS = 3  # of the map from patches to tokens, on own images in the order of the fit before
 _NUMBERS_AT_ONCE = 2**24  # of the tables of pairs, and of inputs of the map
-ROUNDS = 6  # of alternating assignment; the keep share that it finds settles after three or four
+_MATCHING_ROUNDS = 6  # of alternating assignment; the keep share that it finds settles after three or four
 _RIDGE = 1e-6
 _ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
 _LEAST_ODDS = -60.0
 _SINKHORN_ROUNDS = 3
 _FITTED_TOKENS = 4_000  # that the rounds look at; the last assignment is of all
-NUMBERS_AT_ONCE = 4_000_000  # of inputs in float64; bounds memory, changes nothing
+FITTED_NUMBERS = 4_000_000  # of inputs in float64; bounds memory, changes nothing
 _LEAST_SURE = 0.02  # of all patches
 _SURE = 0.99  # share of a patch's odds on one token, above which it is taken for a match and not for one of several
 
@@ -144,7 +144,7 @@ def multiplicities(tokens: int) -> list[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
+class LabelledTokens:
     """Tokens whose patch is known, from images of repeated patches."""
 
     patches: Tensor  # [L, K, P], the patches of each such image
@@ -164,7 +164,7 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
     return unpatchify(chosen.repeat_interleave(several, 1), geometry.patch, geometry.image_shape), chosen
 
 
-def labelled(chosen: Tensor, rows: Tensor) -> Labels:
+def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
     """The token of each repeated patch [L, K, P], told by how often it came among tokens [L, T, D] in any order.
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
@@ -178,10 +178,10 @@ def labelled(chosen: Tensor, rows: Tensor) -> Labels:
     first = fits.int().argmax(2)
     tokens = rows.gather(1, first.unsqueeze(2).expand(-1, -1, rows.shape[2]))
     whole = (chosen * several.unsqueeze(1)).sum(1) / rows.shape[1]
-    return Labels(patches=chosen, whole=whole, tokens=tokens, sure=fits.sum(2) == several)
+    return LabelledTokens(patches=chosen, whole=whole, tokens=tokens, sure=fits.sum(2) == several)
 
 
-def in_place(rows: Tensor, patches: Tensor, labels: Labels) -> Tensor:
+def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
     """Each own image's tokens [N, T, D], given in any order, in the order of its patches [N, T, P].
 
     An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images in
@@ -194,7 +194,7 @@ def in_place(rows: Tensor, patches: Tensor, labels: Labels) -> Tensor:
     known, ordered = _with_mean(labels.patches, labels.whole)[labels.sure], labels.tokens[labels.sure]
     some = max(1, _NUMBERS_AT_ONCE // (rows.shape[1] * max(rows.shape[1], seen.shape[2])))
     for _ in range(_FITS):
-        forward, known = Ridge.fit(known, ordered), seen
+        forward, known = AffineMap.fit(known, ordered), seen
         parts = zip(rows.split(some), seen.split(some), strict=True)
         ordered = torch.cat([take(row, hungarian(distances(row / scale, forward(x) / scale))) for row, x in parts])
     return ordered
@@ -241,7 +241,7 @@ def _directions(tokens: Tensor, number: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ridge:
+class AffineMap:
     """An affine map fitted by ridge regression on standardized inputs."""
 
     mean: Tensor  # [F] of the inputs
@@ -250,10 +250,10 @@ class Ridge:
     bias: Tensor  # [P]
 
     @classmethod
-    def fit(cls, inputs: Tensor, outputs: Tensor, ridge: float = _RIDGE) -> Ridge:
+    def fit(cls, inputs: Tensor, outputs: Tensor, ridge: float = _RIDGE) -> AffineMap:
         """Least squares from inputs [..., F] to outputs [..., P]; `ridge` is relative to the inputs' variance."""
         x, y = inputs.flatten(0, -2), outputs.flatten(0, -2)
-        rows = max(1, NUMBERS_AT_ONCE // (x.shape[1] + y.shape[1]))
+        rows = max(1, FITTED_NUMBERS // (x.shape[1] + y.shape[1]))
         parts = list(zip(x.split(rows), y.split(rows), strict=True))  # in float64 part by part: there may be millions
         mean = torch.stack([part.double().sum(0) for part, _ in parts]).sum(0) / len(x)
         bias = torch.stack([part.double().sum(0) for _, part in parts]).sum(0) / len(y)
@@ -297,13 +297,13 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
         rows = [x - x.mean((0, 1)) for x in (patches.mean(2), released.mean(2))]
     varied = sum(((part - center).T @ (part - center) for part in contents), torch.zeros((), device=tokens.device))
     main = torch.linalg.eigh(varied).eigenvectors.flip(1)[:, : max(3, m * b // _ROWS_A_COMPONENT)]
-    start = Ridge.fit(rows[0] @ main, rows[1], 1e-3)
+    start = AffineMap.fit(rows[0] @ main, rows[1], 1e-3)
     predicted = (contents[:few] - center) @ main / start.scale @ start.weight
     size = (tokens[:few] - middle).square().mean().sqrt() / (predicted.square().mean().sqrt() + 1e-12)
     predicted = predicted * size + middle  # rows differ less than tokens where a part was mixed in
-    for _ in range(ROUNDS):
+    for _ in range(_MATCHING_ROUNDS):
         taken, _ = nearest(predicted / spread, tokens[:few] / spread)
-        forward = Ridge.fit(contents[:few], take(tokens[:few], taken), 1e-3)
+        forward = AffineMap.fit(contents[:few], take(tokens[:few], taken), 1e-3)
         predicted = forward(contents[:few])
     matches = [nearest((forward(x) / spread)[None], (z / spread)[None]) for x, z in zip(contents, tokens, strict=True)]
     taken, sure = (torch.cat(parts) for parts in zip(*matches, strict=True))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
-from privkit.attacks.hijack.fsha_networks import build as hijacking
+from privkit.attacks.hijack.fsha_networks import hijacking_networks as hijacking
 from privkit.attacks.hijack.gan import gradient_penalty
 from privkit.attacks.inversion.decoders import DECODERS, build
 from privkit.attacks.inversion.image_fit import ImageFit, Method, PlaceModel, Problem

@@ -12,19 +12,19 @@ from privkit.attacks.assign import distances, sinkhorn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
-from privkit.attacks.order.token_reading import Ridge
+from privkit.attacks.order.token_reading import AffineMap
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 
 _RATE_TIMES_WIDTH = 0.3
 _RELATIONS = 8
 _RELATION_WIDTH = 32
 _MESSAGE_TOKENS = 2_560  # of a round
-ROUNDS = 5
+_ROUNDS = 5
 _SINKHORN_STEPS = 2
 _TEMPERATURE = 0.05  # squared distance of patches, summed over pixels, at which the teacher doubts which is which
 _PLACING_WEIGHT = 0.02
 _CONTENT_RIDGE = 1e-4
-SHARPNESS = 3.0
+_SHARPNESS = 3.0
 """Power of the probabilities of places in a crisp drawing."""
 _CRISP_MAY_COST = 1.2
 """An image is drawn crisp if that costs at most this factor of the error, as training found it of late. A crisp guess
@@ -72,7 +72,7 @@ class SetDecoder(Decoder):
         self.place = nn.Linear(self.width, tokens)
         self.pairs = nn.Linear(self.width, 2 * _RELATIONS * _RELATION_WIDTH)
         self.relations = nn.Parameter(_relations(geometry))
-        self.trust = nn.Parameter(torch.ones(ROUNDS))
+        self.trust = nn.Parameter(torch.ones(_ROUNDS))
         self.register_buffer("errors", torch.zeros(2))  # running, of soft and of crisp drawings
         self.home = nn.Parameter(torch.tensor(3.0))  # log-odds of the own row, near those of batch shuffling
         self.positions = nn.Parameter(0.02 * torch.randn(tokens, self.width))
@@ -97,7 +97,7 @@ class SetDecoder(Decoder):
             release: rows of tokens, as `forward` takes them.
             patches: [N, T, patch_dim], what lies behind each token.
         """
-        fitted = Ridge.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
+        fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
         self.content.bias.copy_(fitted.bias - fitted.mean / fitted.scale @ fitted.weight)
 
@@ -106,7 +106,7 @@ class SetDecoder(Decoder):
         placing = self._placings(hidden)[-1]
         soft, crisp = self.errors
         if not self.training and crisp < _CRISP_MAY_COST * soft:
-            placing = sinkhorn(SHARPNESS * placing, _SINKHORN_STEPS)
+            placing = sinkhorn(_SHARPNESS * placing, _SINKHORN_STEPS)
         return self._image(contents, hidden, placing)
 
     def arrangement(self, release: Tensor) -> Tensor:
@@ -124,14 +124,14 @@ class SetDecoder(Decoder):
             teacher = sinkhorn(self._at_home(contents.shape[1]) - cost / _TEMPERATURE, 5).exp()
             spread = (patches - patches.mean((0, 1))).square().sum()
             explained = (1 - (teacher * cost).sum() / spread.clamp_min(1e-12)).clamp_min(0)
-            sharp = sinkhorn(SHARPNESS * placings[-1], _SINKHORN_STEPS)
+            sharp = sinkhorn(_SHARPNESS * placings[-1], _SINKHORN_STEPS)
             crisp = functional.mse_loss(self._image(contents, hidden, sharp).float(), truth)
         error = functional.mse_loss(self._image(contents, hidden, placings[-1]).float(), truth)
         self.errors += 0.1 * (torch.stack([error.detach(), crisp]) - self.errors)
         matched = (teacher * cost).sum() / (count * self.geometry.patch_dim)
         rows = (-1, self.geometry.tokens, self.geometry.patch_dim)  # of a message, too: a row holds many of its own
         mean = rows[1] * functional.mse_loss(contents.reshape(rows).mean(1), patches.reshape(rows).mean(1))
-        weights = [1.0, *[0.3] * (ROUNDS - 1), 1.0]
+        weights = [1.0, *[0.3] * (_ROUNDS - 1), 1.0]
         placed = -sum(weight * (teacher * log).sum() for weight, log in zip(weights, placings, strict=True)) / count
         return error + matched + mean + _PLACING_WEIGHT * explained * placed
 

@@ -64,7 +64,7 @@ def test_what_own_tokens_show_does_not_depend_on_whether_it_is_looked_up(monkeyp
 
     whole = learned()
     monkeypatch.setattr("privkit.attacks.order.piece_solver.TABLE_NUMBERS", 0)
-    monkeypatch.setattr("privkit.attacks.order.token_reading.NUMBERS_AT_ONCE", 1_000)
+    monkeypatch.setattr("privkit.attacks.order.token_reading.FITTED_NUMBERS", 1_000)
     for part, all_ in zip(learned(), whole, strict=True):
         torch.testing.assert_close(part, all_, rtol=1e-2, atol=1e-2)
 
