@@ -250,7 +250,8 @@ class WhiteBox(Checked):
         usual = (_UNTRIED_MIXED if views[0].mixed > 1 else _UNTRIED) if strong else (0.0, 0.0)
         given = self.total_variation, self.l2
         tries = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
-        weights = list(product(*(values if one is None else (one,) for one, values in zip(given, tries, strict=True))))
+        smooth, near = (values if one is None else (one,) for one, values in zip(given, tries, strict=True))
+        weights = list(product(smooth, near))
         method = self._method(orders[0])
         asks = observation.query is not None and observation.rules.allow(self.passes)
         if len(orders) * len(weights) == 1 or tried is None or not asks or method.epochs == 0:
