@@ -105,7 +105,12 @@ class FORATraining(SimulatorTraining[FORA]):
         self._learn("simulator", weight * apart + (simulated * ((1 - weight) * push)).sum())
         error = functional.mse_loss(self._decode(simulated.detach(), None), images)
         self._learn("decoder", error)
-        return (1 - weight) * fooled + weight * apart.detach() + adversarial + error.detach()
+        return self._objective(fooled, apart.detach()) + adversarial + error.detach()
+
+    def _objective(self, fooled: Tensor, apart: Tensor) -> Tensor:
+        """The simulator's loss, from its loss before the discriminator and its discrepancy."""
+        weight = self.attack.mmd_weight
+        return (1 - weight) * fooled + weight * apart
 
     def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
         """One step of the discriminator; its loss, the simulator's, and the latter's gradient at `fake`."""
