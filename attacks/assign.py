@@ -20,19 +20,9 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """Squared distance of every released token to every place's expected token, over its mean in the group.
+    """Squared distance of every released token [G, S, D] to every place's expected one, over its mean in the group.
 
-    Args:
-        released: [G, S, D].
-        expected: [G, S, D], what the current guess would release from each place.
-
-    Returns:
-        [G, S, S], entry (t, s) for released token t and place s, with mean 1 in each group.
-
-    >>> tokens = torch.tensor([[[0.0], [2.0]]])
-    >>> pair_costs(tokens, tokens)
-    tensor([[[0., 2.],
-             [2., 0.]]])
+    Entry (t, s) of [G, S, S] is for released token t and place s.
     """
     costs = torch.cdist(released, expected).square()
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
@@ -41,10 +31,8 @@ def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
 def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
     """Logarithm of a nearly doubly stochastic matrix in proportion to exp(scores) with rows and columns rescaled.
 
-    Args:
-        scores: [..., n, m]; minus the costs over a temperature, for the cheapest assignment at temperature 0.
-        steps: rescalings of rows, then columns, ≥ 1; columns sum to one exactly.
-        capacity: m/n, what rows sum to.
+    Scores [..., n, m] are minus the costs over a temperature, for the cheapest assignment at temperature 0. Each of
+    `steps` ≥ 1 rescales rows, then columns; columns sum to one exactly, and rows to about the capacity m/n.
 
     Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks Mena et al. 2018, §2.
 
@@ -62,15 +50,9 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 
 
 def rescale_(weights: Tensor, steps: int) -> Tensor:
-    """The same for positive weights, in place and without logarithms: for tables that memory holds only once.
+    """`sinkhorn` of weights [..., n, n] ≥ 0, in place and without logarithms: for tables that memory holds only once.
 
-    Args:
-        weights: [..., n, n] ≥ 0, each row with a number that is not tiny.
-        steps: rescalings of columns, then rows, ≥ 1; rows sum to one exactly.
-
-    >>> (100 * rescale_(torch.tensor([[9.0, 0.0], [9.0, 9.0]]).exp(), 50)).round()
-    tensor([[99.,  1.],
-            [ 1., 99.]])
+    Each row has a number that is not tiny. Each of `steps` ≥ 1 rescales columns, then rows; rows sum to one exactly.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -79,14 +61,9 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 
 
 def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
-    """A partial matching: what a row or a column lacks of 1 is unmatched.
+    """A partial matching [N, L, T] in [0, 1], from log-odds [N, L, T] of each match over no match; L may be 0.
 
-    Args:
-        odds: [N, L, T], log-odds of each match over no match; L may be 0.
-        steps: ≥ 1.
-
-    Returns:
-        [N, L, T] in [0, 1].
+    What a row or a column lacks of 1 is unmatched.
 
     Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 
@@ -107,13 +84,7 @@ def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
 
 
 def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The column of each row in the cheapest assignment.
-
-    Args:
-        costs: [G, n, m], n ≤ m.
-
-    Returns:
-        int64 [G, n].
+    """The column of each row in the cheapest assignment, int64 [G, n], for costs [G, n, m] with n ≤ m.
 
     Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
 
@@ -127,13 +98,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The cheapest assignment of tokens to places.
-
-    Args:
-        costs: [G, S, S] of token t at place s.
-
-    Returns:
-        int64 [G, S]: the released token on each place.
+    """The token on each place in the cheapest assignment, int64 [G, S], for costs [G, S, S] of token t at place s.
 
     >>> hungarian(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
     [[1, 0]]
@@ -143,23 +108,18 @@ def hungarian(costs: Tensor) -> Tensor:
 
 
 def take(released: Tensor, order: Tensor) -> Tensor:
-    """Tokens on their places: [G, S, D] by `hungarian`'s order.
+    """Tokens [G, S, D] in an order int64 [G, n], such as `hungarian`'s: [G, n, D].
 
     >>> take(torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 0]])).tolist()
     [[[8.0], [7.0]]]
     """
-    return released.gather(1, order.unsqueeze(2).expand_as(released))
+    return released.gather(1, order.unsqueeze(2).expand(-1, -1, released.shape[2]))
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Each image takes as many tokens as it holds: a token asks image after image, and an image keeps its best ones.
+    """Give each image as many tokens as it holds: a token asks image after image, and an image keeps its best ones.
 
-    Args:
-        logits: [B·T, B].
-        capacity: T.
-
-    Returns:
-        int64 [B, T], ascending tokens of each image.
+    From logits [B·T, B] and the capacity T it gives int64 [B, T], ascending tokens of each image.
 
     Source: deferred acceptance (Gale and Shapley 1962); all tokens ask at once.
 

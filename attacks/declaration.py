@@ -48,7 +48,6 @@ named module:object
 
 
 def _check_held(name: str, held: object, allowed: Collection[str]) -> None:
-    """Names of an observation's fields."""
     if not isinstance(held, frozenset):
         raise TypeError(f"{name} must be a frozenset of names, got {type(held).__name__}")
     if unknown := sorted(str(field) for field in held if field not in allowed):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from math import isfinite
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+import torch
+from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -23,11 +25,8 @@ class Training(Protocol):
     def epoch(self, number: int) -> float:
         """Train one epoch, whose randomness follows from its 0-based number or from the state.
 
-        Returns:
-            The objective after it, on held-out data where the attack has some; lower is better.
-
-        Raises:
-            AttackDiverged: if a part of the training that the objective does not show is not finite.
+        Returns the objective after it, on held-out data where the attack has some; lower is better. Raises
+        `AttackDiverged` if a part of the training that the objective does not show is not finite.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,23 +108,11 @@ def fit_doubling(
         session: where to save and to report; None keeps nothing.
         doublings: of `epochs`, at most, for as long as each gains more than `TOLERATED_GAIN`; None trains in one cycle
             and judges nothing.
-        objective: as in `fit`.
+        objective: as in `fit`, like what is raised.
 
     Returns:
         The objective after each epoch, and whether the last doubling gained no more than `TOLERATED_GAIN`; None where
         nothing was doubled.
-
-    Raises:
-        AttackDiverged: as `fit`.
-
-    >>> class Slow:
-    ...     error = 1.0
-    ...     def epoch(self, number): Slow.error *= 0.9; return Slow.error
-    ...     def state_dict(self): return {"error": Slow.error}
-    ...     def load_state_dict(self, state): Slow.error = state["error"]
-    >>> curve, converged = fit_doubling(lambda before, epochs: Slow(), 4, doublings=1)
-    >>> len(curve), converged
-    (8, False)
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -150,14 +137,9 @@ def fit_doubling(
 
 
 class Stage:
-    """The session of one stage of an attack that has several: a slot of the whole state, a span of its progress.
+    """The session of one stage of an attack: the slot `slot` of the whole state, and a span of the whole progress.
 
-    Args:
-        session: of the whole attack.
-        state: of the whole attack; the stage's own lies under `slot`.
-        slot: the stage's key.
-        before: epochs of the stages before this one.
-        total: epochs of all stages; None if the stage's own number is the attack's.
+    The stage's epochs follow `before` others of `total` in all; with `total` of None its own number is the attack's.
 
     >>> state = {"first": {"curve": [0.5]}}
     >>> Stage(NoSession(), state, "first").load()
@@ -170,54 +152,75 @@ class Stage:
         self._session, self._state, self._slot, self._before, self._total = session, state, slot, before, total
 
     def load(self) -> dict[str, Any] | None:
-        """What this stage saved last."""
         own: dict[str, Any] | None = self._state.get(self._slot)
         return own
 
     def save(self, state: dict[str, Any]) -> None:
-        """Save it beside what the other stages saved."""
         self._state[self._slot] = state
         self._session.save(self._state)
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Likewise, in any case."""
         self._state[self._slot] = state
         self._session.keep(self._state)
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Report the progress of the whole attack."""
         self._session.report(self._before + done, self._total or total, value)
 
 
-class Learner:
-    """A network with its optimizer and the schedule of its learning rate.
+class Resumable(ABC):
+    """A training whose state is that of its parts: whatever has a `state_dict`, generators, tensors, and dicts of them.
 
-    Args:
-        network: trained in place.
-        optimizer: of its parameters.
-        schedule: stepped after each step.
+    Numbers among them are saved and not loaded, since they are drawn again in the same way.
     """
+
+    @abstractmethod
+    def stateful(self) -> dict[str, Any]:
+        """Key -> part."""
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = _state_of(self.stateful())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            _load(self.stateful(), state)
+
+
+def _state_of(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: _state_of(one) for key, one in part.items()}
+    if isinstance(part, list):
+        return [_state_of(one) for one in part]
+    if isinstance(part, Generator):
+        return part.get_state()
+    if isinstance(part, Tensor):
+        return part.detach()
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def _load(part: Any, state: Any) -> None:
+    if isinstance(part, dict | list):
+        for key in part if isinstance(part, dict) else range(len(part)):
+            _load(part[key], state[key])
+    elif isinstance(part, Generator):
+        part.set_state(state)
+    elif isinstance(part, Tensor):
+        part.copy_(state)
+    elif hasattr(part, "load_state_dict"):
+        part.load_state_dict(state)
+
+
+class Learner(Resumable):
+    """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step."""
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, schedule: LRScheduler) -> None:
         self.network, self._optimizer, self._schedule = network, optimizer, schedule
 
     def step(self, loss: Tensor) -> None:
-        """One step down the gradient of a loss."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
         self._schedule.step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and schedule."""
-        return {
-            "network": self.network.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "schedule": self._schedule.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._schedule.load_state_dict(state["schedule"])
+    def stateful(self) -> dict[str, Any]:
+        return {"network": self.network, "optimizer": self._optimizer, "schedule": self._schedule}

@@ -16,21 +16,13 @@ __all__ = ["Geometry", "as_tokens", "class_tokens", "patch_tokens", "patchify", 
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """How a release lies over the image: one token a square patch, row by row.
+    """How a release lies over the image: one token a square patch, row by row."""
 
-    Attributes:
-        token_dim: D of the released tokens.
-        tokens: T, the number of patches.
-        patch: side of a patch in pixels.
-        image_shape: (C, H, W).
-        class_tokens: released before the tokens of patches, 0 or 1.
-    """
-
-    token_dim: int
-    tokens: int
-    patch: int
-    image_shape: tuple[int, int, int]
-    class_tokens: int = 0
+    token_dim: int  # D of the released tokens
+    tokens: int  # T, the number of patches
+    patch: int  # side of a patch in pixels
+    image_shape: tuple[int, int, int]  # (C, H, W)
+    class_tokens: int = 0  # released before the tokens of patches, 0 or 1
 
     @property
     def patch_dim(self) -> int:
@@ -39,11 +31,7 @@ class Geometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
-        """Read the geometry off a release.
-
-        Args:
-            release: [N, T, D] tokens, [N, T + 1, D] with a class token in front, or [N, D, h, w] feature maps.
-            image_shape: (C, H, W) of the private images.
+        """Read the geometry off a release: tokens [N, T, D], with a class token [N, T + 1, D], or maps [N, D, h, w].
 
         Raises:
             NotApplicable: if the tokens are no square grid of square patches over the image.
@@ -69,10 +57,7 @@ class Geometry:
 
 
 def class_tokens(release: Tensor) -> int:
-    """How many class tokens a release begins with: 1 if its tokens are one more than a square grid of patches, else 0.
-
-    Args:
-        release: [N, T, D]; [N, D, h, w] and [N, D] have none.
+    """How many class tokens a release begins with: 1 if tokens [N, T, D] are one more than a square grid, else 0.
 
     >>> [class_tokens(torch.zeros(1, count, 8)) for count in (16, 17, 18)]
     [0, 1, 0]
@@ -87,11 +72,7 @@ def as_tokens(release: Tensor) -> Tensor:
 
 
 def patch_tokens(release: Tensor) -> Tensor:
-    """`as_tokens` without a class token.
-
-    >>> patch_tokens(torch.zeros(1, 17, 8)).shape
-    torch.Size([1, 16, 8])
-    """
+    """`as_tokens` without a class token."""
     return as_tokens(release)[:, class_tokens(release) :]
 
 

@@ -15,11 +15,7 @@ _AT_ONCE = 256  # examples whose weight gradients are held at once
 
 
 def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of all cut-layer gradients that came back.
-
-    Args:
-        attack: its name, for the error.
-        views: some may have none.
+    """Rows of all cut-layer gradients that came back, for the attack of this name.
 
     Returns:
         float [N, F], for each row the number of its view, and its number among the rows of all views.
@@ -48,16 +44,10 @@ def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tens
 def weight_gradients(
     lower: nn.Module, images: Tensor, arrived: Tensor, state: Mapping[str, Tensor] | None = None
 ) -> Tensor:
-    """Each example's gradient of the lower segment's weights, in evaluation mode.
+    """Each example's gradient of the lower segment's weights, in evaluation mode, [N, P].
 
-    Args:
-        lower: one client's segment.
-        images: [N, C, H, W].
-        arrived: [N, F], the gradient at its output.
-        state: its weights at that time; None for those that it has.
-
-    Returns:
-        [N, P].
+    Examples are images [N, C, H, W] with the gradient [N, F] that arrived at the segment's output. The `state` holds
+    its weights at that time; None for those that it has.
 
     Raises:
         NotApplicable: if the segment has no weights.

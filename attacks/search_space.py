@@ -105,7 +105,6 @@ def _same_adversary(attack: Any, name: str, value: object) -> bool:
 
 
 def _annotation_parts(hint: Any) -> Iterator[Any]:
-    """An annotation taken apart: members of unions, what stands inside `Annotated`, and plain types."""
     kind = get_origin(hint)
     if kind in (Union, UnionType):
         for member in get_args(hint):
@@ -118,7 +117,6 @@ def _annotation_parts(hint: Any) -> Iterator[Any]:
 
 
 def _space_of_field(parts: list[Any], default: Any) -> Range | Choice | None:
-    """The search space of one field; None if it is held."""
     if any(isinstance(part, Untuned) for part in parts):
         return None
     for part in parts:
@@ -132,7 +130,6 @@ def _space_of_field(parts: list[Any], default: Any) -> Range | Choice | None:
 
 
 def _float_range(parts: list[Any], default: float | None) -> Range | None:
-    """The range of a floating-point field; None if neither its ends nor its default give one."""
     lows: list[Any] = [part.gt if isinstance(part, Gt) else part.ge for part in parts if isinstance(part, Gt | Ge)]
     highs: list[Any] = [part.lt if isinstance(part, Lt) else part.le for part in parts if isinstance(part, Lt | Le)]
     if lows and highs:

@@ -25,8 +25,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.adaptive import Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
-from privkit.attacks.inversion.intersection import intersected
-from privkit.attacks.inversion.recurrence import copy_distance
+from privkit.attacks.inversion.recurrence import copy_distance, intersected
 from privkit.attacks.scores.image import mse, ssim
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images

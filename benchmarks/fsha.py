@@ -28,7 +28,7 @@ from privkit.attacks.base import NoSession, View
 from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
-from privkit.attacks.hijack.fsha_networks import build
+from privkit.attacks.hijack.fsha_networks import hijacking_networks
 from privkit.attacks.hijack.fsha_server import Server
 from privkit.attacks.hijack.gan import between, gradient_penalty
 from privkit.attacks.hijack.hijack_detection import SplitGuard
@@ -179,7 +179,7 @@ def speed(given: Options) -> None:
     victims = Victims(lower, images, labels.to(device), images[:1], given, 0, plain)
     x = images[: given.batch] * 2 - 1
     z = torch.randn_like(lower(x).detach())
-    networks = build(tuple(z.shape[1:]), SHAPE, given.width, blocks=given.blocks or BLOCKS[given.recipe])
+    networks = hijacking_networks(tuple(z.shape[1:]), SHAPE, given.width, blocks=given.blocks or BLOCKS[given.recipe])
     pilot, decoder, discriminator = (n.to(device) for n in (networks.pilot, networks.decoder, networks.discriminator))
 
     def wait() -> None:

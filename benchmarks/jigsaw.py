@@ -24,10 +24,10 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement
-from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.order.coordinates import starts
+from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement, starts
 from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.attacks.order.piece_network import SHARPNESS
+from privkit.attacks.order.piece_solver import edge_ratios, log_odds
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, equal_tokens, neighbor_accuracy
 from privkit.audit.order_scores import OrderAccuracy, arrangement_scores, true_arrangement

@@ -35,7 +35,7 @@ from privkit.attacks.hijack.fsha_server import Server
 from privkit.attacks.inversion.decoders import build
 from privkit.attacks.inversion.image_fit import neighbor_differences
 from privkit.attacks.inversion.sdar import SDAR, SDARTraining
-from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_training import AttackData
 from privkit.defenses import NoDefense
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.domains.images.domain import Images
@@ -200,7 +200,7 @@ def fsha_round(rows: int = 2) -> Counted:
     view = View(round=0, smashed=victims.lower(images[:rows]).detach())
     known = ImageObservation(image_shape=FSHA_SHAPE, batch_size=rows, auxiliary=images, clients=victims)
     server = Server(FSHA(recipe="released")._settings(), view, victims, known, images, 0)
-    weights = [*victims.lower.parameters(), *(w for part in server._networks().values() for w in part.parameters())]
+    weights = [*victims.lower.parameters(), *(w for part in vars(server.networks).values() for w in part.parameters())]
     draws = Generator().manual_seed(0)
     return scaled(counted(lambda: victims.round(lambda seen: server.answer(seen, draws)), weights, [images]), rows, 64)
 

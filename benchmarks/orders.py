@@ -43,8 +43,8 @@ from torch import Generator, Tensor, nn
 from privkit import run_audit
 from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.order.drag_reorder import reordered
 from privkit.attacks.order.piece_solver import put
-from privkit.attacks.order.position_predictor import reordered
 from privkit.attacks.scores.image import mse, ssim
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement

@@ -133,6 +133,16 @@ def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one a row")
 
 
+def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """The adversary's images: those that it learns from, and one round of others that it tries choices on."""
+    if observation.auxiliary is None or len(observation.auxiliary) < 2:
+        return None, None
+    images, batch = observation.auxiliary.to(device), observation.batch_size
+    return (
+        (images[:-batch], images[-batch:]) if len(images) >= 2 * batch and len(images) - batch >= 2 else (images, None)
+    )
+
+
 @torch.no_grad()
 def observe(
     lower: nn.Module, images: Tensor, *, batch_size: int, auxiliary: Tensor | None = None, known: bool = False

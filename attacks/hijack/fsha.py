@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator
@@ -19,12 +19,12 @@ from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive,
 ROUNDS_AN_EPOCH = 100
 _CONTROL_EPOCHS, _CONTROL_WIDTH = 5, 8
 EPOCHS = {"strong": 5, "released": 100}
-_WIDTHS = {"strong": 16, "released": 64}
-_RATES = {"strong": 1e-3, "released": 1e-5}
-_DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 1e-4}
-_PENALTY_WEIGHTS = {"strong": 10.0, "released": 500.0}
 BLOCKS = {"strong": 2, "released": 6}
-_BETAS = {"strong": (0.5, 0.9), "released": (0.9, 0.999)}
+_WIDTHS = {"strong": 16, "released": 64}
+_RECIPES: dict[str, dict[str, Any]] = {
+    "strong": {"penalty_weight": 10.0, "learning_rate": 1e-3, "discriminator_rate": 1e-3, "betas": (0.5, 0.9)},
+    "released": {"penalty_weight": 500.0, "learning_rate": 1e-5, "discriminator_rate": 1e-4, "betas": (0.9, 0.999)},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,8 @@ class FSHA(Checked):
         passes: P ≥ 1, how often the same victims cross after the attack; views come pass after pass.
 
     If the server's own images have labels, the strong recipe gives the discriminator the labels that travel with the
-    releases.
-
-    A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1], never of
-    the clients' images, and it says nothing of the discriminator. The server's images may lack a class.
+    releases. A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1],
+    never of the clients' images, and it says nothing of the discriminator.
 
     If rows are mixed by public coins, the pilot's releases are mixed by the coins of each round before the
     discriminator compares them, so that the gradient at the cut reaches each member. In the end, and for several
@@ -90,11 +88,6 @@ class FSHA(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Narrow in its controls, whose clients are small, and long enough to win there.
-
-        >>> FSHA().mounting.short_of_published
-        '500 rounds at width 16 with 2 blocks, where the authors take 10,000 at 64 with 6: not the published strength'
-        """
         width = min(_CONTROL_WIDTH, self.width or _WIDTHS[self.recipe])
         return Mounting(
             passes=self.passes,
@@ -107,22 +100,6 @@ class FSHA(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Take the training over, then decode what the clients release; if it diverges, the last epoch stands.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(2, 16))]
-        >>> class Idle:
-        ...     def round(self, answer): answer(views[0])
-        ...     def views(self): return views
-        ...     def state_dict(self): return {}
-        ...     def load_state_dict(self, state): pass
-        >>> own = torch.rand(20, 1, 8, 8)
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=2, auxiliary=own, clients=Idle()
-        ... )
-        >>> FSHA(epochs=1, width=2).run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([2, 1, 8, 8])
-        """
         views = observation.views
         check(self, observation)
         check_one_form(self, views)
@@ -144,7 +121,6 @@ class FSHA(Checked):
         return Reconstruction(images=server.decoded(observation.clients.views()), curve=curve)
 
     def _short_of_published(self) -> str:
-        """What falls short of the authors' settings, as a sentence; empty if nothing does."""
         epochs, own = EPOCHS[self.recipe] if self.epochs is None else self.epochs, self._settings()
         theirs = (EPOCHS["released"], _WIDTHS["released"], BLOCKS["released"])
         if all(a >= b for a, b in zip((epochs, own.width, own.blocks), theirs, strict=True)):
@@ -155,20 +131,9 @@ class FSHA(Checked):
         )
 
     def _settings(self) -> FshaRecipe:
-        """The fields with the recipe's values in place of None."""
-        return FshaRecipe(
-            penalty=self.penalty,
-            penalty_weight=self.penalty_weight or _PENALTY_WEIGHTS[self.recipe],
-            learning_rate=self.learning_rate or _RATES[self.recipe],
-            discriminator_rate=self.discriminator_rate or _DISCRIMINATOR_RATES[self.recipe],
-            discriminator_steps=self.discriminator_steps,
-            betas=_BETAS[self.recipe],
-            width=self.width or _WIDTHS[self.recipe],
-            blocks=self.blocks or BLOCKS[self.recipe],
-            end=self.end or (None if self.recipe == "strong" else "linear"),
-            noise=self.noise,
-            keep=self.keep,
-            labels=self.recipe == "strong",
-            epoch=ROUNDS_AN_EPOCH,
-            passes=self.passes,
-        )
+        strong = self.recipe == "strong"
+        usual = {**_RECIPES[self.recipe], "width": _WIDTHS[self.recipe], "blocks": BLOCKS[self.recipe]}
+        usual |= {"end": None if strong else "linear", "labels": strong, "epoch": ROUNDS_AN_EPOCH}
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {name: value for name, value in own.items() if value is not None and name not in ("recipe", "epochs")}
+        return FshaRecipe(**{**usual, **own})

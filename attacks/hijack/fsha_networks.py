@@ -14,24 +14,19 @@ from privkit.attacks.hijack.gan import kinked
 _SMALL_SIDE = 4  # of the maps on which the discriminator's residual blocks work, and before a pilot's vector
 
 End = Literal["linear", "relu", "tanh"]
+Sides = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Networks:
-    """The malicious server's three.
+    """The malicious server's three."""
 
-    Attributes:
-        pilot: images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release.
-        decoder: releases -> images in [-1, 1].
-        discriminator: releases, and labels int64 [N] or None (−1: unknown) -> scores [N].
-    """
-
-    pilot: nn.Module
-    decoder: nn.Module
-    discriminator: ReleaseDiscriminator
+    pilot: nn.Module  # images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release
+    decoder: nn.Module  # releases -> images in [-1, 1]
+    discriminator: ReleaseDiscriminator  # releases, and labels int64 [N] or None (−1: unknown) -> scores [N]
 
 
-def build(
+def hijacking_networks(
     released: tuple[int, ...],
     image: tuple[int, int, int],
     width: int,
@@ -55,19 +50,13 @@ def build(
     Source: the authors' networks by split level: linear strided convolutions, transposed convolutions with tanh end,
     and a discriminator of six residual blocks without normalization; the stages follow the sizes of image and cut, so
     that on 3×32×32 images the cuts 64×16², 128×8² and 256×4² have their own.
-
-    >>> import torch
-    >>> networks = build((256, 4, 4), (3, 32, 32), 8)
-    >>> releases = networks.pilot(torch.zeros(2, 3, 32, 32))
-    >>> releases.shape, networks.decoder(releases).shape, networks.discriminator(releases).shape
-    (torch.Size([2, 256, 4, 4]), torch.Size([2, 3, 32, 32]), torch.Size([2]))
     """
     maps = _maps(released)
     sides = _halved_sizes(image[1:], maps[1:] if maps else None)
     widths = [width * min(2**i, 4) for i in range(len(sides) - 1)] or [width]
     networks = Networks(
-        pilot=_pilot(released, maps, image, sides, widths, end),
-        decoder=_decoder(released, maps, image, sides, widths, 4 * width),
+        pilot=_pilot(released, image, sides, widths, end),
+        decoder=_decoder(released, image, sides, widths, 4 * width),
         discriminator=ReleaseDiscriminator(released, width, classes, blocks),
     )
     for network in (networks.pilot, networks.decoder, networks.discriminator):
@@ -126,17 +115,9 @@ class ReleaseDiscriminator(nn.Module):
         return scores + own * (labels >= 0)
 
 
-def _pilot(
-    released: tuple[int, ...],
-    maps: tuple[int, int, int] | None,
-    image: tuple[int, int, int],
-    sides: list[tuple[int, int]],
-    widths: list[int],
-    end: End,
-) -> nn.Module:
-    """Convolutions that halve the image down to the cut."""
+def _pilot(released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widths: list[int], end: End) -> nn.Module:
     layers: list[nn.Module] = []
-    channels = image[0]
+    maps, channels = _maps(released), image[0]
     for out in widths:
         layers.append(nn.Conv2d(channels, out, 3, 2 if len(sides) > 1 else 1, 1))
         channels = out
@@ -151,14 +132,10 @@ def _pilot(
 
 
 def _decoder(
-    released: tuple[int, ...],
-    maps: tuple[int, int, int] | None,
-    image: tuple[int, int, int],
-    sides: list[tuple[int, int]],
-    widths: list[int],
-    wide: int,
+    released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widths: list[int], wide: int
 ) -> nn.Module:
     """Transposed convolutions up the same ladder; from three halvings on, the last one gives the image."""
+    maps = _maps(released)
     layers: list[nn.Module] = [_Grid()] if len(released) == 2 else []
     if maps is None:
         height, width = sides[-1]
@@ -196,7 +173,7 @@ def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
     return (released[0], released[1], released[2]) if len(released) == 3 else None
 
 
-def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> list[tuple[int, int]]:
+def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> Sides:
     """Sizes from the image down to the nearest to the cut's, each the half, rounded up, of the one before."""
     halvings = (
         ceil(log2(max(1, max(image) / _SMALL_SIDE)))
@@ -210,8 +187,6 @@ def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> list[t
 
 
 class _ResidualRelease(nn.Module):
-    """x + second(ReLU(first(ReLU(x))))."""
-
     def __init__(self, channels: int, flat: bool = False) -> None:
         super().__init__()
         self.first, self.second = (
@@ -224,8 +199,6 @@ class _ResidualRelease(nn.Module):
 
 
 class _Kink(nn.Module):
-    """`kinked` as a module."""
-
     def forward(self, x: Tensor) -> Tensor:
         return kinked(x)
 
@@ -250,7 +223,5 @@ class _Grid(nn.Module):
 
 
 class _Rows(nn.Module):
-    """Maps to tokens."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(2).transpose(1, 2)

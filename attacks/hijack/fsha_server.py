@@ -11,13 +11,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients, View
-from privkit.attacks.by_label import ByLabel
+from privkit.attacks.fit import Resumable
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.hijack.fsha_networks import End, Networks, build
+from privkit.attacks.hijack.fsha_networks import End, Networks, hijacking_networks
 from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penalty
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.linear_mixtures import Unmixed
-from privkit.attacks.inversion.linked_rows import check_public
+from privkit.attacks.inversion.mixed_releases import check_public
+from privkit.attacks.inversion.simulator_training import ByLabel
 from privkit.attacks.patches import class_tokens
 from privkit.torch_utils.seeded import seeded
 
@@ -26,14 +27,7 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA` with the recipe's values in place of None.
-
-    Attributes:
-        end: of the pilot; None is the range of the first release.
-        labels: whether the discriminator is given them.
-        epoch: rounds between two snapshots.
-        passes: how often the same victims cross after the attack.
-    """
+    """The fields of `FSHA` with the recipe's values in place of None; an `end` of None is the first release's range."""
 
     penalty: Norm
     penalty_weight: float
@@ -51,28 +45,20 @@ class FshaRecipe:
     passes: int
 
 
-class Server:
+class Server(Resumable):
     """What the malicious server trains, and its answer to a round; satisfies `privkit.attacks.fit.Training`.
 
     A class token is left out of what all three networks see and make; its gradient is 0.
-
-    Args:
-        settings: of `FSHA`.
-        view: a release before the attack.
-        clients: in training; the server leads them.
-        observation: the rest of what the server knows.
-        auxiliary: [N, C, H, W] in [0, 1], on the device of the release.
-        root: seed of weights and draws.
     """
 
     def __init__(
         self,
-        settings: FshaRecipe,
-        view: View,
-        clients: TrainingClients,
-        observation: ImageObservation,
-        auxiliary: Tensor,
-        root: int,
+        settings: FshaRecipe,  # of `FSHA`
+        view: View,  # a release before the attack
+        clients: TrainingClients,  # in training; the server leads them
+        observation: ImageObservation,  # the rest of what the server knows
+        auxiliary: Tensor,  # [N, C, H, W] in [0, 1], on the device of the release
+        root: int,  # seed of weights and draws
     ) -> None:
         self.settings, self.now, self.root, self.form = settings, 0, root, view.smashed.shape[1:]
         self.mixed, self.clients, self.front = view.mixed, clients, class_tokens(view.smashed)
@@ -85,7 +71,7 @@ class Server:
         labels = observation.auxiliary_labels if settings.labels else None
         self.labels = None if labels is None else ByLabel(labels[:-held_out].to(auxiliary.device))
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
-            self.networks: Networks = build(
+            self.networks: Networks = hijacking_networks(
                 tuple(self._patches(view.smashed).shape[1:]),
                 observation.image_shape,
                 settings.width,
@@ -93,7 +79,7 @@ class Server:
                 0 if self.labels is None else len(self.labels.counts),
                 settings.blocks,
             )
-        for network in self._networks().values():
+        for network in vars(self.networks).values():
             network.to(auxiliary.device)
         own = [*self.networks.pilot.parameters(), *self.networks.decoder.parameters()]
         self.on_images = torch.optim.Adam(own, lr=settings.learning_rate, fused=True)
@@ -102,11 +88,7 @@ class Server:
         )
 
     def epoch(self, number: int) -> float:
-        """As many rounds as lie between two snapshots; the auto-encoder's error on held-out images after them.
-
-        Raises:
-            AttackDiverged: if a loss, a weight or what the clients now release is not finite.
-        """
+        """As many rounds as lie between two snapshots; the auto-encoder's error on held-out images after them."""
         draws = Generator(self.images.device).manual_seed(self.root + 1 + number)
         for step in range(self.settings.epoch):
             self.now = number * self.settings.epoch + step
@@ -154,11 +136,9 @@ class Server:
         return self._whole(gradient)
 
     def _patches(self, released: Tensor) -> Tensor:
-        """A release without its class token."""
         return released[:, self.front :]
 
     def _whole(self, patches: Tensor) -> Tensor:
-        """With zeros in the place of a class token."""
         return nn.functional.pad(patches, (0, 0, self.front, 0)) if self.front else patches
 
     def _go_on(self, *values: Tensor) -> None:
@@ -218,7 +198,7 @@ class Server:
             image = self.networks.decoder(read) / 2 + 0.5
             total += (image - part).square().sum().item()
         error = total / sum(part.numel() for part in parts)
-        weights = [weight for network in self._networks().values() for weight in network.parameters()]
+        weights = [weight for network in vars(self.networks).values() for weight in network.parameters()]
         if not (isfinite(error) and all_finite(*weights)):
             raise AttackDiverged(
                 f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
@@ -243,30 +223,9 @@ class Server:
         images = torch.cat([self.networks.decoder(part).float() / 2 + 0.5 for part in parts]).clamp(0, 1)
         return images if now is None else images[now.seats]
 
-    def _networks(self) -> dict[str, nn.Module]:
-        return {
-            "pilot": self.networks.pilot,
-            "decoder": self.networks.decoder,
-            "discriminator": self.networks.discriminator,
-        }
-
-    def _parts(self) -> dict[str, Any]:
-        """All that has a state."""
-        return {
-            **self._networks(),
-            "on_images": self.on_images,
-            "on_discriminator": self.on_discriminator,
-            "clients": self.clients,
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Of networks, optimizers and clients."""
-        return {name: part.state_dict() for name, part in self._parts().items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
+    def stateful(self) -> dict[str, Any]:
+        optimizers = {"on_images": self.on_images, "on_discriminator": self.on_discriminator}
+        return {**vars(self.networks), **optimizers, "clients": self.clients}
 
 
 def _told_by(view: View) -> Tensor | None:

@@ -43,12 +43,6 @@ class SplitGuard(Checked):
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4: S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) +
     d(R₁,R₂) + ε) and score σ(α·S)^β, θ the angle in radians between mean gradients of wrong (F) and regular batches (R,
     in two random halves), d the distance of their mean norms; the policies of its evaluation.
-
-    >>> guard = SplitGuard(generator=Generator().manual_seed(0), patience=1, warm_up=0)
-    >>> right, wrong = torch.tensor([1.0, 0.0]), torch.tensor([-2.0, 0.1])
-    >>> returned = [guard.observe(wrong if i % 4 == 3 else right, fake=i % 4 == 3) for i in range(20)]
-    >>> guard.scores[-1] > 0.99, guard.noticed
-    (True, None)
     """
 
     generator: Generator
@@ -100,7 +94,6 @@ class SplitGuard(Checked):
         return self.scores[-1]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
         return {
             "generator": self.generator.get_state(),
             "rounds": self.rounds,
@@ -110,7 +103,6 @@ class SplitGuard(Checked):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
         self.generator.set_state(state["generator"])
         self.rounds, self.scores, self.noticed = state["rounds"], list(state["scores"]), state["noticed"]
         self._wrong, self._first, self._second = (_Batches(*batch) for batch in state["batches"])
@@ -145,21 +137,17 @@ class _Batches:
         self.total, self.norms, self.count = total, norms, count
 
     def add(self, gradient: Tensor) -> None:
-        """Add one gradient."""
         self.total = self.total + gradient
         self.norms += float(gradient.norm())
         self.count += 1
 
     def state(self) -> tuple[Tensor, float, int]:
-        """What `_Batches` takes."""
         return torch.as_tensor(self.total).clone(), self.norms, self.count
 
     def joined(self, other: _Batches) -> _Batches:
-        """Both in one."""
         return _Batches(self.total + other.total, self.norms + other.norms, self.count + other.count)
 
     def distance(self, other: _Batches) -> float:
-        """Of the mean norms."""
         return abs(self.norms / self.count - other.norms / other.count)
 
     def angle(self, other: _Batches) -> float:

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Generator, Tensor
 
+from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, QueryResult, Session, View
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, divided
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import Decoder, DecoderName
 from privkit.attacks.inversion.decoders.mae import scaled_size
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
-from privkit.attacks.inversion.intersection import INTERSECTED_TOKENS, intersected
 from privkit.attacks.inversion.mixed_releases import per_member
-from privkit.attacks.inversion.own_images import divided
-from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
+from privkit.attacks.inversion.recurrence import (
+    INTERSECTED_TOKENS,
+    copy_distance,
+    intersected,
+    keeps_places,
+    keeps_rows,
+    meetings,
+    most_visited,
+    pooled,
+    tracked,
+)
 from privkit.attacks.inversion.rounds import by_round, masked, unmasked
-from privkit.attacks.inversion.simulated_passes import SimulatedPasses
-from privkit.attacks.patches import patch_tokens
+from privkit.attacks.inversion.unmix import found_among
+from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
+from privkit.attacks.order.token_reading import AffineMap, rows_a_message
+from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Whole
 from privkit.torch_utils.seeded import seeded
@@ -31,28 +43,31 @@ from privkit.torch_utils.seeded import seeded
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
 _TRIED = 8  # messages of own images that the distance of copies is learned from
 _SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
+_RIDGE = 1e-4
+_SHOWN = 0.8  # of the variance of mean patches: .93 and more where tokens were right, .35 behind a spectral shuffle
+_KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Checked):
     """Several releases of the same victims, combined, and a decoder trained on own images combined likewise.
 
-    It assumes that the server can tell which rows of different passes are the same image, and, for "intersect", that
-    they travel in the same messages: an upper bound for an adversary who has to link them first. The lower segment is
-    the same in all passes, as a frozen one is; the defense draws anew in each.
+    The server is assumed to know which rows of different passes are the same image and, for "intersect", to get them in
+    the same messages: an upper bound for an adversary who must link them first. The lower segment is the same in all
+    passes; the defense draws anew in each.
 
     If tokens are pooled or intersected, the adversary first reads those of its own images by chosen queries
-    (`own_tokens`). Then it shuffles them itself and sends no own message R times, and the decoder starts with the map
+    (`own_tokens`). Then it shuffles them itself instead of sending own messages, and the decoder starts with the map
     from tokens to patches. If tokens cannot be read, own messages are sent anew in each epoch; the row says which.
 
     Attributes:
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
-        combine: "average" (noise of R passes shrinks by √R; tokens without a fixed place are first matched with their
-            copies), "concatenate" (on the channel axis, as the paper says), "pool" (of all tokens that a row ever held,
-            the T that recur most, each averaged over its copies), "intersect" (the same with all rows of a message
-            competing for its tokens), "as_released" (below), or "auto": "average" where own images come back with their
-            tokens in place or masked by public coins, else "pool" where rows bring the same tokens again or a message
-            has more tokens than can be intersected, else "intersect".
+        combine: "average" (noise shrinks by √R; tokens without a fixed place are first matched with their copies),
+            "concatenate" (on the channel axis, as the paper says), "pool" (the T tokens of a row that recur most, each
+            averaged over its copies), "intersect" (the same with all rows of a message competing for its tokens),
+            "as_released" (below), or "auto": "average" where own images come back with their tokens in place or masked
+            by public coins, else "pool" where rows bring the same tokens again or a message is too large to be
+            intersected, else "intersect".
         decoder: of `BlackBox`; None for "mae" where tokens have places or are concatenated, and "set" elsewhere.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
         doublings: as in `BlackBox`.
@@ -61,11 +76,10 @@ class Adaptive(Checked):
         read: own images at most whose tokens are read one message each, if a shuffle mixes a message's images; None for
             all, 0 for none.
 
-    "as_released" is the loop of the authors' repository, by name: there, each of 30 rounds shuffles the previous
-    round's output, and all are concatenated. Views hold no shuffle of a shuffle, and a query takes images; so the
-    adversary permutes the tokens of the first pass again and again by itself, for own images and victims alike. Of
-    patch shuffling that is the authors' very distribution; their batch shuffling would also mix rows further. Whatever
-    it gives is no evidence on several rounds: all of it is computed from one release and the adversary's own coins.
+    "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
+    all are concatenated. Here the adversary permutes the tokens of the first pass again and again by itself, for own
+    images and victims alike. That is the authors' distribution for patch shuffling; their batch shuffling would also
+    mix rows further. It is no evidence on several rounds, because all of it is computed from one release.
 
     Where masks are public (cutout), "average" takes each cell from the passes that kept it, and "concatenate" hands on
     the masks as channels; the others match whole rows and refuse.
@@ -94,26 +108,11 @@ class Adaptive(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The passes that it puts together, and otherwise as `BlackBox`."""
         return replace(mounted(self, doublings=None), passes=self.passes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Combine the passes, train the decoder on own images combined likewise, and decode the rows of one pass.
-
-        >>> from privkit.attacks.patches import patchify
-        >>> def query(images: Tensor, draws: Generator) -> QueryResult:
-        ...     tokens = patchify(images, 2)[:, torch.randperm(16, generator=draws)]
-        ...     return QueryResult(view=View(round=0, smashed=tokens), members=torch.arange(len(images)).unsqueeze(1))
-        >>> victims, draws = torch.rand(10, 1, 8, 8), torch.Generator().manual_seed(0)
-        >>> views = [query(victims, draws).view for _ in range(2)]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=10, auxiliary=torch.rand(40, 1, 8, 8), query=query
-        ... )
-        >>> Adaptive(passes=2, epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
-        torch.Size([10, 1, 8, 8])
-        """
         views = observation.views
         check(self, observation)
         assert observation.query is not None
@@ -141,14 +140,14 @@ class Adaptive(Checked):
         name: DecoderName = self.decoder or (
             "mae" if plan.places or plan.combine in ("concatenate", "as_released") else "set"
         )
-        channels = views[0].smashed.shape[2 if views[0].smashed.ndim == 3 else 1]
+        width, depth = scaled_size(views[0].smashed.shape[2 if views[0].smashed.ndim == 3 else 1])
         attack = BlackBox(
             decoder=name,
             epochs=self.epochs,
             doublings=self.doublings,
             augment=self.augment,
-            width=scaled_size(channels)[0] if name in _SCALED else None,
-            depth=scaled_size(channels)[1] if name == "mae" else None,
+            width=width if name in _SCALED else None,
+            depth=depth if name == "mae" else None,
         )
         second = replace(observation, views=combined, query=asked)
         simulated, note = self._simulated(observation, plan, 2 * len(tried), Generator(device).manual_seed(coins - 1))
@@ -170,26 +169,28 @@ class Adaptive(Checked):
         """Passes that need no query, after `asked` rounds of them, or None; and a sentence on the way that is taken."""
         if not plan.simulable or self.read == 0 or not self.epochs or self.augment != "none":
             return None, ""
-        pool = plan.combine == "pool"
         try:
-            found = SimulatedPasses.of(
-                observation, draws, self.read, asked=asked, passes=self.passes, copies=plan.copies, pool=pool
-            )
+            own, geometry = _read(observation, draws, self.read, asked)
         except NotApplicable as refusal:
             return None, f"own messages were sent anew in each epoch, since their tokens cannot be read: {refusal}"
+        size, pool = rows_a_message(observation.views[0]), plan.combine == "pool"
+        found = SimulatedPasses(
+            own=own, geometry=geometry, passes=self.passes, size=size, copies=plan.copies, pool=pool
+        )
         return found, f"tokens of {len(found.images):,} own images were read, and shuffled again without a query"
 
     def _plan(self, once: list[View], again: list[View]) -> _Plan:
-        """How to combine, from messages of own images that were sent twice."""
+        matches = self.combine not in ("auto", "average", "concatenate")
+        in_place = _Plan(combine="average" if self.combine == "auto" else self.combine, copies=1.0, places=True)
         if masked([*once, *again]):
-            if self.combine not in ("auto", "average", "concatenate") or self.align:
+            if matches or self.align:
                 way = "align=True" if self.align else f"combine={self.combine}"
                 raise NotApplicable(f"{way} matches whole rows of tokens, but each pass masks others: take average")
-            return _Plan(combine="average" if self.combine == "auto" else self.combine, copies=1.0, places=True)
+            return in_place
         if once[0].smashed.ndim == 2:
-            if self.combine not in ("auto", "average", "concatenate"):
+            if matches:
                 raise NotApplicable(f"combine={self.combine} matches tokens, but the release is vectors")
-            return _Plan(combine="average" if self.combine == "auto" else self.combine, copies=1.0, places=True)
+            return in_place
         first, second = (torch.cat([patch_tokens(view.smashed).float() for view in views]) for views in (once, again))
         messages = sum(view.messages for view in once)
         size = first.shape[0] // messages * first.shape[1]
@@ -215,22 +216,14 @@ class Adaptive(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """How passes become one release.
+    """How passes become one release."""
 
-    Attributes:
-        combine: never "auto".
-        copies: squared distance of a token's copies.
-        places: whether tokens are averaged in the places where they came.
-        simulable: whether own passes of tokens that are known can be put together likewise without being sent.
-    """
-
-    combine: Combine
-    copies: float
-    places: bool
-    simulable: bool = False
+    combine: Combine  # never "auto"
+    copies: float  # squared distance of a token's copies
+    places: bool  # whether tokens are averaged in the places where they came
+    simulable: bool = False  # whether passes of known own tokens can be put together without sending them
 
     def view(self, same: Sequence[View], coins: Generator) -> View:
-        """One view from all passes of one round."""
         number, messages = same[0].round, same[0].messages
         if self.combine == "average" and masked(same):
             smashed, weights = unmasked(same)
@@ -263,7 +256,6 @@ def _messages(tokens: Tensor, messages: int) -> Tensor:
 
 
 def _in_order(answer: QueryResult, images: int) -> View:
-    """The answer's view with its rows in the order of the images that were sent."""
     by_round([answer.view], 1)
     order = answer.members.flatten().argsort(stable=True)
     if len(order) != images or not bool((answer.members.flatten()[order].diff() == 1).all()):
@@ -274,9 +266,118 @@ def _in_order(answer: QueryResult, images: int) -> View:
 
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
     """Each round permutes the previous round's rows; all rounds on the channel axis, [N, T, R·D]."""
-    n, t, d = tokens.shape
     permuted = [tokens]
     for _ in range(rounds - 1):
-        order = torch.rand(n, t, generator=coins, device=tokens.device).argsort(1)
-        permuted.append(permuted[-1].gather(1, order.unsqueeze(2).expand(-1, -1, d)))
+        order = torch.rand(tokens.shape[:2], generator=coins, device=tokens.device).argsort(1)
+        permuted.append(take(permuted[-1], order))
     return torch.cat(permuted, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedPasses:
+    """Answers as a query would whose passes are put together; satisfies `privkit.attacks.base.Query`.
+
+    Who has read the tokens of own images can shuffle them as the clients do. A shuffle without noise gives copies of
+    the tokens that were read. Its passes differ only in the rows that a token visits, so that visits are drawn instead
+    of matched.
+    """
+
+    own: OwnTokens  # tokens that were read
+    geometry: Geometry  # how their patches lie over the image
+    passes: int  # R ≥ 1
+    size: int  # B, rows of a message
+    copies: float  # squared distance up to which tokens pass for copies, as in `intersected`
+    pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; else passes are intersected
+
+    @cached_property
+    def images(self) -> Tensor:
+        return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
+
+    def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
+        """Rows [N, T, D + 1] of some of the own images, whole messages of them, with the support of each token."""
+        rows, _ = self.released(found_among(self.images, images), draws)
+        members = torch.arange(len(images), device=images.device).unsqueeze(1)
+        return QueryResult(view=View(round=0, smashed=rows, messages=len(images) // self.size), members=members)
+
+    def view(self, same: Sequence[View]) -> View | None:
+        """Passes of attacked images as those of own images are simulated; None if they are to be intersected."""
+        if not self.pool:
+            return None
+        tokens = patch_tokens(same[0].smashed).float()
+        smashed = torch.cat([tokens, tokens.new_ones(*tokens.shape[:2], 1)], 2)
+        return View(round=same[0].round, smashed=smashed, messages=same[0].messages)
+
+    def known(self, draws: Generator) -> tuple[Tensor, Tensor]:
+        """What comes of up to 1,000 own images, or one message, and the patch behind each token, [N, T, P]."""
+        messages = max(1, min(_KNOWN, len(self.own.tokens)) // self.size)
+        return self.released(torch.arange(messages * self.size), draws)
+
+    def released(self, rows: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+        """What comes of the own images of some rows, int64 [N], and the patch behind each token, [N, T, P]."""
+        tokens, patches = self.own.tokens[rows], self.own.patches[rows]
+        n, t, _ = tokens.shape
+        groups = (n, t) if self.pool else (n // self.size, self.size * t)
+        order = torch.rand(groups, generator=draws, device=tokens.device).argsort(1)
+        tokens, patches = (take(x.reshape(*groups, -1), order) for x in (tokens, patches))
+        support = tokens.new_ones(n, t, 1)
+        if not self.pool:
+            met = most_visited(*self._tracked(tokens, order, draws))
+            tokens, patches = met.tokens, take(patches, met.taken.reshape(groups))
+            support = met.support.unsqueeze(2)
+        return torch.cat([tokens, support], 2), patches.reshape(n, t, -1)
+
+    def _tracked(self, tokens: Tensor, order: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+        """What `tracked` finds of tokens [M, B·T, D]: those that it takes for copies are averaged, and share visits."""
+        m, n, d = tokens.shape
+        t, home = n // self.size, order // (n // self.size)
+        kept = round(self.own.keep * t)
+        visits = tokens.new_zeros(m, n, self.size)
+        for _ in range(self.passes):
+            rank = torch.rand(m, self.size, t, generator=draws, device=order.device).argsort(2).flatten(1)
+            moved = (rank.gather(1, order) >= kept).int().argsort(1, descending=True)[:, : self.size * (t - kept)]
+            dealt = moved.gather(1, torch.rand(moved.shape, generator=draws, device=order.device).argsort(1))
+            row = home.scatter(1, moved, home.gather(1, dealt))
+            visits.scatter_add_(2, row.unsqueeze(2), visits.new_ones(m, n, 1))
+        alike = 2 * self.copies / tokens.shape[2]
+        plans = (meetings(one.unsqueeze(0), one.unsqueeze(0), alike)[0] for one in tokens)
+        both = torch.cat([tokens, visits / self.passes], 2)
+        found = torch.stack([plan @ x for plan, x in zip(plans, both, strict=True)])
+        return found[..., :d], found[..., d:]
+
+
+def _read(
+    observation: ImageObservation, draws: Generator, images: int | None, asked: int
+) -> tuple[OwnTokens, Geometry]:
+    """The tokens of own images, read by queries, and how their patches lie over the image.
+
+    Raises:
+        NotApplicable: if they cannot be read, or too few for a training, or they may be wrong.
+    """
+    assert observation.auxiliary is not None
+    view, least = observation.views[0], 2 * observation.batch_size
+    geometry = checked_geometry(observation, "reading own tokens")
+    most = len(observation.auxiliary) if images is None else images
+    own = own_tokens(view, observation, geometry, draws, most, asked=asked)
+    if len(own.tokens) < least:
+        raise NotApplicable(
+            f"{len(own.tokens)} own images could be read within the rules of the threat model, and training takes "
+            f"{least}"
+        )
+    if (shown := _explained_variance(own)) < _SHOWN:
+        raise NotApplicable(
+            f"a linear map of own tokens explains {100 * max(0.0, shown):.0f} % of the variance of their mean "
+            "patches, so that tokens may be beside wrong patches"
+        )
+    return own, geometry
+
+
+def _explained_variance(own: OwnTokens) -> float:
+    """Share of the variance of mean patches, at most 1, that a linear map from tokens to patches explains.
+
+    It is fitted to half of the own images, each token beside the patch that it is taken for, and judged by the other
+    half's means, which know no order.
+    """
+    half = len(own.tokens) // 2
+    patches = own.patches[half:].mean(1)
+    wrong = AffineMap.fit(own.tokens[:half], own.patches[:half], _RIDGE)(own.tokens[half:]).mean(1) - patches
+    return 1 - float(wrong.square().sum() / (patches - patches.mean(0)).square().sum().clamp_min(1e-12))

@@ -6,27 +6,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, Session
-from privkit.attacks.fit import fit_doubling
+from privkit.attacks.base import AttackDiverged, NotApplicable, Query, Session
+from privkit.attacks.fit import Learner, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
-from privkit.attacks.inversion.decoder_training import Augment, DecoderTraining
 from privkit.attacks.inversion.decoders import DecoderName, build, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.cells import CellDecoder
-from privkit.attacks.inversion.mixed_releases import per_member
+from privkit.attacks.inversion.mixed_releases import exercise, per_member
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
+from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
 from privkit.torch_utils.out_of_memory import in_chunks
+from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
 
-_SCALED = 2_000
-"""Own records, at most, whose releases set the scale of what a decoder of table rows reads."""
+_SCALED = 2_000  # own records, at most, whose releases set the scale of what a decoder of table rows reads
+Augment = Literal["none", "crop", "crop_flip"]
+
+_WARMUP_STEPS = 40
+_EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
+STEP_ROWS = 64
+"""Rows that a step learns from at most, if the decoder reads each row by itself: many clients make large rounds."""
+COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +42,11 @@ class BlackBox(Checked):
 
     Attributes:
         decoder: "mae" (the true MAE decoder; if tokens were dropped or merged, with a mask token for each patch),
-            "released" (the variant in the authors' repository), "set" (which cares about no order of tokens), "message"
-            (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix"; what each is
-            stands in its class.
+            "released" (the variant in the authors' repository), "set" (which ignores the order of tokens), "message"
+            (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix".
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
         doublings: of these epochs, at most, as long as each lowers the held-out error by more than 5 %; see
-            `privkit.attacks.fit.fit_doubling`. With `epochs` of None, the budget's. None trains in one cycle.
+            `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
         augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
             or "crop_flip" for horizontal flips as well.
         learning_rate: peak of AdamW's cosine schedule; None for the decoder's own (for "mae" 0.4/width, where the
@@ -79,27 +85,11 @@ class BlackBox(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Short training in its controls; a share of the budget unless it has epochs of its own."""
         return replace(mounted(self, doublings=None), domains=("images", "tables"), any_tokens=True)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Train the decoder and decode every view.
-
-        >>> from privkit.attacks.base import QueryResult, View
-        >>> aux = torch.rand(40, 1, 8, 8)
-        >>> cells = lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(x), 16, 4)
-        >>> def query(images: Tensor, draws: Generator) -> QueryResult:
-        ...     members = torch.arange(len(images)).unsqueeze(1)
-        ...     return QueryResult(view=View(round=0, smashed=cells(images)), members=members)
-        >>> view = query(torch.rand(10, 1, 8, 8), torch.Generator()).view
-        >>> observation = ImageObservation(
-        ...     views=[view], image_shape=(1, 8, 8), batch_size=10, auxiliary=aux, query=query
-        ... )
-        >>> BlackBox(epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
-        torch.Size([10, 1, 8, 8])
-        """
         return self.begun(observation, generator, session)
 
     def begun(
@@ -152,7 +142,6 @@ class BlackBox(Checked):
         return Reconstruction(images=images, curve=curve, converged=converged)
 
     def _decoder(self, own: Tensor, observation: ImageObservation, seed: int) -> Decoder:
-        """The network that is trained, with torch's global generator for its weights."""
         if not observation.columns:
             view = observation.views[0]
             size = {"width": self.width, "depth": self.depth}
@@ -177,3 +166,92 @@ def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) 
     whole = len(own) // observation.batch_size * observation.batch_size
     answers = [observation.query(rows, draws) for rows in own[:whole].split(observation.batch_size)]
     return torch.cat([per_member(answer.view) for answer in answers])
+
+
+class DecoderTraining(Learner):
+    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`."""
+
+    def __init__(
+        self,
+        decoder: Decoder,  # on the device of the images
+        query: Query,  # runs the clients' defended lower segments on one message of images
+        train: Tensor,  # images [N, C, H, W] in [0, 1] or other records, N at least a message
+        # likewise; an epoch's objective is the decoder's error on them, of images the mean square one
+        held_out: Tensor,
+        *,
+        batch: int,  # images a message
+        epochs: int,  # of this cycle, which set the schedule
+        before: int = 0,  # epochs of the cycles before this one
+        augment: Augment,  # as in `BlackBox`
+        learning_rate: float | None,  # peak; None for the decoder's own
+        seeds: tuple[int, int],  # of the epochs' draws, and of what modules draw themselves
+    ) -> None:
+        self.decoder, self._query, self._augment = decoder, query, augment
+        self._train, self._held_out, self._batch = train, held_out, batch
+        self._root, self._own = seeds
+        self._before = before
+        self._rounds = len(train) // batch
+        self._parts = 1 if decoder.whole_message else ceil(batch / STEP_ROWS)
+        peak, total = learning_rate or decoder.learning_rate, epochs * self._rounds * self._parts
+        optimizer = torch.optim.AdamW(decoder.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
+        warm_up = min(_WARMUP_STEPS / (total + 1), WARM_UP)
+        super().__init__(decoder, optimizer, one_cycle(optimizer, peak, total, warm_up=warm_up))
+        if train.device.type == "cuda" and total >= COMPILE_FROM_STEPS:
+            decoder.compile()
+
+    def epoch(self, number: int) -> float:
+        device = self._train.device
+        of_all = 1 + self._before + number
+        draws = Generator(device).manual_seed(self._root + of_all)  # depends on nothing before this epoch
+        order = torch.randperm(len(self._train), generator=draws, device=device)[: self._rounds * self._batch]
+        self.decoder.train()
+        with seeded(device, self._own + of_all):
+            for rows in order.view(self._rounds, self._batch):
+                images = _augmented(self._train[rows], self._augment, draws)
+                with torch.no_grad():
+                    released, truth = exercise(self._query(images, draws), images)
+                for own, wanted in zip(
+                    released.tensor_split(self._parts), truth.tensor_split(self._parts), strict=True
+                ):
+                    with torch.autocast(device.type, torch.bfloat16, enabled=short_by_default(device)):
+                        loss = self.decoder.objective(own, wanted)
+                    self.step(loss)
+        with seeded(device, self._own):
+            error, drawn = self._held_out_errors()
+        if not drawn <= _EXPLODED:
+            raise AttackDiverged(
+                f"black_box: the decoder's held-out error, before its output is cut to [0, 1], is {drawn:.3g} "
+                f"after epoch {of_all}: try a smaller learning_rate"
+            )
+        return error
+
+    @torch.no_grad()
+    def _held_out_errors(self) -> tuple[float, float]:
+        """Mean square errors, cut to [0, 1] and as drawn, through the same draws after every epoch."""
+        draws = Generator(self._held_out.device).manual_seed(self._root)
+        total, raw, count = 0.0, 0.0, 0
+        self.decoder.eval()
+        whole = len(self._held_out) // self._batch * self._batch  # whole messages only, mixed like the victim's
+        for chunk in self._held_out[:whole].split(self._batch):
+            released, truth = exercise(self._query(chunk, draws), chunk)
+            guessed, drawn = self.decoder.error_sums(released, truth)
+            total, raw = total + guessed, raw + drawn
+            count += truth.numel()
+        return total / count, raw / count
+
+
+def _augmented(images: Tensor, augment: Augment, draws: Generator) -> Tensor:
+    """Random shifts by up to an eighth of the side, and flips, one gather for the whole batch."""
+    if augment == "none":
+        return images
+    n, _, h, w = images.shape
+    pad = max(1, h // 8)
+    padded = nn.functional.pad(images, (pad, pad, pad, pad))
+    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=draws, device=images.device)
+    rows = top + torch.arange(h, device=images.device)
+    columns = left + torch.arange(w, device=images.device)
+    if augment == "crop_flip":
+        flip = torch.rand(n, 1, generator=draws, device=images.device) < 0.5
+        columns = torch.where(flip, columns.flip(1), columns)
+    index = torch.arange(n, device=images.device)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -17,8 +17,7 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
-    def epochs(self) -> int | None:
-        """None if it waits for a run's budget."""
+    def epochs(self) -> int | None: ...
 
 
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:

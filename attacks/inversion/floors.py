@@ -34,16 +34,8 @@ class MidGrey:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Ignore the views.
-
-        >>> views = [View(round=0, smashed=torch.zeros(2, 4, 8))]
-        >>> observation = ImageObservation(views=views, image_shape=(1, 3, 3), batch_size=2)
-        >>> MidGrey().run(observation, torch.Generator()).images.unique()
-        tensor([0.5000])
-        """
-        views = observation.views
-        device = views[0].smashed.device
-        return Reconstruction(images=torch.full((victims(views), *observation.image_shape), 0.5, device=device))
+        shape, device = (victims(observation.views), *observation.image_shape), observation.views[0].smashed.device
+        return Reconstruction(images=torch.full(shape, 0.5, device=device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +54,7 @@ class MeanImage:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Ignore the views.
-
-        >>> views = [View(round=0, smashed=torch.zeros(2, 4, 8))]
-        >>> own = torch.ones(5, 1, 3, 3)
-        >>> observation = ImageObservation(views=views, image_shape=(1, 3, 3), batch_size=2, auxiliary=own)
-        >>> MeanImage().run(observation, torch.Generator()).images.shape
-        torch.Size([2, 1, 3, 3])
-        """
-        views = observation.views
         require(self, observation)
         assert observation.auxiliary is not None
-        mean = observation.auxiliary.mean(0, keepdim=True).to(views[0].smashed.device)
-        return Reconstruction(images=mean.repeat(victims(views), 1, 1, 1))
+        mean = observation.auxiliary.mean(0, keepdim=True).to(observation.views[0].smashed.device)
+        return Reconstruction(images=mean.repeat(victims(observation.views), 1, 1, 1))

@@ -14,10 +14,8 @@ from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.hijack.gan import between, gradient_penalty
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.mk_mmd import mk_mmd
-from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Discriminator
-from privkit.attacks.inversion.simulator_training import SimulatorTraining, short_of_published
+from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, mk_mmd, short_of_published
 from privkit.constraints import Checked, Count, Positive, Probability, Whole
 
 _CONTROL_STEPS = 400  # of rounds; without labels the simulator needs more than other attacks
@@ -82,26 +80,12 @@ class FORA(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from every view and decode it.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(6, 16))]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8)
-        ... )
-        >>> FORA(epochs=1, batch=6).run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([6, 1, 8, 8])
-        """
         root = int(torch.randint(2**48, (1,), generator=generator))
         return FORATraining(self, AttackData.of(self, observation), root).reconstruct(session)
 
 
-class FORATraining(SimulatorTraining):
+class FORATraining(SimulatorTraining[FORA]):
     """Simulator and decoder, and a discriminator of releases."""
-
-    def __init__(self, attack: FORA, data: AttackData, root: int) -> None:
-        self.attack = attack
-        super().__init__(attack, data, root)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         rows = self.given.rows.cpu()

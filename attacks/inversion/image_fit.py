@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
+from privkit.attacks.fit import Resumable
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.torch_utils.seeded import seeded
 
@@ -20,42 +21,31 @@ _EXPLAINED = 1e-4  # 40 dB below a release's own variance it is explained: no me
 HOME = 2.0  # nats for a token's own row: batch shuffling that keeps .4 of ten images' tokens
 RESTART_NOISE = 0.25
 _EDGE = 0.02  # a sigmoid's gradient dies at 0 and 1
+_SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
+_PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
+PLACE_NUMBERS = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Released rows of k images each, and what is known before the first step.
+    """Released rows of k images each, and what is known before the first step."""
 
-    Attributes:
-        smashed: [N, ...], as in `View`.
-        start: [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more.
-        unit: variance of the whole release: a matching error is given in it.
-        mixed: k.
-        weights: public weights [N, k, T], or None.
-        records: int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1.
-        anchor: like `start`: images that the guess is kept near; None for the start.
-        places: [N, T, T] nats of released token t at place s, or None.
-        group: rows that share guesses or tokens, and so stand or fall together; 1 if each row stands alone.
-    """
-
-    smashed: Tensor
-    start: Tensor
-    unit: Tensor
-    mixed: int = 1
-    weights: Tensor | None = None
+    smashed: Tensor  # [N, ...], as in `View`
+    start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
+    unit: Tensor  # variance of the whole release: a matching error is given in it
+    mixed: int = 1  # k
+    weights: Tensor | None = None  # public weights [N, k, T], or None
+    # int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1
     records: Tensor | None = None
-    anchor: Tensor | None = None
-    places: Tensor | None = None
-    group: int = 1
+    anchor: Tensor | None = None  # like `start`: images that the guess is kept near; None for the start
+    places: Tensor | None = None  # [N, T, T] nats of released token t at place s, or None
+    group: int = 1  # rows that share guesses or tokens, and so stand or fall together; 1 if each row stands alone
 
     @property
     def seats(self) -> Tensor | slice:
-        """The guess on each seat, int64 [N·k], or all of them in turn."""
         return slice(None) if self.records is None else self.records.flatten()
 
     def repeated(self, times: int) -> Problem:
-        """The same rows several times over."""
-
         def again(x: Tensor) -> Tensor:
             return x.repeat(times, *[1] * (x.ndim - 1))
 
@@ -84,35 +74,25 @@ class Method:
 
 
 def neighbor_differences(images: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours, down plus across, of each image.
-
-    >>> neighbor_differences(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]))
-    tensor([1.])
-    """
+    """Mean absolute difference of neighbours, down plus across, of each image [N, C, H, W]: [N]."""
     down, across = images.diff(dim=2).abs(), images.diff(dim=3).abs()
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)
 
 
-class ImageFit:
+class ImageFit(Resumable):
     """Images that learn to release what was released; satisfies `privkit.attacks.fit.Training`.
 
     Each row learns alone, since Adam works coordinate by coordinate. An epoch is a hundred steps.
-
-    Args:
-        lower: of `frozen`.
-        problem: the rows.
-        method: the recipe.
-        priors: weights of total variation and of the mean squared distance from the anchor, for all rows or [N] each.
-        seed: of the guessed order and of a lower segment's own draws.
     """
 
     def __init__(
         self,
-        lower: nn.Module,
-        problem: Problem,
-        method: Method,
+        lower: nn.Module,  # of `frozen`
+        problem: Problem,  # the rows
+        method: Method,  # the recipe
+        # weights of total variation and of the mean squared distance from the anchor, for all rows or [N] each
         priors: tuple[float | Tensor, float | Tensor],
-        seed: int,
+        seed: int,  # of the guessed order and of a lower segment's own draws
     ) -> None:
         self._lower, self._problem, self._method, self._priors, self._seed = lower, problem, method, priors, seed
         self._free = problem.start.clone()
@@ -148,15 +128,8 @@ class ImageFit:
             images = self._problem.start if self._method.epochs == 0 else self._images().clamp(0, 1)
             return images.detach().clone(), self._final_objective()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Images and optimizer; the order of tokens follows from the images."""
-        return {"free": self._free.detach(), "optimizer": self._optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        with torch.no_grad():
-            self._free.copy_(state["free"])
-        self._optimizer.load_state_dict(state["optimizer"])
+    def stateful(self) -> dict[str, Any]:
+        return {"free": self._free, "optimizer": self._optimizer}
 
     def _images(self) -> Tensor:
         return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free
@@ -202,6 +175,53 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 
 def _guess(tokens: Tensor, seed: int) -> Tensor:
-    """One uniform order for each row."""
     draws = torch.Generator().manual_seed(seed)
     return torch.rand(tokens.shape[:2], generator=draws).argsort(1).to(tokens.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceModel:
+    """Where a released token lies: one Gaussian a place, in the principal channels of all places.
+
+    Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
+
+    >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
+    >>> PlaceModel.fit(examples).costs(torch.tensor([[[5.5], [0.5]]]))[0].argmin(1).tolist()
+    [1, 0]
+    """
+
+    mean: Tensor  # [D], of all tokens
+    axes: Tensor  # [D, d], to channels of unit variance
+    means: Tensor  # [T, d]
+    factors: Tensor  # [T, d, d], Cholesky factors of the covariances
+
+    @classmethod
+    def fit(cls, examples: Tensor) -> PlaceModel:
+        """From tokens [M, T, D] in order, M ≥ 2, some at a time: there may be millions."""
+        m, t, d = examples.shape
+        parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
+        mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
+        gram = examples.new_zeros(d, d)
+        for part in parts:
+            away = (part - mean).flatten(0, 1)
+            gram += away.T @ away
+        variances, axes = torch.linalg.eigh(gram / (m * t))
+        kept = min(_PLACE_CHANNELS, d)
+        axes = axes[:, -kept:] / variances[-kept:].clamp_min(1e-6 * variances[-1]).sqrt()
+        known = torch.cat([(part - mean) @ axes for part in parts])
+        means = known.mean(0)
+        known -= means
+        own = (known.permute(1, 2, 0) @ known.transpose(0, 1)) / m
+        pooled = own.mean(0, keepdim=True) + 1e-3 * torch.eye(kept, device=own.device, dtype=own.dtype)
+        factors = torch.linalg.cholesky((1 - _SHRINKAGE) * own + _SHRINKAGE * pooled)
+        return cls(mean=mean, axes=axes, means=means, factors=factors)
+
+    def costs(self, released: Tensor) -> Tensor:
+        """Released tokens [N, T, D] -> negative log-likelihoods in nats, up to a constant a token, [N, T, T]."""
+        places, kept = self.means.shape
+        costs = []
+        for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):
+            gaps = ((part - self.mean) @ self.axes - self.means.unsqueeze(1)).transpose(1, 2)
+            squared = torch.linalg.solve_triangular(self.factors, gaps, upper=False).square().sum(1)
+            costs.append((squared / 2 + self.factors.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)).T)
+        return torch.cat(costs).view(released.shape[0], released.shape[1], -1)

@@ -29,13 +29,13 @@ class JigsawWhiteBox(Checked):
     jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
 
     Attributes:
-        pairs: as in `Jigsaw`.
-        keep: as in `Jigsaw`.
-        kicks: as in `Jigsaw`.
+        pairs: as in `Jigsaw`, like `keep` and `kicks`.
+        keep: share of tokens that stay in their image's row.
+        kicks: rounds of ruin and recreate.
         pieces_epochs: `Jigsaw.epochs`.
-        epochs: as in `WhiteBox`; 0 is its start, behind the solved order.
-        total_variation: as in `WhiteBox`.
-        l2: as in `WhiteBox`.
+        epochs: as in `WhiteBox`, like the weights of its priors; 0 is its start, behind the solved order.
+        total_variation: weight ≥ 0.
+        l2: weight ≥ 0.
 
     Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither text nor release tells how.
     """
@@ -55,7 +55,6 @@ class JigsawWhiteBox(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It starts with nothing learned, nothing searched and nothing optimized."""
         return Mounting(
             start=None if self.epochs == 0 else replace(self, pieces_epochs=0, kicks=0, epochs=0),
             control=lambda steps: replace(self, epochs=1),
@@ -63,33 +62,15 @@ class JigsawWhiteBox(Checked):
 
     @property
     def jigsaw(self) -> Jigsaw:
-        """The first half."""
         return Jigsaw(pairs=self.pairs, keep=self.keep, kicks=self.kicks, epochs=self.pieces_epochs)
 
     @property
     def white_box(self) -> WhiteBox:
-        """The second half."""
         return WhiteBox(epochs=self.epochs, total_variation=self.total_variation, l2=self.l2, order="known")
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Solve, put back, invert: the white box's images and curve, with the jigsaw's `permutation`.
-
-        >>> from privkit.attacks.base import View
-        >>> from privkit.attacks.patches import patchify
-        >>> class Cells(torch.nn.Module):
-        ...     def forward(self, x):
-        ...         return patchify(x, 4)
-        >>> images = torch.rand(22, 1, 8, 8, generator=Generator().manual_seed(0))
-        >>> view = View(round=0, smashed=patchify(images[:2], 4).flip(1))
-        >>> observation = ImageObservation(
-        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=images[2:], lower=Cells()
-        ... )
-        >>> attack = JigsawWhiteBox(pieces_epochs=1, kicks=2, epochs=1)
-        >>> attack.run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([2, 1, 8, 8])
-        """
         views = observation.views
         check(self, observation)
         assert observation.lower is not None

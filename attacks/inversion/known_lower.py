@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.inversion.mixed_releases import by_cell
+from privkit.torch_utils.seeded import seeded
+
+_FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
 
 
 def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
@@ -16,16 +19,28 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
     return deepcopy(lower).to(device).eval().requires_grad_(False)
 
 
+def fresh(lower: nn.Module, seed: int) -> nn.Module:
+    """The architecture of a lower segment with weights drawn anew by a seed: no number of the original's survives.
+
+    >>> torch.equal(fresh(nn.Linear(2, 2), 0).weight, fresh(nn.Linear(2, 2), 0).weight)
+    True
+    """
+    clone = deepcopy(lower).cpu().eval()
+    with torch.no_grad(), seeded(torch.device("cpu"), seed):
+        for parameter in clone.parameters():
+            parameter.normal_(std=_FRESH_STD)
+        for part in clone.modules():  # their own ways to draw their weights, by torch's convention
+            for name in ("reset_parameters", "_reset_parameters"):
+                if callable(getattr(part, name, None)):
+                    getattr(part, name)()
+                    break
+    return clone
+
+
 def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
-    """What k images that were weighted by public coins release together.
+    """What k = `mixed` images that were weighted by public coins release together, [N, ...], from [N·k, ...] of each.
 
-    Args:
-        smashed: [N·k, ...], of each image alone.
-        mixed: k.
-        share: [N, k, T] or None, which needs k = 1.
-
-    Returns:
-        [N, ...].
+    The shares are [N, k, T], or None for k = 1.
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
 

@@ -9,8 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View
-from privkit.attacks.inversion.linked_rows import records_of_rows
-from privkit.attacks.inversion.mixed_releases import by_cell
+from privkit.attacks.inversion.mixed_releases import by_cell, records_of_rows
 from privkit.attacks.inversion.rounds import by_round, labels_of
 from privkit.attacks.patches import as_tokens
 
@@ -20,24 +19,16 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of the same records in one round, as equations A·x = y for each place in a batch and each cell.
+    """All releases of the same records in one round, as equations A·x = y for each place in a batch and each cell."""
 
-    Attributes:
-        design: A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
-        released: y, float64 [B, T or 1, E, D]; with one cell, D holds the whole release.
-        form: of one record's smashed data.
-    """
-
+    # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor
-    released: Tensor
-    form: torch.Size
+    released: Tensor  # y, float64 [B, T or 1, E, D]; with one cell, D holds the whole release
+    form: torch.Size  # of one record's smashed data
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
-        """Read the equations off several passes.
-
-        Args:
-            same: passes of one round; see `View.clients` for the order of their rows.
+        """Read the equations off several passes of one round; see `View.clients` for the order of their rows.
 
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
@@ -59,9 +50,8 @@ class Mixtures:
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
         """Each client's smashed data, by least squares with a penalty for what no typical record would release.
 
-        Args:
-            typical: [T or 1, D], the mean record's smashed data, which is what remains of a cell that never crossed.
-            noise: variance of the release's noise over that of the smashed data, > 0.
+        `typical` [T or 1, D] is the mean record's smashed data, which is what remains of a cell that never crossed;
+        `noise` > 0 is the variance of the release's noise over that of the smashed data.
 
         Returns:
             [n·B, ...], client c's b-th record in row c·B + b, and the share of the variance that is explained, float64
@@ -119,11 +109,8 @@ class Mixtures:
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
     """What a typical record releases, and the noise with which solving some passes predicts another one best.
 
-    The third value is the share of the other pass's variance that is then left, 1 where nothing is predicted.
-
-    Args:
-        passes: of the adversary's own records.
-        another: one more pass of the same.
+    All are passes of the same own records. The third value is the share of the other pass's variance that is then left,
+    1 where nothing is predicted.
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -154,38 +141,25 @@ def _seat_weights(view: View) -> Tensor:
     return view.smashed.new_ones(len(view.smashed), 1, 1)
 
 
-_DETERMINED = 0.5
-"""Least share of a mixed label that must be known."""
+_DETERMINED = 0.5  # least share of a mixed label that must be known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unmixed:
-    """What each record released, as well as public coins and several passes tell it.
+    """What each record released, as well as public coins and several passes tell it."""
 
-    Attributes:
-        rows: float32 [R·n·B, ...], R rounds of n clients' B records.
-        seats: int64 [G], the row of each image that is to be guessed.
-        rounds: the equations of each round.
-        noise: standard deviation of the release's noise, as far as the passes contradict each other.
-        ridge: variance of the noise over that of the smashed data, > 0.
-        labels: int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None.
-    """
-
-    rows: Tensor
-    seats: Tensor
-    rounds: Sequence[Mixtures]
-    noise: float
-    ridge: float
+    rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
+    seats: Tensor  # int64 [G], the row of each image that is to be guessed
+    rounds: Sequence[Mixtures]  # the equations of each round
+    noise: float  # standard deviation of the release's noise, as far as the passes contradict each other
+    ridge: float  # variance of the noise over that of the smashed data, > 0
+    # int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None
     labels: Tensor | None = None
 
     @classmethod
     @torch.no_grad()
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
-        """Solve every round; cells that never crossed are filled with the mean.
-
-        Args:
-            views: pass after pass.
-            passes: P ≥ 1; see `Unmix` for what is assumed of them.
+        """Solve every round of views that come pass after pass; cells that never crossed are filled with the mean.
 
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
@@ -218,7 +192,6 @@ class Unmixed:
         return torch.cat([self._solved(part, draws) for part in filled.split(whole)])[: len(smashed)]
 
     def _solved(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """One round."""
         number = int(torch.randint(len(self.rounds), (1,), generator=draws, device=draws.device))
         mixed = self.rounds[number].predicted(smashed)
         noise = torch.randn(mixed.shape, generator=draws, device=mixed.device, dtype=mixed.dtype)

@@ -1,7 +1,9 @@
-"""Releases that hold several images: one row for each image that is to be guessed."""
+"""Releases that hold several images: what a row holds of each, and which rows hold the same."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isqrt
 
 import torch
@@ -13,12 +15,9 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 def per_member(view: View) -> Tensor:
     """A row for each image in a release: the released row and, where coins are public, the image's weight in each cell.
 
-    Args:
-        view: N released rows of k images each.
-
-    Returns:
-        [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps) with the weights as the last channel; without public coins
-        the release itself, each row k times: nothing then tells the k images of a row apart.
+    It is [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps) with the weights as the last channel; without public
+    coins the release itself, each row k times: nothing then tells the k images of a row apart. Vectors have no weights
+    of cells.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
@@ -39,14 +38,9 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Weights of positions as weights of the tokens or pixels that a release consists of.
+    """Weights [N, k, T] of positions as weights of the tokens or pixels of a release: [N, k, L] or [N, k, H·W].
 
-    Args:
-        weights: [N, k, T].
-        smashed: [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D].
-
-    Returns:
-        [N, k, 1] if T = 1, else [N, k, L] or [N, k, H·W].
+    The release is [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D]; T = 1 stays [N, k, 1].
 
     Raises:
         NotApplicable: if the positions are none of the release's, as of images that were mixed before they were cut.
@@ -72,14 +66,104 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What a decoder trains on: rows of `per_member` and the images that they should give; empty seats are left out.
-
-    Args:
-        answer: to a query.
-        images: [N, C, H, W], what was queried.
-    """
+    """What a decoder trains on: rows of `per_member` without empty seats, and the queried image [C, H, W] of each."""
     members = answer.members.flatten()
     rows = per_member(answer.view)
     if answer.view.mixed == 1:
         return rows, images[members]
     return rows[members >= 0], images[members[members >= 0]]
+
+
+def records_of_rows(view: View) -> Tensor:
+    """The record on each seat of each row, int64 [N, k], as client · B + place in the batch; −1 on an empty seat.
+
+    Raises:
+        NotApplicable: if rows hold several records and the adversary does not know whose.
+
+    >>> view = View(round=0, smashed=torch.zeros(2, 3), mixed=2, clients=torch.tensor([[1, 0], [1, 0]]))
+    >>> records_of_rows(view).tolist()
+    [[2, 0], [3, 1]]
+    """
+    batch, rows = len(view.smashed) // view.messages, torch.arange(len(view.smashed), device=view.smashed.device)
+    if view.clients is not None:
+        return torch.where(view.clients >= 0, view.clients * batch + (rows % batch).unsqueeze(1), -1)
+    if view.mixed > 1:
+        raise NotApplicable(
+            f"each row holds {view.mixed} images, and the adversary does not know whose, because the coins of mixing "
+            "are hidden from it; use a defense with published=true"
+        )
+    return rows.unsqueeze(1)
+
+
+def check_public(views: Sequence[View]) -> None:
+    """Refuse mixed rows whose weights are hidden, by `NotApplicable`."""
+    if any(view.weights is None for view in views):
+        raise NotApplicable(
+            f"each released row holds {views[0].mixed} images with hidden weights: its members can only be told apart "
+            "where the coins of mixing are public"
+        )
+
+
+def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
+    """Rows of several passes [M·B, ...], sorted by their place in the batch, [B·E, ...]."""
+    return torch.cat([x.unflatten(0, (-1, batch)) for x in passes]).transpose(0, 1).flatten(0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedRows:
+    """Mixed rows of several passes, sorted by the place in the batch of the records that they hold.
+
+    Rows of one place hold the same n records, one of each client, and no record of another place.
+    """
+
+    smashed: Tensor  # [P·E, ...], the E rows of the first of P places, then those of the next
+    weights: Tensor  # [P·E, k, T], as in `View`, 0 on empty seats
+    # int64 [P·E, k], the record on each seat, client c's at place p being p·n + c. Empty seats have the record of the
+    # row's first seat.
+    records: Tensor
+    clients: int  # n
+
+    @classmethod
+    def of(cls, same: Sequence[View]) -> LinkedRows:
+        """Link the rows of the passes of one round; `NotApplicable` if groups or weights are hidden."""
+        check_public(same)
+        batch = len(same[0].smashed) // same[0].messages
+        held = by_place([records_of_rows(view) for view in same], batch)
+        weights = by_place([view.weights for view in same if view.weights is not None], batch)
+        taken, clients = held >= 0, int(held.max()) // batch + 1
+        places = held % batch * clients + held // batch
+        first = places.gather(1, taken.int().argmax(1, keepdim=True))
+        return cls(
+            smashed=by_place([view.smashed for view in same], batch),
+            weights=torch.where(taken.unsqueeze(2), weights, 0),
+            records=torch.where(taken, places, first),
+            clients=clients,
+        )
+
+    @property
+    def mixed(self) -> int:
+        return self.records.shape[1]
+
+    @property
+    def places(self) -> int:
+        return int(self.records.max()) // self.clients + 1
+
+    def parts(self, images: int) -> list[LinkedRows]:
+        """Splits by place into chunks of at most `images` records, at least one place each."""
+        places = max(1, images // self.clients)
+        rows = len(self.smashed) // self.places * places
+        return [
+            LinkedRows(smashed=smashed, weights=weights, records=held - first * self.clients, clients=self.clients)
+            for smashed, weights, held, first in zip(
+                self.smashed.split(rows),
+                self.weights.split(rows),
+                self.records.split(rows),
+                range(0, self.places, places),
+                strict=True,
+            )
+        ]
+
+    def seated(self, images: Tensor, view: View) -> Tensor:
+        """Images [P·n, ...] of all records, as guesses at the seats of one of the views, [N·k, ...]."""
+        by_client: Tensor = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
+        return by_client[records_of_rows(view).flatten().clamp_min(0)]

@@ -14,7 +14,7 @@ from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.constraints import Checked, Count
 from privkit.torch_utils.out_of_memory import in_chunks
 
-CHUNK = 1 << 24  # distances that are held at once
+_CHUNK = 1 << 24  # distances that are held at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +43,6 @@ class NearestRecord(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Query, and look up the nearest release of every row; see `Attack.run`.
-
-        >>> from privkit.attacks.base import QueryResult
-        >>> def query(rows: Tensor, draws: Generator) -> QueryResult:
-        ...     return QueryResult(view=View(round=0, smashed=2 * rows), members=torch.arange(len(rows)).unsqueeze(1))
-        >>> own, views = torch.eye(3), [View(round=0, smashed=torch.tensor([[0.1, 1.9, 0.0]]))]
-        >>> observation = ImageObservation(views=views, image_shape=(3,), batch_size=2, auxiliary=own, query=query)
-        >>> NearestRecord().run(observation, Generator().manual_seed(0)).images
-        tensor([[0., 1., 0.]])
-        """
         views = observation.views
         check_rows(self, observation)
         assert observation.auxiliary is not None
@@ -95,14 +85,7 @@ def _unmasked(view: View) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor) -> Tensor:
-    """For each row seen, the release with the smallest mean squared distance over what both show, int64 [N].
-
-    Args:
-        seen: [N, ...].
-        known: [N, ...], 1 for what the row shows, else 0.
-        releases: [M, ...].
-        kept: [M, ...], likewise.
-    """
+    """The release [M, ...] nearest to each row [N, ...] in mean square over what both show (1, else 0), int64 [N]."""
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())
 
@@ -114,4 +97,4 @@ def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tenso
         both = k @ theirs.T
         return torch.where(both > 0, squared / both.clamp_min(1e-12), torch.inf).argmin(1)
 
-    return in_chunks(winners, len(rows), max(1, CHUNK // len(others)))
+    return in_chunks(winners, len(rows), max(1, _CHUNK // len(others)))

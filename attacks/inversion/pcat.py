@@ -11,13 +11,10 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.base import Session
-from privkit.attacks.by_label import ByLabel
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.known_lower import frozen
-from privkit.attacks.inversion.mk_mmd import mk_mmd
-from privkit.attacks.inversion.simulator_data import AttackData
-from privkit.attacks.inversion.simulator_training import SimulatorTraining
+from privkit.attacks.inversion.simulator_training import AttackData, ByLabel, SimulatorTraining, mk_mmd
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 _CONTROL_EPOCHS = 10
@@ -82,18 +79,6 @@ class PCAT(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from the segment's history, and decode every view.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
-        >>> history = [nn.Linear(16, 3) for _ in range(2)]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
-        ...     auxiliary_labels=torch.arange(40) % 3, upper=history[-1], upper_history=history,
-        ... )
-        >>> PCAT(epochs=1, batch=6).run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([6, 1, 8, 8])
-        """
         root = int(torch.randint(2**48, (1,), generator=generator))
         data = AttackData.of(self, observation)
         assert data.upper is not None
@@ -101,18 +86,11 @@ class PCAT(Checked):
         return PCATTraining(self, data, [*earlier, data.upper], root).reconstruct(session)
 
 
-class PCATTraining(SimulatorTraining):
-    """Pseudo-client and decoder.
-
-    Args:
-        attack: its specification.
-        data: what the adversary recorded and owns.
-        history: states of the server's segment, frozen, the oldest first.
-        root: seed of weights and draws.
-    """
+class PCATTraining(SimulatorTraining[PCAT]):
+    """Pseudo-client and decoder; `history` has the states of the server's segment, frozen, the oldest first."""
 
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
-        self.attack, self._history, self._wanted = attack, history, data.labels
+        self._history, self._wanted = history, data.labels
         super().__init__(attack, replace(data, labels=None), root)  # the decoder is told no label
         assert data.own_labels is not None
         self._own = ByLabel(data.own_labels[: self.train])

@@ -1,33 +1,33 @@
-"""Tokens that come back: copies of one token in several passes of the same images, whatever order they cross in."""
+"""Tokens that come back: copies of one token in several passes of the same images, and whose image they belong to."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from privkit.attacks.assign import distances, rescale_, sinkhorn_with_slack
+from privkit.attacks.assign import by_capacity, distances, rescale_, sinkhorn_with_slack, take
+from privkit.attacks.base import NotApplicable
 
 _EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
 _RESCALINGS = 3
 _LEAST_ODDS = -60.0
-TABLE_NUMBERS = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
+PAIRS_AT_ONCE = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
 _IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
 _SAME = 1.5  # times the distance of copies: what a row may seem to move
 _STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
+INTERSECTED_TOKENS = 10_240
+"""Of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance of a token's two copies: 2·σ²·D under noise, and hardly anything under none.
+    """Mean squared distance > 0 of a token's two copies: 2·σ²·D under noise, and hardly anything under none.
 
-    The mean over a group moves by an n-th of that, in whatever order its tokens come. So it needs no matching, which
-    finds too small a distance where noise is strong.
-
-    Args:
-        first: [G, n, D], groups of tokens as they crossed once; the more groups and channels, the surer.
-        second: [G, n, D], the same tokens as they crossed again, in any order within their group.
-
-    Returns:
-        > 0; at least 1e-4 of the mean squared distance of all tokens.
+    Both passes are groups [G, n, D] of the same tokens in any order; the more groups and channels, the surer. The mean
+    over a group moves by an n-th of the distance, in whatever order its tokens come. So it needs no matching, which
+    finds too small a distance where noise is strong. It is at least 1e-4 of the mean squared distance of all tokens.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> tokens = torch.randn(40, 9, 32, generator=draws)
@@ -41,11 +41,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether tokens come back in the places where they were, at least more of them than would by chance.
-
-    Args:
-        first: [N, T, D].
-        second: [N, T, D], the next pass.
+    """Whether rows [N, T, D] of two passes have their tokens in the same places, more of them than by chance.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
@@ -61,12 +57,9 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether a row brings the same tokens again, in whatever order: its mean then moves by a T-th of a token's noise.
+    """Whether rows [N, T, D] of two passes have the same tokens, in whatever order, by the distance of copies.
 
-    Args:
-        first: [N, T, D].
-        second: [N, T, D], the next pass.
-        copies: squared distance of a token's copies, from `copy_distance`.
+    The mean of a row then moves by a T-th of a token's noise.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
@@ -76,15 +69,10 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """How likely each token of a pass is the copy of each reference token, each being met about once.
+    """How likely each token of a pass is the copy of each reference token; each is met about once.
 
-    Args:
-        reference: [G, n, D].
-        seen: [G, n, D].
-        temperature: > 0, twice the variance between copies in each channel.
-
-    Returns:
-        [G, n, n], rows of reference tokens; rows and columns sum to about 1, and equal tokens share alike.
+    For both [G, n, D] it gives [G, n, n], a row for each reference token; rows and columns sum to about 1, and equal
+    tokens share alike. The temperature > 0 is twice the variance between copies in each channel.
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
@@ -93,16 +81,11 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """The tokens of the first pass, each averaged with its copies in the others.
+    """The tokens of the first of passes [R, G, n, D], each averaged with its copies in the others, [G, n, D].
 
-    Args:
-        passes: [R, G, n, D]; each group holds the same tokens in every pass.
-        copies: squared distance of a token's copies, from `copy_distance`.
-        rows: of a group, whose places are counted together; None counts each place.
-
-    Returns:
-        [G, n, D], and how often each row of the group was visited by each token, [G, n, rows]: shares of passes, in
-        [0, 1]. One round of matching: to match the means again was measured to blur them.
+    Each group holds the same tokens in every pass; `copies` is the squared distance of copies. The second value says
+    how often each of the group's rows was visited by each token, [G, n, rows], as shares of passes in [0, 1]; without
+    rows it is each place. There is one round of matching: to match the means again was measured to blur them.
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
     >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
@@ -111,7 +94,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
     """
     means, n = torch.zeros_like(passes[0]), passes.shape[2]
     visits = means.new_zeros(*means.shape[:2], n if rows is None else rows)
-    some = max(1, TABLE_NUMBERS // n**2)
+    some = max(1, PAIRS_AT_ONCE // n**2)
     for seen in passes:
         for part in torch.arange(len(means), device=means.device).split(some):
             plan = meetings(passes[0, part], seen[part], 2 * copies / passes.shape[3])
@@ -123,15 +106,10 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     """Of all tokens that a row ever held, the T that came back most often, each averaged with its copies.
 
-    A token joins the row's list where no listed one explains it; then it counts as met in every pass that holds a copy.
-    Tokens of strangers, which batch shuffling deals into a row, are soon met less often than the row's own.
-
-    Args:
-        passes: [R, N, T, D]; rows belong to the same image in every pass.
-        copies: squared distance of a token's copies, from `copy_distance`.
-
-    Returns:
-        [N, T, D] in falling order of recurrence, and the recurrence [N, T]: shares of passes, in [0, 1].
+    Rows belong to the same image in every one of the passes [R, N, T, D]. A token joins the row's list where no listed
+    one explains it; then it counts as met in every pass that holds a copy. Tokens of strangers, which batch shuffling
+    deals into a row, are soon met less often than the row's own. Tokens [N, T, D] come in falling order of recurrence
+    [N, T], a share of passes in [0, 1].
 
     Source: privkit's own.
 
@@ -157,3 +135,63 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     best = hits.topk(t, dim=1)
     taken = sums.gather(1, best.indices.unsqueeze(2).expand(-1, -1, d))
     return taken / best.values.unsqueeze(2).clamp_min(1e-12), best.values / r
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intersection:
+    """Each image's own tokens, as far as the passes tell."""
+
+    # [M·B, T, D], averaged over the passes; their order within a row is the first pass's and says nothing
+    tokens: Tensor
+    support: Tensor  # [M·B, T], the share of passes, in [0, 1], in which the token's copy lay in this row
+    # int64 [M·B, T], which token of the first pass each one is, counted through its message (row·T + place)
+    taken: Tensor
+
+    def released(self, source: Tensor, messages: int) -> Tensor:
+        """What is known of these tokens, [M·B, T], at the places where the first pass released them."""
+        known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
+        return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
+
+
+def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
+    """`intersected` for two or more passes of the same images, each [N, T, D] in messages of `size` rows.
+
+    Raises:
+        NotApplicable: if messages are too large.
+    """
+    tokens = size * passes[0].shape[1]
+    if tokens > INTERSECTED_TOKENS:
+        raise NotApplicable(
+            f"intersect compares all pairs of a message's tokens, of which there may be {INTERSECTED_TOKENS:,}, "
+            f"but a message has {tokens:,}: take smaller messages, or one pass"
+        )
+    messages = torch.stack([x.reshape(-1, tokens, x.shape[2]) for x in passes])
+    return intersected(messages, size, copy_distance(messages[0], messages[1]))
+
+
+def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
+    """Assign the tokens of messages to their rows by how often they came back there; every row gets T.
+
+    Passes [R, M, B·T, D] are messages of the same images. Each pass deals a token to its own row with probability k′ +
+    (1 − k′)/B and to each other one with (1 − k′)/B, so that the row which it visits most is its own, the more surely
+    the more passes there are. Tokens that look alike share their visits; rows take what is surely theirs first, and the
+    alike fill what is left.
+
+    Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
+    law of visits is Yao et al., patch shuffling, Algorithm 2.
+
+    >>> own = torch.tensor([1.0, 2.0, 8.0, 9.0]).view(1, 4, 1)
+    >>> mixed = own[:, [0, 2, 1, 3]]
+    >>> intersected(torch.stack([mixed, own, own]), 2, 0.01).tokens.flatten(1).sort(1).values.tolist()
+    [[1.0, 2.0], [8.0, 9.0]]
+    """
+    return most_visited(*tracked(passes, copies, rows))
+
+
+def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
+    """`intersected` for tokens [M, B·T, D] and the shares of passes [M, B·T, B] in which they visited rows."""
+    m, n, rows = visits.shape
+    taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
+    support = visits.transpose(1, 2).gather(2, taken)
+    own = take(tokens, taken.flatten(1)).view(m * rows, n // rows, -1)
+    return Intersection(tokens=own, support=support.flatten(0, 1), taken=taken.flatten(0, 1))

@@ -14,9 +14,8 @@ from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
-from privkit.attacks.inversion.cross_fitted import FOLDS, Fitted, ridge
 from privkit.attacks.inversion.mixed_releases import per_member
-from privkit.attacks.inversion.unmix import alone
+from privkit.attacks.inversion.unmix import records_alone
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
@@ -24,6 +23,9 @@ from privkit.torch_utils.seeded import seeded
 _STEP_ROWS = 64
 _LEARNING_RATE = 1e-3
 _POWER_ITERATIONS = 4
+FOLDS = 3
+PENALTIES = tuple(10.0**power for power in range(-8, 3))
+"""Of a squared coefficient, in units of the rows' total variance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,29 +72,16 @@ class Ridge(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Query, regress, refine; see `Attack.run`.
+        """Query, regress, refine.
 
         Raises:
             NotApplicable: as `Unmix` with several passes; if there are fewer own images than three rounds.
-
-        >>> from privkit.attacks.base import QueryResult
-        >>> def query(images: Tensor, draws: Generator) -> QueryResult:
-        ...     view = View(round=0, smashed=images.flatten(1) @ torch.eye(16).flip(0))
-        ...     return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
-        >>> own, private = torch.rand(200, 1, 4, 4), torch.rand(5, 1, 4, 4)
-        >>> views = [query(private, Generator()).view]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 4, 4), batch_size=5, auxiliary=own, query=query
-        ... )
-        >>> guess = Ridge(epochs=0).run(observation, Generator().manual_seed(0)).images
-        >>> bool((guess - private).abs().max() < 1e-4)
-        True
         """
         check(self, observation)
         check_one_form(self, observation.views)
-        seated = None
+        to_seats = None
         if self.passes > 1:
-            observation, seated = alone(observation, self.passes, generator)
+            observation, to_seats = records_alone(observation, self.passes, generator)
         views, query, batch = observation.views, observation.query, observation.batch_size
         assert observation.auxiliary is not None
         assert query is not None
@@ -105,12 +94,11 @@ class Ridge(Checked):
             )
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         with seeded(device, module), torch.no_grad():
-            sent = _Sent.of(query, own, batch, self.repeats, Generator(device).manual_seed(root))
-            seen = _Rows.of(views)
-            known, wanted = _principal(sent.rows.features, seen.features, self.components)
-        targets = own.flatten(1)[sent.images]
-        folds = sent.images % FOLDS
-        fitted = _best(known, targets, folds, wanted, sent.rows.clients, seen.clients)
+            sent, senders, images = _sent(query, own, batch, self.repeats, Generator(device).manual_seed(root))
+            seen, clients = _rows(views)
+            known, wanted = _principal(sent, seen, self.components)
+        targets, folds = own.flatten(1)[images], images % FOLDS
+        fitted = _best(known, targets, folds, wanted, senders, clients)
         guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
         curve: tuple[float, ...] = (nn.functional.mse_loss(own_guess[held], targets[held]).item(),)
         note = ""
@@ -123,29 +111,20 @@ class Ridge(Checked):
                 share = _helpful(training.network(own_guess[held]) - own_guess[held], targets[held] - own_guess[held])
                 guess = (guess + share * (training.network(guess) - guess)).clamp(0, 1)
             note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
-        images = guess.view(-1, *observation.image_shape)
-        return Reconstruction(images=images if seated is None else seated(images), curve=curve, note=note)
+        drawn = guess.view(-1, *observation.image_shape)
+        return Reconstruction(images=drawn if to_seats is None else to_seats(drawn), curve=curve, note=note)
 
 
-@dataclass(frozen=True)
-class _Rows:
+def _rows(views: Sequence[View]) -> tuple[Tensor, Tensor]:
     """Rows of releases, one for each image that they hold: [N, F], and the client that sent each, int64 [N]."""
-
-    features: Tensor
-    clients: Tensor
-
-    @classmethod
-    def of(cls, views: Sequence[View]) -> _Rows:
-        """What crossed, cells scaled by the weight that the image has in them, beside these weights."""
-        clients = [
-            (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())
-            for view in views
-        ]
-        return cls(torch.cat([_weighted(view) for view in views]), torch.cat(clients).long())
+    clients = [
+        (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())
+        for view in views
+    ]
+    return torch.cat([_weighted(view) for view in views]), torch.cat(clients).long()
 
 
 def _weighted(view: View) -> Tensor:
-    """[N·k, F]."""
     rows = per_member(view)
     if view.weights is None:
         return rows.flatten(1)
@@ -154,31 +133,23 @@ def _weighted(view: View) -> Tensor:
     return torch.cat([(smashed * weights).flatten(1), weights.flatten(1)], 1)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """Own images as they crossed: a row for each, and which image it is, int64 [N]."""
-
-    rows: _Rows
-    images: Tensor
-
-    @classmethod
-    def of(cls, query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> _Sent:
-        rows, clients, images = [], [], []
-        whole = len(own) // batch * batch
-        for _ in range(repeats):
-            order = torch.randperm(len(own), generator=draws, device=own.device)[:whole]
-            for part in order.split(batch):
-                answer = query(own[part], draws)
-                members, row = answer.members.flatten(), _Rows.of([answer.view])
-                taken = members >= 0
-                rows.append(row.features[taken])
-                clients.append(row.clients[taken])
-                images.append(part[members[taken]])
-        return cls(_Rows(torch.cat(rows), torch.cat(clients)), torch.cat(images))
+def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """`_rows` of own images as they crossed, and which image each row is, int64 [N]."""
+    rows, clients, images = [], [], []
+    whole = len(own) // batch * batch
+    for _ in range(repeats):
+        order = torch.randperm(len(own), generator=draws, device=own.device)[:whole]
+        for part in order.split(batch):
+            answer = query(own[part], draws)
+            members, (row, senders) = answer.members.flatten(), _rows([answer.view])
+            taken = members >= 0
+            rows.append(row[taken])
+            clients.append(senders[taken])
+            images.append(part[members[taken]])
+    return torch.cat(rows), torch.cat(clients), torch.cat(images)
 
 
 def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Both on the principal components of the first."""
     middle = known.mean(0)
     known, wanted = known - middle, wanted - middle
     if known.shape[1] <= most:
@@ -189,21 +160,20 @@ def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor
 
 def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders: Tensor, held_by: Tensor) -> Fitted:
     """One regression for all rows or one a client, whichever guesses left-out images better."""
-    together = ridge(known, targets, folds, wanted)
+    together = cross_fitted(known, targets, folds, wanted)
     clients = senders.unique().tolist()
     if len(clients) < 2:
         return together
     own, other, error = torch.empty_like(together.own), together.other.clone(), 0.0
     for client in clients:
         mine, theirs = senders == client, held_by == client
-        fitted = ridge(known[mine], targets[mine], folds[mine], wanted[theirs])
+        fitted = cross_fitted(known[mine], targets[mine], folds[mine], wanted[theirs])
         own[mine], other[theirs] = fitted.own, fitted.other
         error += fitted.error * float(mine.float().mean())
     return Fitted(own=own, other=other, error=error) if error < together.error else together
 
 
 def _helpful(correction: Tensor, missing: Tensor) -> float:
-    """The share, in [0, 1], of a correction that leaves the least square error."""
     return float(((correction * missing).sum() / correction.square().sum().clamp_min(1e-12)).clamp(0, 1))
 
 
@@ -234,7 +204,6 @@ class _Residual(Learner):
         super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, steps, warm_up=0.1))
 
     def epoch(self, number: int) -> float:
-        """One pass over the rows that are not held out."""
         device = self._truth.device
         self.network.train()
         with seeded(device, self._seed + number):
@@ -245,3 +214,61 @@ class _Residual(Learner):
         with torch.no_grad():
             drawn = self.network(self._guesses[self._held]).clamp(0, 1)
         return nn.functional.mse_loss(drawn, self._truth[self._held]).item()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """Guesses by fits that each leave one fold out."""
+
+    own: Tensor  # float64 [N, P], at the rows it learned from, each by the fit that never saw the row's record
+    other: Tensor  # float64 [M, P], at other rows, the mean over the fits
+    error: float  # mean squared error of `own`
+
+
+def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
+    """Fit targets [N, P] linearly on rows [N, F], once without each fold; F may exceed N.
+
+    The penalty is the one that guesses the left-out folds best. Rows of one record share a fold, int64 [N] in
+    0..FOLDS-1. Guesses are also made at `other` rows [M, F].
+
+    Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
+
+    >>> x = torch.arange(9.0).unsqueeze(1)
+    >>> cross_fitted(x, 2 * x + 1, torch.arange(9) % 3, torch.tensor([[20.0]])).other.round(decimals=3).item()
+    41.0
+    """
+    rows, targets, other = rows.double(), targets.double(), other.double()
+    fits = [_Fit.of(rows[folds != fold], targets[folds != fold]) for fold in range(FOLDS)]
+    left_out = [folds == fold for fold in range(FOLDS)]
+
+    def guessed(penalty: float) -> Tensor:
+        own = torch.empty_like(targets)
+        for one, out in zip(fits, left_out, strict=True):
+            own[out] = one.guess(rows[out], penalty)
+        return own
+
+    errors = [float((guessed(penalty) - targets).square().mean()) for penalty in PENALTIES]
+    best = PENALTIES[errors.index(min(errors))]
+    mean = torch.stack([one.guess(other, best) for one in fits]).mean(0)
+    return Fitted(own=guessed(best), other=mean, error=min(errors))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """One fit, factored so that every penalty costs one product."""
+
+    middle: Tensor
+    mean: Tensor
+    basis: Tensor
+    values: Tensor
+    along: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, targets: Tensor) -> _Fit:
+        middle, mean = rows.mean(0), targets.mean(0)
+        values, basis = torch.linalg.eigh((rows - middle).T @ (rows - middle))
+        return cls(middle, mean, basis, values.clamp_min(0), basis.T @ ((rows - middle).T @ (targets - mean)))
+
+    def guess(self, rows: Tensor, penalty: float) -> Tensor:
+        shrunk = self.along / (self.values + penalty * self.values.sum().clamp_min(1e-300)).unsqueeze(1)
+        return (rows - self.middle) @ self.basis @ shrunk + self.mean

@@ -16,12 +16,9 @@ from privkit.attacks.inversion.known_lower import mixed_release
 def averaged(views: Sequence[View], align: bool = False) -> View:
     """One view with the mean of several rounds' releases of the same victims: noise of R rounds shrinks by √R.
 
-    Where rounds were masked by public coins, each cell is the mean over the rounds that kept it (`unmasked`).
-
-    Args:
-        views: rounds that hold the same victims in the same rows.
-        align: whether tokens of later rounds are first put where the most similar tokens of the first round are, by the
-            assignment of least squared distances: for rounds with orders of their own.
+    Rounds hold the same victims in the same rows. Where they were masked by public coins, each cell is the mean over
+    the rounds that kept it (`unmasked`). With `align`, tokens of later rounds are first put where the most similar
+    tokens of the first round are, by the assignment of least squared distances: for rounds with orders of their own.
 
     Raises:
         NotApplicable: if the rounds differ in form, images are mixed (each round then has other weights), or tokens
@@ -46,11 +43,7 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 
 
 def masked(views: Sequence[View]) -> bool:
-    """Whether unmixed rows were masked by public coins.
-
-    Raises:
-        NotApplicable: if some were and others were not.
-    """
+    """Whether unmixed rows were masked by public coins; `NotApplicable` if some were and others were not."""
     public = [view.weights is not None for view in views]
     if any(public) and not all(public):
         raise NotApplicable("rounds are put together where masks are public in all passes or in none")
@@ -58,10 +51,7 @@ def masked(views: Sequence[View]) -> bool:
 
 
 def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """What rounds that were masked by public coins show together.
-
-    Args:
-        views: rounds of the same victims in the same rows, each cell of them weighted by its `weights` [N, 1, T].
+    """What rounds of the same victims show together, if each cell of them is weighted by public `weights` [N, 1, T].
 
     Returns:
         Their sum over the sum of their weights, shaped like `smashed`, and [N, 1, T]: 1 for each cell that any round
@@ -81,15 +71,12 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """The views of each round of victims together, in the order of their passes.
+    """The views of each round of victims together, in the order of their passes, from views pass after pass.
 
-    Args:
-        views: pass after pass.
-        passes: R ≥ 1.
-        mixed: whether rows may hold several images.
+    Rows may hold several images if `mixed`.
 
     Raises:
-        NotApplicable: if the views are no R passes of the same form, a row holds several images that it may not hold,
+        NotApplicable: if the views are no passes of the same form, a row holds several images that it may not hold,
             or some passes were masked and others were not.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]

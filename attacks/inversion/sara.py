@@ -18,17 +18,16 @@ from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.decoders.mae import MaeDecoder, blocks, heads_for
+from privkit.attacks.order.drag_reorder import Predicted, learn, missing
+from privkit.attacks.order.piece_network import PieceTraining
 from privkit.attacks.order.piece_solver import put
-from privkit.attacks.order.piece_training import PieceTraining
-from privkit.attacks.order.position_predictor import Predicted, learn, missing
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 from privkit.constraints import Checked, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 16  # more and smaller steps learn more in the same time
-_COMPLETION_WEIGHT = 0.05
-"""Of the squared error of completed tokens, whose variance is 1, beside that of pixels."""
+_COMPLETION_WEIGHT = 0.05  # of the squared error of completed tokens, whose variance is 1, beside that of pixels
 
 
 class Completion(nn.Module):
@@ -84,7 +83,6 @@ class Sara(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It starts with nothing learned."""
         return replace(
             mounted(self),
             start=None if self.epochs == 0 else replace(self, predictor_epochs=0, epochs=0),
@@ -96,18 +94,6 @@ class Sara(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn order, completion and drawing from own tokens, then draw every view's images.
-
-        >>> from privkit.attacks.base import View
-        >>> from privkit.attacks.patches import patchify
-        >>> cells = lambda x: patchify(x, 4)
-        >>> view = View(round=0, smashed=cells(torch.rand(2, 1, 8, 8)))
-        >>> observation = ImageObservation(
-        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=torch.rand(20, 1, 8, 8), lower=cells
-        ... )
-        >>> Sara(predictor_epochs=1, epochs=1).run(observation, torch.Generator().manual_seed(0)).images.shape
-        torch.Size([2, 1, 8, 8])
-        """
         check(self, observation)
         session, epochs = session or NoSession(), planned_epochs(self.epochs)
         learned, state = learn(observation, self.predictor_epochs, generator, session, name=self.name, later=epochs)

@@ -13,9 +13,8 @@ from torch.nn import functional
 from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Discriminator
-from privkit.attacks.inversion.simulator_training import SimulatorTraining, short_of_published
+from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, short_of_published
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
 _CONTROL_EPOCHS = 10
@@ -88,35 +87,20 @@ class SDAR(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from every view and decode it.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(6, 16), labels=torch.tensor([0, 1, 2] * 2))]
-        >>> observation = ImageObservation(
-        ...     views=views, image_shape=(1, 8, 8), batch_size=6, auxiliary=torch.rand(40, 1, 8, 8),
-        ...     auxiliary_labels=torch.arange(40) % 3, upper=torch.nn.Linear(16, 3),
-        ... )
-        >>> SDAR(epochs=1, batch=6).run(observation, torch.Generator().manual_seed(0)).images.shape
-        torch.Size([6, 1, 8, 8])
-        """
         root = int(torch.randint(2**48, (1,), generator=generator))
         data = AttackData.of(self, observation, observation.lower if self.simulator == "known" else None)
         return SDARTraining(self, data, root).reconstruct(session)
 
 
-class SDARTraining(SimulatorTraining):
+class SDARTraining(SimulatorTraining[SDAR]):
     """Simulator and decoder, each with a discriminator as its opponent."""
-
-    def __init__(self, attack: SDAR, data: AttackData, root: int) -> None:
-        self.attack = attack
-        super().__init__(attack, data, root)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         given, width = self.given, self.attack.width
-        told = given.classes if given.labels is not None else 0
+        classes = given.classes if given.labels is not None else 0
         return {
-            "releases": Discriminator(given.rows.cpu(), image_shape, width=width, classes=told),
-            "images": Discriminator(given.images.cpu(), image_shape, width=width, classes=told),
+            "releases": Discriminator(given.rows.cpu(), image_shape, width=width, classes=classes),
+            "images": Discriminator(given.images.cpu(), image_shape, width=width, classes=classes),
         }
 
     def _rate(self, name: str) -> float:

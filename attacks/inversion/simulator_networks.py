@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.inversion.decoders.maps import MapGeometry, as_maps
+from privkit.attacks.inversion.decoders.base import MapGeometry, as_maps
 from privkit.attacks.patches import class_tokens
 
 _CLAMPED = 0.01  # a larger share of values at the very minimum is the work of a ReLU or a clamp
@@ -20,8 +20,7 @@ class Simulator(nn.Module):
     """Convolutions from images to releases of the form, means, deviations and lower bound of the recorded ones.
 
     Cells of the release are taken to lie in the middle of the image, as many whole pixels apart as fit: so do patches,
-    and the maps of convolutions with and without padding. Where a client differs, its architecture is worth knowing.
-    A class token is read off all cells.
+    and the maps of convolutions with and without padding. A class token is read off all cells.
 
     Args:
         release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
@@ -32,10 +31,6 @@ class Simulator(nn.Module):
 
     >>> Simulator(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 8, 12, 12])
-    >>> Simulator(torch.rand(5, 16, 9), (3, 32, 32), width=4)(torch.rand(2, 3, 32, 32)).shape
-    torch.Size([2, 16, 9])
-    >>> Simulator(torch.rand(5, 9), (3, 8, 8), width=4)(torch.rand(2, 3, 8, 8)).shape
-    torch.Size([2, 9])
     """
 
     mean: Tensor
@@ -65,7 +60,6 @@ class Simulator(nn.Module):
         self.front = _ClassToken(release[:, :front], widths[-1]) if front else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Releases of images [N, C, H, W]."""
         hidden = self.enter(images)
         top, left = ((a - b) // 2 for a, b in zip(hidden.shape[2:], self.reach, strict=True))
         if min(top, left) >= 0:
@@ -94,13 +88,12 @@ class _ClassToken(nn.Module):
         self.leave = nn.Linear(width, recorded.shape[2])
 
     def forward(self, features: Tensor) -> Tensor:
-        """[N, 1, D] from [N, width, h, w]."""
         made: Tensor = self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
         return made
 
 
 class SimulatorDecoder(nn.Module):
-    """Convolutions from releases back to images, the simulator's steps in reverse.
+    """Convolutions from releases back to images, the simulator's steps in reverse; centered on 0.5 and not clamped.
 
     No layer normalizes: simulated and recorded releases have other statistics, and must be read by the same function.
 
@@ -110,9 +103,6 @@ class SimulatorDecoder(nn.Module):
         width: channels of the last layers; twice as many before an enlargement, four times at most.
 
     Source: privkit's own.
-
-    >>> SimulatorDecoder(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 8, 12, 12)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     def __init__(self, rows: Tensor, image_shape: tuple[int, int, int], *, width: int) -> None:
@@ -133,7 +123,6 @@ class SimulatorDecoder(nn.Module):
         )
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Images [N, C, H, W], centered on 0.5 and not clamped."""
         hidden = self.body(as_maps(rows, self.geometry))
         down, across = (a - b for a, b in zip(self.geometry.image_shape[1:], hidden.shape[2:], strict=True))
         around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative where there is too much
@@ -148,14 +137,10 @@ class Discriminator(nn.Module):
         rows: as they will come, [N, T, D], [N, D, h, w] or [N, D]; what it scores is measured in their deviations.
         image_shape: (C, H, W) of the private images.
         width: channels of the first layer.
-        classes: number of labels that are told to the discriminator with each row; 0 for none.
+        classes: labels that each row is scored with; 0 for none.
 
-    Source: Zhu et al., SDAR: two discriminators, told the labels; a projection tells them here, after Miyato and
-    Koyama 2018, "cGANs with projection discriminator".
-
-    >>> discriminator = Discriminator(torch.rand(5, 16, 9), (1, 8, 8), width=4, classes=3)
-    >>> discriminator(torch.rand(2, 16, 9), torch.tensor([0, 2])).shape
-    torch.Size([2])
+    Source: Zhu et al., SDAR: two discriminators that read labels, here by a projection (Miyato and Koyama 2018, "cGANs
+    with projection discriminator").
     """
 
     mean: Tensor
@@ -202,18 +187,13 @@ def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
 
 
 def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
-    """A convolution that makes a side `step` times smaller, batch normalization, ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, step + 2, stride=step, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
     )
 
 
 def _primes(number: int) -> list[int]:
-    """Prime factors, ascending.
-
-    >>> _primes(28)
-    [2, 2, 7]
-    """
+    """Prime factors, ascending."""
     factors, factor = [], 2
     while number > 1:
         while number % factor == 0:

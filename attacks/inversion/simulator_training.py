@@ -2,57 +2,53 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import AttackDiverged, Session
-from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import Reconstruction
-from privkit.attacks.inversion.budgeted import planned_epochs
-from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.base import AttackDiverged, NotApplicable, Session
+from privkit.attacks.fit import Resumable, fit
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check, check_one_form
+from privkit.attacks.inversion.budgeted import Budgeted, planned_epochs
+from privkit.attacks.inversion.known_lower import check_release, fresh, frozen
+from privkit.attacks.inversion.linear_mixtures import Unmixed
+from privkit.attacks.inversion.rounds import labels_of
 from privkit.attacks.inversion.simulator_networks import Simulator, SimulatorDecoder
-from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
-BETAS = (0.5, 0.999)
-"""Adam's, of adversarial training."""
+_BETAS = (0.5, 0.999)  # Adam's, of adversarial training
 _CHUNK = 1_000
 _SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
+_SMALLEST = 10  # auxiliary images
+_BANDWIDTHS = tuple(2.0**power for power in range(-3, 2))  # Gaussian kernels' σ², in mean squared distances of two rows
 
 
-class SimulatorRecipe(Protocol):
-    """The attack's own fields that every such training reads; ranges are `SDAR`'s."""
-
-    @property
-    def name(self) -> str:
-        """Of the attack."""
+class SimulatorRecipe(Budgeted, Protocol):
+    """An attack that simulates the client; the fields' ranges are `SDAR`'s."""
 
     @property
-    def epochs(self) -> int | None:
-        """Passes over the auxiliary images."""
+    def width(self) -> int: ...
 
     @property
-    def width(self) -> int:
-        """Channels of the first layers."""
+    def batch(self) -> int: ...
 
-    @property
-    def batch(self) -> int:
-        """Images in a step."""
+
+Recipe = TypeVar("Recipe", bound=SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
     """The sentence on attacks that their authors train along with the clients.
 
     Args:
-        epochs: of the attack; None for a share of a run's.
-        share: that share, in words.
+        epochs: of the attack; None for a share of a run's, which `share` says in words.
+        share: that share.
         steps: of the authors' attack.
         batch: images in such a step.
     """
@@ -63,19 +59,98 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
     )
 
 
-class SimulatorTraining(ABC):
+@dataclass(frozen=True, kw_only=True)
+class AttackData:
+    """What the adversary recorded and owns."""
+
+    # recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`)
+    rows: Tensor
+    images: Tensor  # auxiliary images [M, C, H, W] in [0, 1]
+    labels: Tensor | None = None  # int64 [N], of the rows, or None where they do not travel or are not used
+    own_labels: Tensor | None = None  # int64 [M], of the images, or None likewise
+    upper: nn.Module | None = None  # the server's segment, frozen; None for attacks that do not use it
+    classes: int = 0  # number of its logits
+    lower: nn.Module | None = None  # the client's segment where its architecture is known
+    # what the clients' defense, and unmixing after it, make of a round of smashed data, or None
+    imitate: Callable[[Tensor, Generator], Tensor] | None = None
+    round_size: int = 1  # rows of that round
+    seats: Tensor | None = None  # int64, the row of each image that is to be guessed; None if that is each row once
+
+    @classmethod
+    def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
+        """All of it that the attack declares; of the client's segment `lower` the architecture alone may be used.
+
+        Raises:
+            NotApplicable: if something is missing, rows were mixed by hidden coins, there are too few images, labels
+                are no whole numbers, or the server's segment does not classify such rows.
+        """
+        check(attack, observation)
+        check_one_form(attack, observation.views)
+        assert observation.auxiliary is not None
+        views, device, passes = observation.views, observation.views[0].smashed.device, attack.mounting.passes
+        unmixed = Unmixed.of(views, passes) if views[0].mixed > 1 or passes > 1 else None
+        rows = torch.cat([view.smashed for view in views]).float() if unmixed is None else unmixed.rows
+        own = observation.auxiliary.to(device)
+        labels, own_labels, upper, classes = None, None, None, 0
+        if "auxiliary_labels" in attack.needs and observation.auxiliary_labels is not None:
+            labels = labels_of(views) if unmixed is None else unmixed.labels
+            own_labels = observation.auxiliary_labels.to(device)
+            if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
+                raise NotApplicable(
+                    f"{attack.name} needs a whole-number label for each of the {len(own)} auxiliary images"
+                )
+        if len(own) < _SMALLEST:
+            raise NotApplicable(
+                f"{attack.name} holds a tenth of the auxiliary images out: it needs {_SMALLEST}, got {len(own)}"
+            )
+        if "upper" in attack.needs and observation.upper is not None:
+            upper = frozen(observation.upper, device)
+            classes = _classes(attack.name, upper, rows, own_labels, labels)
+        if lower is not None:
+            check_release(frozen(lower, device), views[0], observation.image_shape)
+        return cls(
+            rows=rows,
+            images=own,
+            labels=labels,
+            own_labels=own_labels,
+            upper=upper,
+            classes=classes,
+            lower=lower,
+            imitate=observation.imitate if unmixed is None else unmixed.imitate,
+            round_size=observation.batch_size if unmixed is None else 1,
+            seats=None if unmixed is None else unmixed.seats,
+        )
+
+
+def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:
+    """Number of classes of the server's segment, which must read the rows and know the labels."""
+    try:
+        with torch.no_grad():
+            logits: Tensor = upper(rows[:2])
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise NotApplicable(f"the server's segment does not read rows of {list(rows.shape[1:])}: {reason}") from None
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise NotApplicable(
+            f"{attack} needs a classifier of two or more classes, but it gives {list(logits.shape[1:])} a row"
+        )
+    for known in labels:
+        if known is not None and len(known) and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[1]:
+            raise NotApplicable(
+                f"labels run from {int(known.min())} to {int(known.max())}, but the server's segment has "
+                f"{logits.shape[1]} classes"
+            )
+    return logits.shape[1]
+
+
+class SimulatorTraining(Resumable, Generic[Recipe]):
     """Networks with their optimizers, and the data they learn from; satisfies `privkit.attacks.fit.Training`.
 
-    A tenth of the adversary's images is held out.
-
-    Args:
-        recipe: of the attack.
-        data: what the adversary recorded and owns.
-        root: seed of weights and draws.
+    A tenth of the adversary's images is held out. `root` is the seed of weights and draws.
     """
 
-    def __init__(self, recipe: SimulatorRecipe, data: AttackData, root: int) -> None:
-        self.recipe, self.given, self.root = recipe, data, root
+    def __init__(self, attack: Recipe, data: AttackData, root: int) -> None:
+        self.attack, self.given, self.root = attack, data, root
         rows, images = data.rows, data.images
         self.device = rows.device
         self.train = len(images) - max(1, len(images) // 10)
@@ -83,10 +158,10 @@ class SimulatorTraining(ABC):
         shape = (images.shape[1], images.shape[2], images.shape[3])
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             known = data.lower
-            simulator = Simulator(rows.cpu(), shape, width=recipe.width) if known is None else fresh(known, root)
+            simulator = Simulator(rows.cpu(), shape, width=attack.width) if known is None else fresh(known, root)
             parts = {
                 "simulator": simulator.requires_grad_(),  # a client's copy may come frozen
-                "decoder": SimulatorDecoder(self._told(rows[:1], data.labels).cpu(), shape, width=recipe.width),
+                "decoder": SimulatorDecoder(self._with_labels(rows[:1], data.labels).cpu(), shape, width=attack.width),
                 **self._discriminators(shape),
             }
         for name, part in parts.items():
@@ -94,15 +169,16 @@ class SimulatorTraining(ABC):
                 part.to(memory_format=torch.channels_last)
         self.parts = {name: part.to(self.device) for name, part in parts.items()}
         self.optimizers = {
-            name: torch.optim.Adam(part.parameters(), lr=self._rate(name), betas=BETAS, fused=True)
+            name: torch.optim.Adam(part.parameters(), lr=self._rate(name), betas=_BETAS, fused=True)
             for name, part in self.parts.items()
             if list(part.parameters())
         }
 
     def reconstruct(self, session: Session | None) -> Reconstruction:
         """Train for the attack's epochs, then decode what was recorded."""
-        objective = f"{self.recipe.name}: the held-out error"
-        curve = fit(self, planned_epochs(self.recipe.epochs), session, objective=objective)
+        curve = fit(
+            self, planned_epochs(self.attack.epochs), session, objective=f"{self.attack.name}: the held-out error"
+        )
         return Reconstruction(images=self.guess(), curve=curve)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
@@ -110,37 +186,23 @@ class SimulatorTraining(ABC):
         return {}
 
     @abstractmethod
-    def _rate(self, name: str) -> float:
-        """Learning rate of one network."""
+    def _rate(self, name: str) -> float: ...
 
     @abstractmethod
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
-        """One step of every network.
-
-        Args:
-            own: int64 [B], which own images.
-            recorded: int64 [B], which recorded rows.
-            draws: of everything random in the step.
-
-        Returns:
-            The sum of all losses.
-        """
+        """One step of every network on some own images and recorded rows, int64 [B] each; the sum of all losses."""
 
     def epoch(self, number: int) -> float:
-        """One pass over the auxiliary images; the decoder's mean square error on held-out ones.
-
-        Raises:
-            AttackDiverged: if a loss is not finite.
-        """
+        """One pass over the auxiliary images; the decoder's mean square error on held-out ones."""
         losses = self._learn_all(number)
         if not isfinite(losses):
-            raise AttackDiverged(f"{self.recipe.name}: the losses of epoch {number + 1} add up to {losses}")
+            raise AttackDiverged(f"{self.attack.name}: the losses of epoch {number + 1} add up to {losses}")
         return self.held_out()
 
     def _learn_all(self, number: int) -> float:
         """Every part learns from one pass over the auxiliary images; the sum of all losses, finite where all are."""
         draws = Generator(self.device).manual_seed(self.root + 1 + number)  # nothing of earlier epochs is in it
-        batch = min(self.recipe.batch, self.train)
+        batch = min(self.attack.batch, self.train)
         steps = self.train // batch
         order = torch.randperm(self.train, generator=draws, device=self.device)[: steps * batch].view(steps, batch)
         seen = torch.randint(len(self.given.rows), (steps, batch), generator=draws, device=self.device)
@@ -161,10 +223,9 @@ class SimulatorTraining(ABC):
         return given.imitate(simulated[rows], draws)[:count]
 
     def _learn(self, name: str, loss: Tensor) -> None:
-        """One step of one part alone."""
         if name in self.optimizers:
             weights = list(self.parts[name].parameters())
-            self._go(name, torch.autograd.grad(loss, weights, allow_unused=True))
+            self._step_down(name, torch.autograd.grad(loss, weights, allow_unused=True))
 
     def _discriminate(
         self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
@@ -179,18 +240,17 @@ class SimulatorTraining(ABC):
         true, false = discriminator(torch.cat([real, fake]), labels).split([len(real), len(fake)])
         loss = functional.softplus(-true).mean() + functional.softplus(false).mean()
         *gradients, slope = torch.autograd.grad(loss, [*discriminator.parameters(), fake], allow_unused=True)
-        self._go(name, gradients)
+        self._step_down(name, gradients)
         assert slope is not None
         sign = -torch.exp(-false.detach().clamp_min(_SUREST)).view(-1, *[1] * (fake.ndim - 1))
         return loss.detach(), functional.softplus(-false.detach()).mean(), slope * sign
 
-    def _go(self, name: str, gradients: Sequence[Tensor | None]) -> None:
-        """One step of one optimizer."""
+    def _step_down(self, name: str, gradients: Sequence[Tensor | None]) -> None:
         for weight, gradient in zip(self.parts[name].parameters(), gradients, strict=True):
             weight.grad = gradient
         self.optimizers[name].step()
 
-    def _told(self, rows: Tensor, labels: Tensor | None) -> Tensor:
+    def _with_labels(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """What the decoder reads: rows with the labels, where they are known, as further channels."""
         rows = rows / self.unit
         if self.given.labels is None or labels is None:
@@ -202,8 +262,7 @@ class SimulatorTraining(ABC):
         return torch.cat([rows, onehot.expand(-1, -1, *rows.shape[2:])], 1)
 
     def _decode(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """Images of releases."""
-        images: Tensor = self.parts["decoder"](self._told(rows, labels))
+        images: Tensor = self.parts["decoder"](self._with_labels(rows, labels))
         return images
 
     @torch.no_grad()
@@ -227,20 +286,55 @@ class SimulatorTraining(ABC):
 
     def _decoded(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """Images of many releases, cut to [0, 1]."""
-        return in_chunks(
-            lambda part: self._decode(rows[part], None if labels is None else labels[part]), len(rows), _CHUNK
-        ).clamp(0, 1)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizers."""
-        return {
-            "weights": {name: part.state_dict() for name, part in self.parts.items()},
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-        }
+        def part_of(rows_: slice) -> Tensor:
+            return self._decode(rows[rows_], None if labels is None else labels[rows_])
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        for name, weights in state["weights"].items():
-            self.parts[name].load_state_dict(weights)
-        for name, kept in state["optimizers"].items():
-            self.optimizers[name].load_state_dict(kept)
+        return in_chunks(part_of, len(rows), _CHUNK).clamp(0, 1)
+
+    def stateful(self) -> dict[str, Any]:
+        return {"weights": self.parts, "optimizers": self.optimizers}
+
+
+class ByLabel:
+    """Draws own images of given labels, from the label of each image, int64 [M]."""
+
+    def __init__(self, labels: Tensor) -> None:
+        self.rows = labels.argsort(stable=True)
+        self.counts = labels.bincount()
+        self.starts = self.counts.cumsum(0) - self.counts
+
+    def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+        """A row for each label, and the label; any row, and −1, for a label that none of the images has."""
+        inside = (wanted >= 0) & (wanted < len(self.counts))
+        known = wanted.clamp(0, len(self.counts) - 1)
+        usable = inside & (self.counts[known] > 0)
+        place = torch.rand(len(wanted), generator=draws, device=wanted.device, dtype=torch.float64)
+        some = (place * len(self.rows)).long()
+        own = self.starts[known] + (place * self.counts[known]).long()
+        return self.rows[torch.where(usable, own, some)], torch.where(usable, wanted, -1)
+
+
+def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
+    """How far two sets of rows [N, ...], N ≥ 2, are apart as samples of two distributions; a scalar.
+
+    It is the unbiased estimate of the squared maximum mean discrepancy by Gaussian kernels of several widths: within a
+    set a row is not compared with itself; between the sets all pairs count. A constant 2 / (N − 1) is added, as in the
+    release of FORA, which keeps its values positive.
+
+    Source: Gretton et al. 2012, "A kernel two-sample test", Lemma 6, with the kernels of Long et al. 2015, "Learning
+    transferable features with deep adaptation networks".
+
+    >>> rows = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+    >>> bool(mk_mmd(rows, rows.flip(0)) < mk_mmd(rows, rows + 1))
+    True
+    """
+    count, rows = len(recorded), torch.cat([recorded, simulated]).flatten(1)
+    squares = rows.square().sum(1)
+    apart = (squares.unsqueeze(1) + squares - 2 * rows @ rows.T).clamp_min(0)
+    unit = 2 * apart.detach().mean().clamp_min(1e-12)
+    alike = torch.stack([torch.exp(-apart / (width * unit)) for width in _BANDWIDTHS]).sum(0)
+    others = 1 - torch.eye(count, device=rows.device, dtype=rows.dtype)
+    within = (alike[:count, :count] * others).sum() + (alike[count:, count:] * others).sum()
+    discrepancy: Tensor = within / (count * (count - 1)) - 2 * alike[:count, count:].mean() + 2 / (count - 1)
+    return discrepancy

@@ -10,26 +10,22 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.assign import distances
+from privkit.attacks.assign import distances, take
 from privkit.attacks.base import NotApplicable, Query, QueryResult, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
-from privkit.attacks.inversion.linked_rows import records_of_rows
-from privkit.attacks.inversion.own_images import found_among
+from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.rounds import by_round
-from privkit.attacks.inversion.unmix import image_of_each
+from privkit.attacks.inversion.unmix import found_among, image_of_each, seated
 from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Whole
 
-_SAME = 1e-4
-"""Of the mean squared distance of two tokens: below it, they are copies of one."""
-_RECUR = 0.5
-"""Least share of own tokens that come back in another pass."""
-_LONGER = 2.0
-"""Share of the budget's epochs: these are cheap, since nothing is sent in them."""
+_SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
+_RECUR = 0.5  # least share of own tokens that come back in another pass
+_LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is sent in them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +58,6 @@ class Union(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The passes that it puts together, and otherwise as `BlackBox`."""
         return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True)
 
     def run(
@@ -106,35 +101,23 @@ class Union(Checked):
         decoder: DecoderName = self.decoder or ("mae" if in_place else "set")
         attack = BlackBox(decoder=decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(replace(observation, views=views, query=asked, auxiliary=own), generator, session)
-        parts = guess.images.split([len(view.smashed) for view in views])
-        images = [
-            part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)
-        ]
+        images = seated(guess.images, views, rounds)
         share = float(torch.cat([view.smashed[..., -1] for view in views]).mean())
-        return replace(
-            guess, images=torch.cat(images), note=f"{100 * share:.0f} % of the attacked records' tokens were collected"
-        )
+        return replace(guess, images=images, note=f"{100 * share:.0f} % of the attacked records' tokens were collected")
 
 
 @dataclass(frozen=True)
 class TokenSets:
-    """The distinct tokens that are each record's own.
+    """The distinct tokens that are each record's own."""
 
-    Attributes:
-        tokens: [R, n, D], all that crossed in its rows.
-        met: float [R, n], how often each came; 0 for copies of one before, and for what may be another record's.
-        in_place: float [R], share of the tokens of a record's first row that came in the same place of its second.
-        recurring: float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1.
-    """
-
-    tokens: Tensor
-    met: Tensor
+    tokens: Tensor  # [R, n, D], all that crossed in its rows
+    met: Tensor  # float [R, n], how often each came; 0 for copies of one before, and for what may be another record's
+    # float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1
     recurring: Tensor
-    in_place: Tensor
+    in_place: Tensor  # float [R], share of the tokens of a record's first row that came in the same place of its second
 
     @property
     def sizes(self) -> Tensor:
-        """How many tokens each record has, int64 [R]."""
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
@@ -143,20 +126,15 @@ class TokenSets:
         best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values
         there = (best < self.met.shape[1]).to(self.tokens.dtype).unsqueeze(2)
         best = best.clamp_max(self.met.shape[1] - 1)
-        rows = torch.cat(
-            [self.tokens.gather(1, best.unsqueeze(2).expand(-1, -1, self.tokens.shape[2])) * there, there], 2
-        )
+        rows = torch.cat([take(self.tokens, best) * there, there], 2)
         return nn.functional.pad(rows, (0, 0, 0, tokens - rows.shape[1]))
 
 
 def collect(same: Sequence[View]) -> TokenSets:
-    """Sort the tokens of the passes of one round by the record that they are of.
+    """Sort the tokens of the passes of one round by the record that they are of; `View.clients` links the rows.
 
     A token of a record's row is its own unless another record sat in each of the rows where the token came. A record
     has as many equal tokens as any of its rows.
-
-    Args:
-        same: passes; see `View.clients` for how their rows are linked.
 
     Raises:
         NotApplicable: if the adversary does not know whose records a row holds.
@@ -207,11 +185,7 @@ def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> TokenS
 
 
 def _places(tokens: int, image_shape: tuple[int, int, int]) -> int:
-    """The smallest square grid of square patches that has so many tokens or more.
-
-    Raises:
-        NotApplicable: if there is none.
-    """
+    """The smallest square grid of square patches that has so many tokens or more; `NotApplicable` if there is none."""
     _, height, width = image_shape
     grids = [(height // side) ** 2 for side in range(1, height + 1) if height == width and height % side == 0]
     fitting = [places for places in grids if places >= tokens]

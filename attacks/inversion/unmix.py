@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, Session, View
@@ -15,14 +17,13 @@ from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
-from privkit.attacks.inversion.linked_rows import records_of_rows
+from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.rounds import by_round
-from privkit.attacks.inversion.secret_ratios import with_ratios
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.seeded import seeded
 
-_UNEXPLAINED = 0.5
-"""Share of another pass's variance, left by secret ratios, from which they are taken to be wrong."""
+_UNEXPLAINED = 0.5  # share of another pass's variance, left by secret ratios, from which they are taken to be wrong
+_SAME = 0.9  # cosine from which two candidates are one client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,6 @@ class Unmix(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The passes that it puts together, and otherwise as `BlackBox`."""
         return replace(mounted(self, doublings=None), passes=self.passes)
 
     def run(
@@ -72,24 +72,19 @@ class Unmix(Checked):
             NotApplicable: if coins are hidden and cannot be found, or the mixed positions are none of the release's.
         """
         check(self, observation)
-        unmixed, seated = alone(observation, self.passes, generator)
+        unmixed, to_seats = records_alone(observation, self.passes, generator)
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(unmixed, generator, session)
-        return replace(guess, images=seated(guess.images))
+        return replace(guess, images=to_seats(guess.images))
 
 
-def alone(
+def records_alone(
     observation: ImageObservation, passes: int, generator: Generator
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """The same observation as if each record had crossed by itself, and how guesses return to the seats of its rows.
 
     Views and answers of the new observation have one record a row, client after client; its cells' weights are the
-    shares that are explained.
-
-    Args:
-        observation: with auxiliary images and a query.
-        passes: R ≥ 1; see `Unmix`.
-        generator: of the query that finds the noise; two numbers are drawn.
+    shares that are explained. Two numbers are drawn, for the query that finds the noise of the `passes` ≥ 1.
 
     Raises:
         NotApplicable: as `Unmix.run`.
@@ -135,16 +130,15 @@ def alone(
         same = told([answer.view for answer in answers])
         return QueryResult(view=unmixed(same), members=image_of_each(same, answers).unsqueeze(1))
 
-    def seated(images: Tensor) -> Tensor:
-        parts = images.split([len(view.smashed) for view in views])
-        found = [
-            part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in zip(parts, rounds, strict=True)
-        ]
-        return torch.cat(found)
-
     with torch.no_grad():
         views = [unmixed(same) for same in rounds]
-    return replace(observation, views=views, query=asked), seated
+    return replace(observation, views=views, query=asked), lambda images: seated(images, views, rounds)
+
+
+def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View]]) -> Tensor:
+    """Guesses [R, C, H, W] at the records of views, a row each, as guesses at the seats of each round's first pass."""
+    parts = zip(images.split([len(view.smashed) for view in views]), rounds, strict=True)
+    return torch.cat([part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in parts])
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
@@ -166,3 +160,83 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
     if not torch.equal(image.sort().values, alone):
         raise NotApplicable("the solved records are not the own images, one for one: record more passes")
     return image
+
+
+def with_ratios(same: Sequence[View], clients: int) -> list[View]:
+    """The passes of one round with the weights and clients that explain them; clients are numbered in any order.
+
+    Each message is a sum of k of n unknown vectors, n being `clients`, with one weight for a whole record. All messages
+    of all passes then span n dimensions. A client's weights in them are a vector of that span that is zero in all
+    messages of others: the sparsest ones are found by linear programs, and scaled so that the weights of a message sum
+    to 1.
+
+    Raises:
+        NotApplicable: if there are too few messages, or not every client is found.
+
+    Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance
+    encoding?", §4; sparsest vectors of a subspace by linear programs: Spielman, Wang and Wright 2012.
+    """
+    members, messages = same[0].mixed, same[0].messages
+    rows = torch.cat([view.smashed.unflatten(0, (messages, -1)).flatten(1) for view in same]).double()
+    if len(rows) < 2 * clients:
+        raise NotApplicable(
+            f"secret ratios of {clients} clients need at least {2 * clients} messages, got {len(rows)}: "
+            f"record at least {-(-2 * clients // messages)} passes"
+        )
+    span = torch.linalg.eigh((rows @ rows.T).cpu())[1][:, -clients:].numpy()
+    chosen = _apart([_sparsest(span, row) for row in range(len(span))], clients, len(same))
+    scale = np.linalg.lstsq(chosen, np.ones(len(chosen)), rcond=None)[0]
+    weights = torch.from_numpy((chosen * scale).clip(min=0)).to(rows)
+    largest = weights.topk(members, 1)
+    ratios = (largest.values / largest.values.sum(1, keepdim=True).clamp_min(1e-12)).split(messages)
+    seats = largest.indices.split(messages)
+    batch = len(same[0].smashed) // messages
+    return [
+        replace(
+            view,
+            weights=ratio.repeat_interleave(batch, 0).unsqueeze(2).to(view.smashed.dtype),
+            clients=seat.repeat_interleave(batch, 0),
+        )
+        for view, ratio, seat in zip(same, ratios, seats, strict=True)
+    ]
+
+
+def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
+    """The vector of least absolute sum among those of a span [E, n] that are 1 in one row."""
+    from scipy.optimize import linprog
+
+    count, dimensions = span.shape
+    one = np.eye(count)
+    found = linprog(
+        np.r_[np.zeros(dimensions), np.ones(count)],
+        A_ub=np.block([[span, -one], [-span, -one]]),
+        b_ub=np.zeros(2 * count),
+        A_eq=np.r_[span[row], np.zeros(count)][None],
+        b_eq=[1.0],
+        bounds=[(None, None)] * dimensions + [(0, None)] * count,
+        method="highs",
+    )
+    vector: NDArray[np.float64] = span @ found.x[:dimensions] if found.status == 0 else np.ones(count)
+    return vector
+
+
+def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArray[np.float64]:
+    """The sparsest vectors that are no two alike, [E, n], of some passes; `NotApplicable` if there are fewer."""
+    units = [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors]
+    chosen: list[NDArray[np.float64]] = []
+    for unit in sorted(units, key=lambda unit: float(np.abs(unit).sum())):
+        if all(abs(float(unit @ other)) < _SAME for other in chosen):
+            chosen.append(unit)
+        if len(chosen) == count:
+            return np.stack(chosen, 1)
+    raise NotApplicable(
+        f"only {len(chosen)} of {count} clients' ratios were found from {passes} passes: record more passes, for "
+        f"example with unmix:passes={2 * passes}"
+    )
+
+
+def found_among(own: Tensor, images: Tensor) -> Tensor:
+    """Which of the own images [M, C, H, W] each image [N, C, H, W] is, int64 [N]."""
+    drawn = torch.rand(own[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64).to(own.device)
+    keys, wanted = (some.flatten(1).double() @ drawn for some in (own, images))
+    return (wanted.unsqueeze(1) - keys).abs().argmin(1)

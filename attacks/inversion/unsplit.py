@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, Session
-from privkit.attacks.fit import fit
+from privkit.attacks.base import NotApplicable, Session, View
+from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.known_lower import check_release
+from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
 from privkit.attacks.inversion.rounds import chunks_of
-from privkit.attacks.inversion.unsplit_training import Alternation, UnsplitRecipe, fresh
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
 _PHASE_STEPS = {"reduced": 25, "released": 100}
-EPOCHS = {"reduced": 40, "released": 1_000}
+_EPOCHS = {"reduced": 40, "released": 1_000}
 _INPUT_RATES = {"reduced": 0.03, "released": 1e-3}
 _L2 = {"reduced": 0.0, "released": 1.0}
+_MODEL_RATE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class UnSplit(Checked):
         parallel: released rows in one step, ≥ 1; the clone takes its steps on each such part in turn.
 
     The adversary is given `lower` for its architecture: all its weights and running statistics are thrown away, and
-    drawn anew by the attack's seed, before anything is computed. Buffers that are no statistics (the constants of a
-    normalization) are architecture. Tokens are taken to come in order.
+    drawn anew by the attack's seed, before anything is computed. Constants of a normalization are architecture. Tokens
+    are taken to come in order.
 
     The curve is the objective of the images after each alternation, the matching error being a share of the release's
     variance: no error of images, which this attack cannot know.
@@ -71,24 +71,15 @@ class UnSplit(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Guess every image of every view with one clone.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.rand(3, 16))]
-        >>> lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 16))
-        >>> observation = ImageObservation(views=views, image_shape=(1, 4, 4), batch_size=3, lower=lower)
-        >>> UnSplit(epochs=1).run(observation, Generator().manual_seed(0)).images.shape
-        torch.Size([3, 1, 4, 4])
-        """
         return self.steal(observation, generator, session)[0]
 
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """What `run` gives, and with it the stolen segment: images [N, C, H, W] -> releases, in evaluation mode.
+        """What `run` gives, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases.
 
-        It has the client's architecture and weights of the attack's own: true to the client in what it releases, as far
-        as the recorded releases tell, and not in its weights.
+        It has the client's architecture and weights of the attack's own: it releases what the client does, as far as
+        the recorded releases tell.
         """
         views = observation.views
         check(self, observation)
@@ -109,22 +100,92 @@ class UnSplit(Checked):
             l2=_L2[self.recipe] if self.l2 is None else self.l2,
         )
         training = Alternation(clone, chunks_of(views, self.parallel), observation.image_shape, recipe, root)
-        epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
+        epochs = _EPOCHS[self.recipe] if self.epochs is None else self.epochs
         curve = fit(training, epochs, session, objective="unsplit: the objective")
         images = torch.cat([x.detach() for x in training.images]).clamp(0, 1)
         return Reconstruction(images=images, curve=curve), clone
 
     def _short_of_published(self) -> str:
-        """What falls short of the authors' settings, as a sentence; empty if nothing does.
-
-        >>> UnSplit(epochs=40).mounting.short_of_published
-        '40 alternations of 25 + 25 steps, where the authors take 1,000 of 100 + 100: not the published strength'
-        """
-        epochs, steps = EPOCHS[self.recipe] if self.epochs is None else self.epochs, _PHASE_STEPS[self.recipe]
-        most, long = EPOCHS["released"], _PHASE_STEPS["released"]
+        epochs, steps = _EPOCHS[self.recipe] if self.epochs is None else self.epochs, _PHASE_STEPS[self.recipe]
+        most, long = _EPOCHS["released"], _PHASE_STEPS["released"]
         if epochs >= most and steps >= long:
             return ""
         return (
             f"{epochs:,} alternations of {steps} + {steps} steps, where the authors take {most:,} of {long} + {long}: "
             "not the published strength"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnsplitRecipe:
+    """How images and clone learn, by `UnSplit`'s fields; both take `steps` in each alternation."""
+
+    steps: int
+    learning_rate: float
+    total_variation: float
+    l2: float
+
+
+class Alternation(Resumable):
+    """Images and clone with their optimizers; satisfies `privkit.attacks.fit.Training`.
+
+    Args:
+        clone: of `fresh`, on the device of the release.
+        parts: the released rows, as many in each as one step takes.
+        image_shape: (C, H, W).
+        recipe: of the steps.
+        seed: of draws that the clone's modules make themselves.
+    """
+
+    def __init__(
+        self, clone: nn.Module, parts: list[View], image_shape: tuple[int, int, int], recipe: UnsplitRecipe, seed: int
+    ) -> None:
+        self.clone, self._parts, self._recipe, self._seed = clone, parts, recipe, seed
+        self._device = parts[0].smashed.device
+        self._unit = torch.cat([p.smashed for p in parts]).var(correction=0).clamp_min(1e-12)
+        self.images = [
+            torch.full((len(p.smashed) * p.mixed, *image_shape), 0.5, device=self._device).requires_grad_()
+            for p in parts
+        ]
+        self._on_images = torch.optim.Adam(self.images, lr=recipe.learning_rate, amsgrad=True)
+        weights = list(clone.parameters())
+        self._on_clone = torch.optim.Adam(weights, lr=_MODEL_RATE, amsgrad=True) if weights else None
+
+    def epoch(self, number: int) -> float:
+        """One alternation; the mean objective of the rows after it, with matching errors in the release's variance."""
+        with seeded(self._device, self._seed + 1 + number):
+            self._alternate()
+            with torch.no_grad():
+                values = [self._objective(p, x, self._unit) for p, x in zip(self._parts, self.images, strict=True)]
+        return torch.cat(values).mean().item()
+
+    def _alternate(self) -> None:
+        """Steps on the images, the clone held still, then steps on the clone."""
+        one = self._parts[0].smashed.new_ones(())
+        self.clone.requires_grad_(False)
+        for _ in range(self._recipe.steps):
+            for part, x in zip(self._parts, self.images, strict=True):  # independent: parts only bound the memory
+                (x.grad,) = torch.autograd.grad(self._objective(part, x, one).sum(), x)
+            self._on_images.step()
+        self.clone.requires_grad_(True)
+        if self._on_clone is not None:
+            for step in range(self._recipe.steps):
+                number = step % len(self._parts)
+                self._on_clone.zero_grad(set_to_none=True)
+                error = self._error(self._parts[number], self.images[number].detach()).mean()
+                error.backward()
+                self._on_clone.step()
+
+    def _objective(self, part: View, images: Tensor, unit: Tensor) -> Tensor:
+        """Matching error of each row in `unit`, with the weighted priors of its images."""
+        down, across = images.diff(dim=2).square(), images.diff(dim=3).square()
+        prior = self._recipe.total_variation * (down.flatten(1).mean(1) + across.flatten(1).mean(1))
+        prior = prior + self._recipe.l2 * images.square().flatten(1).mean(1)
+        return self._error(part, images) / unit + prior.view(-1, part.mixed).mean(1)
+
+    def _error(self, part: View, images: Tensor) -> Tensor:
+        return (mixed_release(self.clone(images), part.mixed, part.weights) - part.smashed).square().flatten(1).mean(1)
+
+    def stateful(self) -> dict[str, Any]:
+        optimizers = {"on_images": self._on_images, "on_clone": self._on_clone}
+        return {"images": self.images, "clone": self.clone, **optimizers}

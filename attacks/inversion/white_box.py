@@ -11,19 +11,28 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NoSession, NotApplicable, Session, View
+from privkit.attacks.base import Mounting, NoSession, NotApplicable, QueryResult, Session, View
 from privkit.attacks.fit import Stage, fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
-from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, Problem
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check,
+    check_one_form,
+    divided,
+)
+from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, PlaceModel, Problem
 from privkit.attacks.inversion.known_lower import check_release, frozen
-from privkit.attacks.inversion.linked_rows import LinkedRows, by_place, check_public
-from privkit.attacks.inversion.own_images import divided, mixes_images, regressed, released_by
+from privkit.attacks.inversion.mixed_releases import LinkedRows, by_place, check_public
 from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
-from privkit.attacks.order.place_model import PlaceModel
+from privkit.attacks.order.own_tokens import KEEPS_ALL, shares_kept
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
+_RIDGE = 1e-3
+_TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
+_RIDGE_IMAGES = 2_000  # the dual form solves as many equations
 _OBJECTIVE = "white_box: the objective"
 _CALIBRATION_ROWS = 16
 _PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
@@ -67,9 +76,9 @@ class WhiteBox(Checked):
             image has to explain all rows that hold it.
         parallel: images optimized at a time, ≥ 1.
 
-    The curve is no error of images, which this attack cannot know: it is what the attack minimizes, after each hundred
-    steps: matching error as a share of the release's variance, plus the weighted terms, but not below 1e-4, where a
-    release counts as explained.
+    The curve is what the attack minimizes, after each hundred steps: matching error as a share of the release's
+    variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is no error of
+    images, which this attack cannot know.
 
     Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
     images say of places (`PlaceModel`) orders the tokens.
@@ -98,7 +107,6 @@ class WhiteBox(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The passes that it puts together; a hundred steps are enough for its controls."""
         return Mounting(
             passes=self.passes,
             any_tokens=True,
@@ -132,7 +140,7 @@ class WhiteBox(Checked):
         learned = _Own(lower, own)
         state = session.load() or {"chosen": None, "images": [], "curves": [], "fit": None}
         if state["chosen"] is None:
-            state["chosen"] = self._chosen(lower, views, observation, learned, tried, root)
+            state["chosen"] = self._chosen(views, observation, learned, tried, root)
         order, *priors = state["chosen"]
         method = self._method(order)
         rounds = by_round(views, self.passes, mixed=True) if self.passes > 1 else [[view] for view in views]
@@ -153,7 +161,6 @@ class WhiteBox(Checked):
         return Reconstruction(images=_guesses_of_seats(torch.cat(state["images"]), attacked, rounds), curve=curve)
 
     def _check(self, views: Sequence[View]) -> None:
-        """Refuse what no choice of fields could attack."""
         first = views[0]
         check_one_form(self, views)
         if first.mixed > 1:
@@ -164,7 +171,6 @@ class WhiteBox(Checked):
             )
 
     def _method(self, order: Any) -> Method:
-        """The fields with the recipe's values in place of None."""
         strong = self.recipe == "strong"
         bounds: Any = self.bounds or ("sigmoid" if strong else "none")
         rate = (0.5 if bounds == "sigmoid" else 0.1) if strong else 5e-4  # 1e-3 where pixels span [-1, 1]
@@ -193,7 +199,7 @@ class WhiteBox(Checked):
         elif wish in ("learned", "mean") and learned.images is not None:
             start = learned.images.mean(0).expand_as(start)
             if wish == "learned" and order == "known" and rows.mixed == 1 and rows.weights is None:
-                start = learned.regressed(smashed)
+                start = _regressed(learned.lower, learned.images, smashed)
         if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
             places = learned.places.costs(smashed)
         return Problem(
@@ -234,13 +240,7 @@ class WhiteBox(Checked):
         return images.flatten(0, 1), curve
 
     def _chosen(
-        self,
-        lower: nn.Module,
-        views: Sequence[View],
-        observation: ImageObservation,
-        learned: _Own,
-        tried: Tensor | None,
-        root: int,
+        self, views: Sequence[View], observation: ImageObservation, learned: _Own, tried: Tensor | None, root: int
     ) -> tuple[Any, float, float]:
         """Order and weights of the priors that do best on images whose release the adversary asks for."""
         tokens = views[0].smashed.ndim == 3 and views[0].mixed == 1
@@ -248,15 +248,14 @@ class WhiteBox(Checked):
         orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]
         strong = self.recipe == "strong"
         usual = (_UNTRIED_MIXED if views[0].mixed > 1 else _UNTRIED) if strong else (0.0, 0.0)
-        smooth, near = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
-        smooth = smooth if self.total_variation is None else (self.total_variation,)
-        near = near if self.l2 is None else (self.l2,)
+        given = self.total_variation, self.l2
+        tries = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
+        smooth, near = (values if one is None else (one,) for one, values in zip(given, tries, strict=True))
         weights = list(product(smooth, near))
         method = self._method(orders[0])
         asks = observation.query is not None and observation.rules.allow(self.passes)
         if len(orders) * len(weights) == 1 or tried is None or not asks or method.epochs == 0:
-            given = zip((self.total_variation, self.l2), usual, strict=True)
-            first, second = (own_weight if field is None else field for field, own_weight in given)
+            first, second = (other if one is None else one for one, other in zip(given, usual, strict=True))
             return orders[0], first, second
         candidates = [(order, *pair) for order in orders for pair in weights]
         draws = Generator(tried.device).manual_seed(root)
@@ -279,7 +278,7 @@ class WhiteBox(Checked):
             problem = self._problem(rows, observation, learned, order, _release_variance([rows]))
             pairs = torch.tensor(weights, device=tried.device).repeat_interleave(len(rows.smashed), 0)
             short = replace(self._method(order), epochs=min(method.epochs, _CALIBRATION_EPOCHS))
-            training = ImageFit(lower, problem.repeated(len(weights)), short, (pairs[:, 0], pairs[:, 1]), root)
+            training = ImageFit(learned.lower, problem.repeated(len(weights)), short, (pairs[:, 0], pairs[:, 1]), root)
             fit(training, short.epochs, objective=_OBJECTIVE)
             guess = training.guess()[0].unflatten(0, (len(weights), -1))[:, problem.seats]
             wrong = (guess - tried[seat.clamp_min(0)]).square().flatten(2).mean(2)
@@ -288,7 +287,7 @@ class WhiteBox(Checked):
         for order in orders:
             errors += tried_on(order, weights)
         best = min(range(len(errors)), key=errors.__getitem__)
-        if self.order == "auto" and strong and tokens and mixes_images(lower, tried, answers[0]):
+        if self.order == "auto" and strong and tokens and _mixes_images(learned.lower, tried, answers[0]):
             pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only
             if tried_on("batch", [pair])[0] < errors[best]:
                 return "batch", *pair
@@ -304,25 +303,47 @@ class _Own:
 
     @cached_property
     def places(self) -> PlaceModel:
-        """Where tokens lie."""
         assert self.images is not None
-        return PlaceModel.fit(released_by(self.lower, self.images[:_PLACE_IMAGES]))
+        return PlaceModel.fit(_released_by(self.lower, self.images[:_PLACE_IMAGES]))
 
-    def regressed(self, smashed: Tensor) -> Tensor:
-        """Starts [N, C, H, W]."""
-        assert self.images is not None
-        return regressed(self.lower, self.images, smashed)
+
+@torch.no_grad()
+def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([lower(part) for part in images.split(256)])
+
+
+def _regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
+    """Ridge regression of images on releases, in the dual form: as many unknowns as images."""
+    own = own[:_RIDGE_IMAGES]
+    seen = _released_by(lower, own).flatten(1)
+    mean = seen.mean(0)
+    away, wanted = seen - mean, (smashed.flatten(1) - mean)
+    gram = away @ away.T
+    gram.diagonal().add_(_RIDGE * gram.diagonal().mean().clamp_min(1e-12))
+    weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
+    images: Tensor = ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
+    return images
+
+
+def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
+    """Whether tokens of queried images came back in other images' rows, and an order over a message can be searched.
+
+    The lower segment is undefended and gives tokens; the answer has one image a row, in messages of at most 1,024
+    tokens.
+    """
+    size, released = rows_a_message(answer.view), answer.view.smashed
+    if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:
+        return False
+    return shares_kept(_released_by(lower, images)[answer.members.flatten()], released, size)[0] <= KEEPS_ALL
 
 
 def _victims_of_round(same: Sequence[View], order: str) -> _Rows:
-    """The passes of one round of victims."""
     if len(same) == 1:
         return same[0]
     return LinkedRows.of(same) if same[0].mixed > 1 else averaged(same, align=order == "shuffled")
 
 
 def _chunks(attacked: Sequence[_Rows], order: str, images: int) -> Sequence[_Rows]:
-    """What is optimized at a time."""
     if isinstance(attacked[0], LinkedRows):
         return [part for one in attacked if isinstance(one, LinkedRows) for part in one.parts(images)]
     views = [one for one in attacked if isinstance(one, View)]
@@ -339,5 +360,4 @@ def _guesses_of_seats(images: Tensor, attacked: Sequence[_Rows], rounds: Sequenc
 
 
 def _release_variance(attacked: Sequence[_Rows]) -> Tensor:
-    """Over all that was released; not 0 where all is the same."""
     return torch.cat([rows.smashed for rows in attacked]).var(correction=0).clamp_min(1e-12)

@@ -45,18 +45,13 @@ class GradientMatching(Checked):
     epoch: Epoch = "pooled"
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row: how much nearer the positive label's gradient is than the nearest other's."""
         distances, examples = self.distances(observation)
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distance of every row's gradient to each candidate's; the smallest is the guessed label.
+        """Distance of every row's gradient to each candidate's, float [N, L], L ≥ 2, and the rows, int64 [N].
 
-        Returns:
-            float [N, L], L ≥ 2, and int64 [N], the rows.
-
-        Raises:
-            NotApplicable: see `run`.
+        The smallest distance is the guessed label.
 
         >>> from privkit.attacks.base import View
         >>> upper = nn.Linear(3, 4)
@@ -87,16 +82,11 @@ class GradientMatching(Checked):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The gradient of each row's own cross-entropy at the cut, for every label it might have.
+    """The gradient of each row's own cross-entropy at the cut, for every label it might have, [L, N, F].
 
-    Args:
-        upper: smashed data [N, ...] -> logits [N, L], rows apart from each other.
-        smashed: [N, ...].
-        labels: int64 [A, N], the labels that row n is tried with; None for 0..L−1, the same for all rows.
-
-    Returns:
-        [L, N, F] or [A, N, F], on the device of `smashed`; all labels in one batched backward pass, since the gradient
-        at the logits is softmax less one-hot.
+    `upper` maps smashed data [N, ...] to logits [N, L], rows apart from each other. With labels int64 [A, N], row n is
+    tried with these, [A, N, F]. All labels take one batched backward pass, since the gradient at the logits is softmax
+    less one-hot.
 
     Raises:
         NotApplicable: if the surrogate does not give logits of at least two labels for these rows.

@@ -68,14 +68,7 @@ class LabelLeak(Checked):
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row of every view that a gradient came back for; `examples` counts through the rows of all views.
-
-        >>> from privkit.attacks.base import View
-        >>> views = [View(round=0, smashed=torch.zeros(2, 2), cut_gradient=torch.tensor([[3.0, 4.0], [0.0, 1.0]]))]
-        >>> observation = LabelObservation(views=views, image_shape=(1, 3, 3), batch_size=2)
-        >>> LabelLeak().run(observation, Generator()).values.tolist()
-        [5.0, 1.0]
-        """
+        """Score every row that a gradient came back for; `examples` counts through the rows of all views."""
         views = observation.views
         rows, rounds, examples = returned_gradients(self.name, views)
         if self.at == "lower":
@@ -120,7 +113,6 @@ class LabelLeak(Checked):
 
 
 def _group_means(rows: Tensor, groups: Tensor) -> Tensor:
-    """For each row, the mean of its group's rows."""
     count = int(groups.max()) + 1
     sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
     return (sums / torch.bincount(groups, minlength=count).clamp_min(1).unsqueeze(1))[groups]

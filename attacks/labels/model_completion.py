@@ -11,14 +11,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
-from privkit.attacks.fit import fit
+from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
 from privkit.attacks.labels.release_clustering import seeds_among
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
-_STEPS = 50
-"""Training steps of an epoch."""
+_STEPS = 50  # training steps of an epoch
 _KEPT = 0.99
 """Weight of the average over all former steps, against the newest; the released code keeps 0.999 of longer training."""
 _AT_ONCE = 500
@@ -74,12 +73,7 @@ class ModelCompletion(Checked):
         return Mounting(labeled=self.labeled, gradients=False)
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label by the completed model's logits.
-
-        >>> from privkit.attacks.goals.labels import controls
-        >>> [control.passed for control in controls(ModelCompletion(epochs=4), seed=0)]
-        [True, True]
-        """
+        """Score every row for every label by the completed model's logits."""
         lower, records, shares = observation.lower, observation.auxiliary, observation.label_shares
         if lower is None or records is None or shares is None:
             raise NotApplicable("model_completion needs the lower segment, its records and the shares of the labels")
@@ -106,14 +100,11 @@ class _Completed(nn.Module):
         self.head = nn.Sequential(nn.BatchNorm1d(features), nn.ReLU(), nn.Linear(features, labels))
 
     def forward(self, records: Tensor) -> Tensor:
-        """Records [N, ...] -> logits [N, L]."""
         logits: Tensor = self.head(self.lower(records).flatten(1).float())
         return logits
 
 
-class _Completion:
-    """The completed model in training."""
-
+class _Completion(Resumable):
     def __init__(
         self,
         spec: ModelCompletion,
@@ -141,7 +132,6 @@ class _Completion:
         self.optimizer = torch.optim.Adam(trained, lr=spec.rate)
 
     def epoch(self, number: int) -> float:
-        """Some steps; returns their mean loss."""
         draws = Generator().manual_seed(self.seed + number)
         ratios = np.random.default_rng(self.seed + number)
         first, mixing = number * _STEPS, self.spec.mixing
@@ -149,8 +139,6 @@ class _Completion:
         return float(torch.stack(losses).mean().item())
 
     def _step(self, step: int, draws: Generator, ratio: float) -> Tensor:
-        """One step on labeled and unlabeled records that are drawn anew."""
-
         def drawn(count: int, among: int) -> Tensor:
             return torch.randint(among, (count,), generator=draws).to(self.seeds.device)
 
@@ -170,12 +158,8 @@ class _Completion:
     def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
         """The loss of labeled and unlabeled records, mixed in pairs.
 
-        Args:
-            of: int64 [B], which of the labeled records.
-            rows: int64 [M], unlabeled ones; M may be 0.
-            pairs: int64 [B + M], which record each is mixed with.
-            kept: share of a record in its mixture, in [1/2, 1].
-            weight: of the unlabeled records, ≥ 0.
+        Of B labeled records `of` and M ≥ 0 unlabeled `rows`, each keeps its share `kept`, in [1/2, 1], in the mixture
+        with its partner, int64 [B + M]; unlabeled ones have a weight ≥ 0.
         """
         targets = nn.functional.one_hot(self.labels[of], self.count).float()
         records = [self.records[self.seeds[of]]]
@@ -198,23 +182,9 @@ class _Completion:
         self.averaged.eval()
         return torch.cat([self.averaged(part) for part in self.records.split(_AT_ONCE)])
 
-    def state_dict(self) -> dict[str, Any]:
-        """Weights, their average and the optimizer."""
-        return {
-            "model": self.model.state_dict(),
-            "averaged": self.averaged.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "seed": self.seed,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.model.load_state_dict(state["model"])
-        self.averaged.load_state_dict(state["averaged"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.seed = int(state["seed"])
+    def stateful(self) -> dict[str, Any]:
+        return {"model": self.model, "averaged": self.averaged, "optimizer": self.optimizer, "seed": self.seed}
 
 
 def _weights_of_state(module: nn.Module) -> list[Tensor]:
-    """Weights and statistics, without counters."""
     return [value for value in module.state_dict().values() if value.is_floating_point()]

@@ -52,16 +52,7 @@ class ReleaseClustering(Checked):
         return Mounting(labeled=self.labeled, gradients=self.on == "gradient")
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label by its distance to the label's cluster.
-
-        >>> from privkit.attacks.base import View
-        >>> back = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 3.0]])
-        >>> views = [View(round=0, smashed=torch.zeros(4, 2), cut_gradient=back)]
-        >>> known = {"known_rows": torch.tensor([0, 1]), "known_labels": torch.tensor([0, 1])}
-        >>> seen = LabelObservation(views=views, image_shape=(1, 3, 3), batch_size=4, **known)
-        >>> ReleaseClustering().run(seen, Generator()).of_labels.argmax(1).tolist()
-        [0, 1, 0, 1]
-        """
+        """Score every row for every label by its distance to the label's cluster."""
         rows, examples = self._rows(observation)
         seeds, labels = seeds_among(examples, observation, self.name)
         shares = observation.label_shares
@@ -70,7 +61,6 @@ class ReleaseClustering(Checked):
         return one_against_rest(-found, self.positive, examples)
 
     def _rows(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """What is clustered, float [N, F], and the rows' numbers."""
         if self.on == "gradient":
             rows, _, examples = returned_gradients(self.name, observation.views)
             return rows, examples
@@ -79,11 +69,7 @@ class ReleaseClustering(Checked):
 
 
 def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) -> tuple[Tensor, Tensor]:
-    """Where the records with known labels lie among `examples`, int64 [K], and their labels.
-
-    Raises:
-        NotApplicable: if fewer than two labels are known.
-    """
+    """Where records with known labels lie among `examples`, int64 [K], and their labels, at least two of them."""
     known, labels = observation.known_rows, observation.known_labels
     if known is None or labels is None:
         raise NotApplicable(f"{attack} needs some rows with known labels (LabelObservation)")
@@ -95,17 +81,10 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
 
 
 def cluster_distances(rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool) -> Tensor:
-    """Distance of each row to each label's cluster, by k-means in which the seeds keep their labels.
+    """Distance of each row [N, F] to each of L labels' clusters, [N, L], by k-means in which seeds keep their labels.
 
-    Args:
-        rows: float [N, F].
-        seeds: int64 [K], rows with known labels.
-        labels: int64 [K], those labels.
-        count: L, of all labels; one without a seed has no cluster and is as far as the farthest.
-        cosine: whether directions are compared (spherical k-means), not the rows themselves.
-
-    Returns:
-        float [N, L].
+    Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster and is as far as the
+    farthest. With `cosine` directions are compared (spherical k-means), not the rows themselves.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows

@@ -68,20 +68,7 @@ class Canaries(Checked):
     sigma: Positive = 1.0
 
     def run(self, observation: CanaryObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every canary; `examples` counts canaries.
-
-        >>> views = [View(round=0, smashed=torch.tensor([[0.9], [0.1]]))]
-        >>> observation = CanaryObservation(
-        ...     views=views,
-        ...     image_shape=(1, 1, 1),
-        ...     batch_size=2,
-        ...     rows=torch.arange(2).view(1, 2),
-        ...     present=torch.ones(2, 1),
-        ...     absent=torch.zeros(2, 1),
-        ... )
-        >>> [round(value, 3) for value in Canaries().run(observation, Generator()).values.tolist()]
-        [0.4, -0.4]
-        """
+        """Score every canary; `examples` counts canaries."""
         views = observation.views
         rows, present, absent = observation.rows, observation.present, observation.absent
         values, at = _canary_rows(views, self.on)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -15,12 +14,6 @@ from privkit.attacks.goals.membership import MembershipObservation
 from privkit.constraints import Checked
 
 _FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
-
-Predict = Callable[[Tensor], Tensor]
-"""Images [N, C, H, W] in, logits [N, L] out."""
-
-Fit = Callable[[Tensor, Tensor, Generator], Predict]
-"""Images, labels and draws in, a model of the attacked one's kind that was trained on them out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +43,10 @@ class MemberInference(Checked):
 
     @property
     def mounting(self) -> Mounting[MembershipObservation, Scores]:
-        """The shadow models that it has trained."""
         return Mounting(shadow_models=self.shadows if self.score == "lira" else 0)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every candidate, higher for a member; the views do not matter, because the attacked model is asked.
-
-        >>> observation = MembershipObservation(
-        ...     image_shape=(1, 1, 1),
-        ...     batch_size=2,
-        ...     candidates=torch.tensor([[2.0], [0.0]]).view(2, 1, 1, 1),
-        ...     candidate_labels=torch.tensor([1, 1]),
-        ...     predict=lambda x: torch.cat([-x.flatten(1), x.flatten(1)], 1),
-        ... )
-        >>> MemberInference().run(observation, Generator()).values.argmax().item()
-        0
-        """
+        """Score every candidate, higher for a member; the views do not matter, because the attacked model is asked."""
         images, labels, predict = observation.candidates, observation.candidate_labels, observation.predict
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
@@ -87,32 +68,21 @@ class MemberInference(Checked):
 
 
 def loss_threshold(losses: Tensor) -> Scores:
-    """Members have the lower losses: the score is the loss, negated.
-
-    Args:
-        losses: float [N], of the attacked model on each queried example, finite.
+    """Members have the lower losses: the score is the attacked model's loss on each example, [N], negated.
 
     Raises:
         ValueError: if losses are not a list of finite numbers.
 
     Source: Yeom et al. 2018, "Privacy risk in machine learning", §4 (the threshold is left to the metric).
-
-    >>> loss_threshold(torch.tensor([0.1, 2.0])).values.tolist()
-    [-0.10000000149011612, -2.0]
     """
     values = -_check_likelihoods("losses", losses, 1)
     return Scores(values=values, examples=torch.arange(len(values), device=values.device))
 
 
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:
-    """ln(p/(1 − p)) of the true label's probability p, without rounding to infinity: nearly normal over shadow models.
+    """ln(p/(1 − p)) of the true label's probability p, from logits [..., L] and labels int64 [...].
 
-    Args:
-        logits: float [..., L].
-        labels: int64 [...].
-
-    Returns:
-        float [...].
+    It is not rounded to infinity, and nearly normal over shadow models.
 
     Source: Carlini et al. 2022, "Membership inference attacks from first principles", §IV-C.
 
@@ -182,7 +152,6 @@ def _normal(shadow: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_likelihoods(name: str, values: Tensor, axes: int) -> Tensor:
-    """Refuse what no likelihood can be computed of."""
     if values.ndim != axes or not values.is_floating_point() or not values.numel() or not bool(values.isfinite().all()):
         raise ValueError(
             f"{name} must be finite numbers with {axes} {'axis' if axes == 1 else 'axes'}, got {values.dtype} of shape "

@@ -15,6 +15,7 @@ Places = NDArray[np.int64]
 
 _PATIENCE = 60  # kicks
 _GAIN = 1e-9  # that counts as one
+_FAR = 3.0  # grid steps beyond which a coordinate says nothing about a place any more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,6 @@ class Frame:
 
     @property
     def places(self) -> int:
-        """S, the number of places."""
         return self.rows * self.columns * self.pictures
 
     @cached_property
@@ -51,17 +51,11 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles of one frame, as many pieces as places.
+    """M puzzles of one frame, as many pieces as places."""
 
-    Attributes:
-        unary: [M, S, S], log-odds of piece i in place s.
-        pairs: [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i.
-        frame: the places.
-    """
-
-    unary: Array
-    pairs: Array
-    frame: Frame
+    unary: Array  # [M, S, S], log-odds of piece i in place s
+    pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i
+    frame: Frame  # the places
 
     @cached_property
     def sides(self) -> list[Array]:
@@ -96,18 +90,10 @@ class Puzzles:
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
     """Search for the arrangement of the highest score: the best polished start, then ruin and recreate.
 
-    A kick shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills them best
-    piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after `_PATIENCE`
-    kicks that did not raise it.
-
-    Args:
-        puzzles: M puzzles, solved side by side.
-        starts: arrangements int64 [M, S] to begin with, at least one.
-        kicks: rounds of ruin and recreate, ≥ 0. 0 with no more than a start gives that start, polished.
-        rng: the only source of randomness.
-
-    Returns:
-        int64 [M, S]: the piece in each place.
+    M puzzles are solved side by side, from one or more starts, int64 [M, S]; so is the result, the piece in each place.
+    Each of `kicks` ≥ 0 shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills
+    them best piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after
+    `_PATIENCE` kicks that did not raise it.
 
     Source: refilling around kept segments follows Pomeranz et al. 2011 §3; the optimal re-assignment of places that do
     not touch is an exact step on the quadratic assignment (derived).
@@ -138,12 +124,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill empty places (−1), always the piece and place with the highest score given what lies already.
-
-    Args:
-        puzzles: M puzzles.
-        at: int64 [M, S], the piece in each place or −1.
-    """
+    """Fill empty places (−1) of int64 [M, S], always the piece and place of the highest score given what lies there."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
     gain = puzzles.unary.copy()
@@ -205,3 +186,60 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
         taken = cheapest(-gain)
         at[:, places] = np.take_along_axis(pieces, taken, 1)
     return at
+
+
+def starts(puzzles: Puzzles) -> list[Places]:
+    """Arrangements int64 [M, S] to begin a search with: from places alone and, in one picture, from matches as well.
+
+    There is one, or four of different trust in the matches.
+    """
+    first = [assign(puzzles.unary)]
+    if puzzles.frame.pictures > 1:
+        return first
+    return first + [
+        _arrange(puzzles, coordinates(puzzles.pairs, power=p, mutual=m)) for p, m in ((1, True), (2, True), (2, False))
+    ]
+
+
+def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
+    """Coordinates [M, S, 2] (column, row) under which as many best matches as possible lie one step apart.
+
+    Each match of the log-odds [M, 2, S, S] is a spring, as strong as its lead over the second best match to the given
+    power; springs that stay stretched are let go, more and more sharply. Mutual matches are the best of both pieces;
+    else the best of either count.
+
+    Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), its
+    L1 norm and rounds of rejection replaced by iteratively reweighted least squares, so that all puzzles are one solve.
+    """
+    m, _, s, _ = pairs.shape
+    best_right = pairs >= pairs.max(3, keepdims=True)
+    best_left = pairs >= pairs.max(2, keepdims=True)
+    used = best_right & best_left if mutual else best_right | best_left
+    ordered = np.sort(pairs, 3)[:, :, :, -2:-1], np.sort(pairs, 2)[:, :, -2:-1]
+    lead = pairs - (np.maximum(*ordered) if mutual else np.minimum(*ordered))
+    trust = np.where(used, np.maximum(lead, 1e-3) ** power, 0.0)
+    step = np.array([[1.0, 0.0], [0.0, 1.0]])
+    weight, slack = trust, 2.0
+    coordinates = np.zeros((m, s, 2))
+    while slack > 0.02:
+        total = weight.sum(1)
+        laplacian = -(total + total.transpose(0, 2, 1))
+        laplacian[:, np.arange(s), np.arange(s)] = 1e-6 - laplacian.sum(2)
+        pull = (weight.sum(2) - weight.sum(3)).transpose(0, 2, 1) @ step
+        coordinates = np.linalg.solve(laplacian, pull)
+        column, row = (coordinates[:, None, :, axis] - coordinates[:, :, None, axis] for axis in (0, 1))
+        stretched = np.stack(
+            [np.maximum(np.abs(column - across), np.abs(row - down)) for across, down in step], 1
+        )  # [M, 2, S, S]
+        weight = trust * (slack / (slack + stretched)) ** (1 if slack > 0.5 else 2)
+        slack *= 0.8
+    return coordinates
+
+
+def _arrange(puzzles: Puzzles, coordinates: Array) -> Places:
+    """The places nearest to the coordinates, the median piece in the middle."""
+    frame: Frame = puzzles.frame
+    grid = np.stack([np.arange(frame.places) % frame.columns, np.arange(frame.places) // frame.columns], 1)
+    centered = coordinates - np.median(coordinates, 1, keepdims=True) + grid.mean(0)
+    away = np.abs(centered[:, :, None] - grid).sum(3)
+    return assign(-np.minimum(away, _FAR))

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NoSession, Session
+from privkit.attacks.assign import cheapest
+from privkit.attacks.base import Mounting, NoSession, Session, View
+from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.order.piece_solver import put
-from privkit.attacks.order.position_predictor import learn
+from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
+from privkit.attacks.order.piece_network import PieceTraining
+from privkit.attacks.order.piece_solver import TokenDecoder, put
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.constraints import Checked, Whole
+from privkit.torch_utils.seeded import seeded
+
+_IMAGES_A_STEP = 32
+_READ = 1_000  # own images at most that are read from messages of their copies
+_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +52,6 @@ class DragReorder(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It starts with nothing learned."""
         return Mounting(
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
@@ -51,18 +60,6 @@ class DragReorder(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn the places of own tokens, then place every view's patches.
-
-        >>> from privkit.attacks.base import View
-        >>> from privkit.attacks.patches import patchify
-        >>> cells = lambda x: patchify(x, 4)
-        >>> view = View(round=0, smashed=cells(torch.rand(2, 1, 8, 8)))
-        >>> observation = ImageObservation(
-        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=torch.rand(20, 1, 8, 8), lower=cells
-        ... )
-        >>> DragReorder(epochs=1).run(observation, torch.Generator().manual_seed(0)).permutation.source.shape
-        torch.Size([2, 4])
-        """
         check(self, observation)
         learned, _ = learn(observation, self.epochs, generator, session or NoSession(), name=self.name)
         geometry, images, sources = learned.decoder.geometry, [], []
@@ -73,3 +70,102 @@ class DragReorder(Checked):
             images.append(unpatchify(placed, geometry.patch, geometry.image_shape))
         source = torch.cat(sources).to(images[0].device)
         return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What an adversary learned of its own tokens."""
+
+    own: OwnTokens  # its tokens in order
+    decoder: TokenDecoder  # from a token to its patch
+    predictor: nn.Module  # from standardized tokens [N, T, D] to logits of places [N, T, T]
+
+    @torch.no_grad()
+    def places(self, tokens: Tensor) -> Tensor:
+        """Place of each token [N, T, D] in its row's image, int64 [N, T]."""
+        if self.own.in_order:
+            return torch.arange(tokens.shape[1]).expand(tokens.shape[:2])
+        return reordered(self.predictor(self.standardized(tokens)), missing(tokens))
+
+    def standardized(self, tokens: Tensor) -> Tensor:
+        """Tokens on the scale of the adversary's own."""
+        return (tokens - self.decoder.mean) / self.decoder.scale
+
+    def source(self, view: View) -> Tensor:
+        """`places`, counted through each message as `put` wants it."""
+        places = self.places(patch_tokens(view.smashed).float())
+        return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
+
+
+def missing(tokens: Tensor) -> Tensor:
+    """Bool [N, T]: tokens [N, T, D] that are zero were masked or dropped."""
+    return (tokens == 0).all(2)
+
+
+def reordered(logits: Tensor, absent: Tensor) -> Tensor:
+    """The likeliest place of each token, int64 [N, T], if no two tokens share one, from logits [N, T, T] of places.
+
+    A token that is absent, bool [N, T], takes a place that the others leave.
+
+    Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
+
+    >>> logits = torch.tensor([[[2.0, 1.0], [3.0, 0.0]]])
+    >>> reordered(logits, torch.zeros(1, 2, dtype=torch.bool)).tolist()
+    [[1, 0]]
+    """
+    likelihood = logits.double().log_softmax(2).masked_fill(absent.unsqueeze(2), 0)
+    return torch.from_numpy(cheapest(-likelihood.cpu().numpy()))
+
+
+def learn(
+    observation: ImageObservation,  # with auxiliary images, and the lower segment or a query
+    epochs: int,  # passes over the own tokens
+    generator: Generator,  # the only source of randomness
+    session: Session,  # where the state is saved after each epoch
+    *,
+    name: str,  # of the attack, for its refusals
+    later: int = 0,  # epochs of the stages behind this one, for the report
+) -> tuple[Predicted, dict[str, Any]]:
+    """Read own tokens and train the predictor, or take what a killed attack had learned.
+
+    Returns:
+        What was learned, and the state of the whole attack with the predictor's in it, loaded as by `Jigsaw.learn`.
+
+    Source: the predictor of DRAG's released code: one hidden layer as wide as a token, cross-entropy, AdamW.
+    """
+    geometry, view = checked_geometry(observation, name), observation.views[0]
+    device = view.smashed.device
+    seeds = torch.randint(2**48, (3,), generator=generator).tolist()
+    own = own_tokens(view, observation, geometry, Generator(device).manual_seed(seeds[0]), _READ)
+    state: dict[str, Any] = session.load() or {}
+    decoder = TokenDecoder.fitted(own.tokens, own.patches, geometry)
+    with seeded(torch.device("cpu"), seeds[1]):  # torch's initializers know only the global generator
+        width = geometry.token_dim
+        predictor = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, geometry.tokens)).to(device)
+    learned = Predicted(own=own, decoder=decoder, predictor=predictor)
+    if not own.in_order:
+        draws = Generator().manual_seed(seeds[2])
+        training = PieceTraining(
+            predictor,
+            partial(_place_losses, learned, draws),
+            -(-len(own.tokens) // _IMAGES_A_STEP),
+            epochs,
+            draws,
+            learning_rate=_LEARNING_RATE,
+            weight_decay=_WEIGHT_DECAY,
+        )
+        stage = Stage(session, state, "predictor", 0, epochs + later)
+        fit(training, epochs, stage, objective="the position predictor's training loss")
+    return learned, state
+
+
+def _place_losses(learned: Predicted, draws: Generator) -> Iterator[Tensor]:
+    for rows in torch.randperm(len(learned.own.tokens), generator=draws).split(_IMAGES_A_STEP):
+        yield place_loss(learned, learned.own.tokens[rows])
+
+
+def place_loss(learned: Predicted, tokens: Tensor) -> Tensor:
+    """Cross-entropy of the places of tokens [N, T, D] in order."""
+    logits = learned.predictor(learned.standardized(tokens))
+    place = torch.arange(logits.shape[1], device=logits.device).repeat(len(tokens))
+    return nn.functional.cross_entropy(logits.flatten(0, 1), place)

@@ -8,14 +8,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.assign import hungarian
-from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.assign import hungarian, take
+from privkit.attacks.base import Mounting, NotApplicable, Query, Session
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import check_release, frozen
-from privkit.attacks.order.asked_fields import asked_fields
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Checked, Count
+
+_CHANGES = 4  # other values of each cell that are tried: one alone may be the same, or lie close
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class FieldOrder(Checked):
     Attributes:
         by: what stands for a column: "mean", the mean of its own tokens, or "token", the nearest one of them.
         source: where own tokens come from: "lower", the lower segment itself, or "query", chosen records sent through
-            the defended edge, 4·C + 1 for each own record of C columns (`privkit.attacks.order.asked_fields`).
+            the defended edge, 4·C + 1 for each own record of C columns (`privkit.attacks.order.field_order`).
         records: own records that are used at most.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
@@ -52,17 +53,14 @@ class FieldOrder(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Order the tokens of every row, and look every cell up; see `Attack.run`.
+        """Order the tokens of every row, and look every cell up.
 
-        >>> from privkit.attacks.base import View
-        >>> codes = torch.nn.Linear(1, 3, bias=False).requires_grad_(False)
         >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
         >>> cells = lambda rows: torch.stack([rows, rows.square()], 2)
         >>> lower = type("Lower", (torch.nn.Module,), {"forward": lambda self, rows: cells(rows)})()
         >>> view = View(round=0, smashed=cells(torch.tensor([[0.2, 5.0]])).flip(1))
-        >>> found = FieldOrder().run(
-        ...     ImageObservation(views=[view], image_shape=(2,), batch_size=1, auxiliary=own, lower=lower), Generator()
-        ... )
+        >>> seen = ImageObservation(views=[view], image_shape=(2,), batch_size=1, auxiliary=own, lower=lower)
+        >>> found = FieldOrder().run(seen, Generator())
         >>> found.permutation.source.tolist(), found.images
         ([[1, 0]], tensor([[0.2000, 5.0000]]))
         """
@@ -95,14 +93,7 @@ class FieldOrder(Checked):
 
 
 def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The column of every released token, int64 [N, C], and the cells of the rows, [N, C].
-
-    Args:
-        released: [N, C, D].
-        tokens: [M, C, D], of the own records.
-        own: [M, C].
-        by: as in `FieldOrder`.
-    """
+    """The column of every released token [N, C, D], int64 [N, C], and the cells of the rows, from own ones [M, C]."""
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)
@@ -114,3 +105,59 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
     token = hungarian(costs)
     found = nearest.gather(1, token.unsqueeze(1)).squeeze(1)
     return token.argsort(1), own.gather(0, found)
+
+
+def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
+    """Tokens [M, C, D] of own records [M, C], those of column c at place c, from queries alone.
+
+    Each record is sent again with one cell changed: the token that has gone from its release is that cell's. Other
+    tokens move, too, where a model mixes fields, but less; each column gets one token, at the largest total move. The
+    query takes `batch` records and may give the fields of a record back in any order.
+
+    Raises:
+        NotApplicable: if a query does not answer with C tokens for each record.
+
+    Source: privkit's own.
+
+    >>> from privkit.attacks.base import QueryResult
+    >>> def query(rows, draws):
+    ...     cells = torch.stack([rows, rows + torch.arange(3.0) * 10], 2)
+    ...     order = torch.rand(len(rows), 3, generator=draws).argsort(1)
+    ...     smashed = cells.gather(1, order.unsqueeze(2).expand(-1, -1, 2))
+    ...     return QueryResult(view=View(round=0, smashed=smashed), members=torch.arange(len(rows)).unsqueeze(1))
+    >>> found = asked_fields(torch.rand(4, 3), query, 4, Generator().manual_seed(0))
+    >>> (found[:, :, 1] / 10).floor().unique(dim=0)
+    tensor([[0., 1., 2.]])
+    """
+    records, columns = own.shape
+    tokens = _tokens_of_rows(own, query, batch, draws)
+    moves = tokens.new_zeros(records, columns, columns)  # of a token, if a column's cell changes
+    for column in range(columns):
+        for shift in range(1, _CHANGES + 1):
+            changed = own.clone()
+            changed[:, column] = own[:, column].roll(shift)
+            gone = torch.cdist(tokens, _tokens_of_rows(changed, query, batch, draws)).amin(2)
+            moves[:, :, column] += gone / gone.sum(1, keepdim=True).clamp_min(1e-12)
+    return take(tokens, hungarian(-moves))
+
+
+def _tokens_of_rows(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
+    """Tokens [N, C, D] that come back for rows [N, C], row by row; the last query is filled up with the first rows."""
+    whole = rows[torch.arange(len(rows) + -len(rows) % batch, device=rows.device) % len(rows)]
+    released = None
+    for number, part in enumerate(whole.split(batch)):
+        answer = query(part, draws)
+        smashed, members = answer.view.smashed.float(), answer.members.flatten()
+        if (
+            smashed.ndim != 3
+            or smashed.shape[:2] != part.shape
+            or not torch.equal(members.sort().values.cpu(), torch.arange(len(part)))
+        ):
+            raise NotApplicable(
+                f"field_order needs a query that answers with {part.shape[1]} tokens for each record; hold the lower "
+                "segment (source=lower), or attack a defense that mixes no records"
+            )
+        released = smashed.new_empty(len(whole), *smashed.shape[1:]) if released is None else released
+        released[number * batch + members] = smashed
+    assert released is not None
+    return released[: len(rows)]

@@ -18,14 +18,15 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.inversion.intersection import Intersection, gathered
+from privkit.attacks.inversion.recurrence import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
-from privkit.attacks.order.message_network import MessageNetwork
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
-from privkit.attacks.order.piece_solver import Solver, TokenDecoder
-from privkit.attacks.order.piece_training import (
+from privkit.attacks.order.piece_network import (
+    MemberNetwork,
+    MessageNetwork,
+    PieceNetwork,
     PieceTraining,
+    Together,
     member_losses,
     member_steps,
     message_steps,
@@ -33,6 +34,7 @@ from privkit.attacks.order.piece_training import (
     piece_steps,
     shuffled_losses,
 )
+from privkit.attacks.order.piece_solver import Solver, TokenDecoder
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
@@ -70,10 +72,9 @@ class Jigsaw(Checked):
 
     Attributes:
         pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
-            transformer over all tokens of an image says where each lies: it needs a thousand own images or more, and is
-            weaker than "learned" with a hundred; where images are mixed, it is "learned"), "auto" (both are learned,
-            and that one, or their mean, is taken that draws held-out own images best) or "edges" (border pixels alone:
-            the classical solver).
+            transformer over all tokens of an image says where each lies: it needs a thousand own images or more; where
+            images are mixed, it is "learned"), "auto" (both are learned, and that one, or their mean, is taken that
+            draws held-out own images best) or "edges" (border pixels alone: the classical solver).
         members: whose image a token is of, if a shuffle mixes a message's images: "message" (a network that sorts all
             tokens of the message at once: tokens of one image attract each other), "rows" (each token by itself asks
             the released rows) or "auto" ("message" with 400 own images or more, and "rows" with fewer).
@@ -110,7 +111,6 @@ class Jigsaw(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It starts with nothing learned and nothing searched."""
         return Mounting(
             passes=self.passes,
             start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0, read=min(self.read, _READ_AT_START)),
@@ -120,18 +120,7 @@ class Jigsaw(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from auxiliary images, then solve every view; patches come in their guessed places.
-
-        >>> from privkit.attacks.base import View
-        >>> from privkit.attacks.patches import patchify
-        >>> cells = lambda x: patchify(x, 4)
-        >>> view = View(round=0, smashed=cells(torch.rand(2, 1, 8, 8)))
-        >>> observation = ImageObservation(
-        ...     views=[view], image_shape=(1, 8, 8), batch_size=2, auxiliary=torch.rand(20, 1, 8, 8), lower=cells
-        ... )
-        >>> Jigsaw(epochs=1, kicks=2).run(observation, torch.Generator().manual_seed(0)).permutation.source.shape
-        torch.Size([2, 4])
-        """
+        """Learn from auxiliary images, then solve every view; patches come in their guessed places."""
         session = session or NoSession()
         solver, state = self.learn(observation, generator, session)
         rounds = by_round(observation.views, self.passes) if self.passes > 1 else [[one] for one in observation.views]
@@ -164,14 +153,8 @@ class Jigsaw(Checked):
     ) -> tuple[Solver, dict[str, Any]]:
         """What `run` does before it solves: learn from auxiliary images, or take what a killed attack had learned.
 
-        Args:
-            observation: as in `run`.
-            generator: as in `run`.
-            session: where the state is saved after each epoch.
-
-        Returns:
-            The solver, and the state of the whole attack, which holds what each network learned. It is loaded behind
-            the queries, which a killed attack makes again, so that none counts twice.
+        Returns the solver, and the state of the whole attack, which holds what each network learned. The state is saved
+        after each epoch and loaded behind the queries, which a killed attack makes again, so that none counts twice.
         """
         check(self, observation)
         views = observation.views

@@ -9,15 +9,16 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.inversion.intersection import gathered
-from privkit.attacks.inversion.recurrence import keeps_places
-from privkit.attacks.order.token_contents import match_own_tokens, nearest, own_share
+from privkit.attacks.inversion.recurrence import gathered, keeps_places
 from privkit.attacks.order.token_reading import (
     LABEL_IMAGES,
     Asker,
     in_place,
     label_images,
     labelled,
+    match_own_tokens,
+    nearest,
+    own_share,
     rows_a_message,
     same_tokens,
     token_scale,
@@ -58,42 +59,27 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTokens:
-    """What the adversary knows of its own images' tokens.
+    """What the adversary knows of its own images' tokens."""
 
-    Attributes:
-        tokens: [N, T, D], in order.
-        patches: [N, T, P], what lies behind them.
-        keep: share of tokens that a shuffle keeps in their row for certain.
-        in_order: whether tokens come back in their very places, so that there is nothing to solve.
-    """
-
-    tokens: Tensor
-    patches: Tensor
-    keep: float
-    in_order: bool
+    tokens: Tensor  # [N, T, D], in order
+    patches: Tensor  # [N, T, P], what lies behind them
+    keep: float  # share of tokens that a shuffle keeps in their row for certain
+    in_order: bool  # whether tokens come back in their very places, so that there is nothing to solve
 
 
 @torch.no_grad()
 def own_tokens(
-    view: View,
-    observation: ImageObservation,
-    geometry: Geometry,
-    draws: Generator,
-    read: int,
+    view: View,  # one of the victims'
+    observation: ImageObservation,  # with the lower segment or a query, or both
+    geometry: Geometry,  # of the view
+    draws: Generator,  # of queries
+    read: int,  # own images at most that are read from messages of their copies
+    # of the same victims that are put together by `gathered` before they are solved; `keep` is what holds behind that,
+    # as own images show that crossed as often
     passes: int = 1,
-    asked: int = 0,
+    asked: int = 0,  # rounds that the attack sent before
 ) -> OwnTokens:
     """Tokens of own images in order: from the lower segment, or read by chosen queries.
-
-    Args:
-        view: one of the victims'.
-        observation: with the lower segment or a query, or both.
-        geometry: of the view.
-        draws: of queries.
-        read: own images at most that are read from messages of their copies.
-        passes: of the same victims that are put together by `gathered` before they are solved; `keep` is what holds
-            behind that, as own images show that crossed as often.
-        asked: rounds that the attack sent before.
 
     Raises:
         NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
@@ -135,11 +121,7 @@ def own_tokens(
 def _queried_tokens(
     asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int
 ) -> OwnTokens:
-    """Own tokens by queries alone.
-
-    Raises:
-        NotApplicable: if the same images sent twice do not give the same tokens.
-    """
+    """Own tokens by queries alone; `NotApplicable` if the same images sent twice do not give the same tokens."""
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
@@ -190,23 +172,16 @@ def _queried_tokens(
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
     """Share of tokens that a shuffle keeps in their row for certain, and share that came back in their very place.
 
-    Args:
-        ordered: [N, T, D], what images give without the defense.
-        released: [N, T, D], what came back for them.
-        size: rows a message.
+    Compared are tokens [N, T, D] without the defense and those that came back, in messages of `size` rows.
     """
     matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     return own_row_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
 
 
 def own_row_share(own: float, batch: int) -> float:
-    """k′ from the share of tokens that are in their own image's row: k′ + (1 − k′)/B, the rest having been dealt out.
+    """k′ in [0, 1] from the share of tokens that are in their own image's row among B ≥ 1: k′ + (1 − k′)/B.
 
-    Args:
-        own: in [0, 1].
-        batch: B ≥ 1.
-
-    Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N); inverted.
+    Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
 
     >>> round(own_row_share(0.46, 10), 3), own_row_share(0.05, 10), own_row_share(1.0, 1)
     (0.4, 0.0, 1.0)

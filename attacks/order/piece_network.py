@@ -1,31 +1,42 @@
-"""Learned compatibility: where a token lies, which tokens lie side by side, and whose image a token belongs to."""
+"""The jigsaw's networks (which tokens lie where, side by side, in which image), and their training on own tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import log
+from collections.abc import Callable, Iterator, Sequence
+from math import isqrt, log
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.assign import sinkhorn
-from privkit.attacks.order.compatibility import SHARPNESS
+from privkit.attacks.assign import by_capacity, sinkhorn, take
+from privkit.attacks.fit import Learner
+from privkit.torch_utils.one_cycle import one_cycle
 
+SHARPNESS = 1.3
+"""Log-odds a unit of log ratio; 1.0 to 1.3 is what a network learned beside it on CIFAR-10's 8-pixel patches."""
 _EMBEDDING = 48
 _BLOCKS = 3
-_SINKHORN_STEPS = 5
+_JOINT_STEPS = 5  # of Sinkhorn's iteration
+_ROUNDS = 3  # of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
+_IMAGES_A_STEP = 32
+_IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
+_IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
+_TOKENS_OF_MESSAGES = 800  # a step has several messages, if they are small
+_MESSAGES_AN_IMAGE = 2  # an epoch: a shuffle that is drawn anew shows the same images otherwise
+_MESSAGE_STEPS = 100  # an epoch has at most
+_TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
+_LEARNING_RATE = 2e-3
+
+ShownRows = Callable[[Tensor], Tensor]
+"""What own images of some rows show, so that not all of it need be held at once."""
 
 
 class PieceNetwork(nn.Module):
     """Scores of tokens for places, and of pairs of tokens for lying side by side.
 
-    Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly.
-
-    Args:
-        features: F, numbers a token.
-        tokens: T, places in an image.
-        width: of the hidden layers.
-        joint: whether places are scored by `JointPlaces`.
+    Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly
+    (`JointPlaces`). A token has F features, an image T tokens; `width` is of the hidden layers.
     """
 
     def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
@@ -49,18 +60,13 @@ class PieceNetwork(nn.Module):
 
 
 class Together(nn.Module):
-    """Several networks that score alike, as one: their mean log-probabilities of places, and mean scores of pairs.
-
-    Args:
-        networks: which were trained apart.
-    """
+    """Networks that were trained apart, as one: their mean log-probabilities of places, and mean scores of pairs."""
 
     def __init__(self, networks: Sequence[PieceNetwork]) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """As `PieceNetwork`."""
         places, pairs = zip(*(network(pieces, edges) for network in self.networks), strict=True)
         return torch.stack([one.log_softmax(2) for one in places]).mean(0), torch.stack(pairs).mean(0)
 
@@ -69,12 +75,8 @@ class JointPlaces(nn.Module):
     """Log-probabilities of places, given all tokens of an image: transformer blocks without positions, then Sinkhorn.
 
     What one token shows leaves many places open, which the other tokens close: two tokens cannot share a place, and a
-    stroke that begins in one must go on in another. Sinkhorn's iteration makes that a soft permutation.
-
-    Args:
-        features: F, numbers a token.
-        tokens: T, places in an image.
-        width: of the blocks, a multiple of 4.
+    stroke that begins in one must go on in another. Sinkhorn's iteration makes that a soft permutation. A token has F
+    features, an image T tokens; the blocks' width is a multiple of 4.
     """
 
     def __init__(self, features: int, tokens: int, width: int) -> None:
@@ -90,15 +92,13 @@ class JointPlaces(nn.Module):
 
     def forward(self, pieces: Tensor) -> Tensor:
         """[M, T, P] for pieces [M, T, F]: a soft permutation, each place's column of which sums to one exactly."""
-        return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _SINKHORN_STEPS)
+        return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _JOINT_STEPS)
 
 
 class MemberNetwork(nn.Module):
     """Logits that a token belongs to each of a message's images, given for each a row of tokens, partly its own.
 
-    Args:
-        features: F, numbers a token.
-        width: of the layers, a multiple of 4.
+    A token has `features` numbers F; the layers' width is a multiple of 4.
     """
 
     def __init__(self, features: int, width: int) -> None:
@@ -118,3 +118,220 @@ def own_prior(batch: int, keep: float) -> Tensor:
     """[B, B]: log-probability of each image for a token that was released in each row."""
     stranger = (1 - keep) / batch
     return torch.where(torch.eye(batch, dtype=torch.bool), log(keep + stranger + 1e-6), log(stranger + 1e-6))
+
+
+class MessageNetwork(nn.Module):
+    """Log-probabilities of a message's images for all of its tokens at once, round after round.
+
+    Each pair of tokens attracts or repels, as their embeddings say. In each round, a token's score for an image is the
+    prior of the row that released it and the attraction of all other tokens, each in proportion to the chance that it
+    is of that image; then a step of Sinkhorn's iteration gives each image about T tokens. So a token that finds its
+    image draws others after it, and the message is sorted as a whole. Any number of images may be in it. A token has F
+    features; `width` is of the embedding.
+
+    Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); in place of
+    its softmax, Sinkhorn's iteration, since an image has a known number of tokens.
+    """
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+        self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.signs = nn.Parameter(torch.ones(width))  # what is alike may also repel
+        self.trust = nn.Parameter(torch.ones(_ROUNDS))
+
+    def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
+        """[R, ..., B·T, B] for the pieces [..., B, T, F] of B rows and the prior [B, B] of images for a row's tokens.
+
+        After each round a token's probabilities sum to one, and those of an image about to T.
+        """
+        t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
+        embedded = self.linear(tokens) + self.curved(tokens)
+        signed = self.signs * embedded / embedded.shape[-1] ** 0.5
+        itself = (signed * embedded).sum(-1, keepdim=True)
+        start = prior.repeat_interleave(t, 0)
+        chances, rounds = start.softmax(-1), []
+        for trust in self.trust:
+            others = signed @ (embedded.mT @ chances) - itself * chances  # no token attracts itself
+            scores = trust * others + start
+            rounds.append(sinkhorn(scores.mT, 1, t).mT)
+            chances = rounds[-1].exp()
+        return torch.stack(rounds)
+
+
+_MEMBER_ROUNDS = 4
+_MEMBER_STEPS = 20
+
+
+@torch.no_grad()
+def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
+    """Assign a message's tokens to its images: as a whole, or with the cleaner rows again, and so on.
+
+    Row b of the pieces [B, T, F] as released keeps at least a share `keep`, in [0, 1], of image b.
+
+    Returns:
+        int64 [B, T], for each image the T released tokens (counted through the message) taken to be its own, and
+        log-probabilities [B·T, B] of images for tokens, their columns summing to T.
+    """
+    b, t, _ = pieces.shape
+    prior = own_prior(b, keep).to(pieces.device)
+    if isinstance(network, MessageNetwork):
+        logits = sinkhorn(network(pieces, prior)[-1].T, _MEMBER_STEPS, t).T
+        return by_capacity(logits, t), logits
+    tokens, rows = pieces.flatten(0, 1), pieces
+    prior = prior.repeat_interleave(t, 0)
+    taken = torch.arange(b * t, device=pieces.device).view(b, t)
+    logits = prior
+    for _ in range(_MEMBER_ROUNDS):
+        logits = sinkhorn((network(tokens, rows) + prior).T, _MEMBER_STEPS, t).T
+        taken = by_capacity(logits, t)
+        rows = tokens[taken]
+    return taken, logits
+
+
+class PieceTraining(Learner):
+    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`, an epoch's objective being its mean loss."""
+
+    def __init__(
+        self,
+        network: nn.Module,  # to be trained in place
+        # gives an epoch's losses, one a step, each computed when the step before is done
+        losses: Callable[[], Iterator[Tensor]],
+        steps: int,  # an epoch
+        epochs: int,  # of the whole training, which set the schedule
+        draws: Generator,  # the generator that `losses` draws from; its state is part of the training's
+        *,
+        learning_rate: float = _LEARNING_RATE,  # the peak of the cycle
+        weight_decay: float = 0.05,  # as in AdamW
+    ) -> None:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay)
+        super().__init__(network, optimizer, one_cycle(optimizer, learning_rate, epochs * steps, momentum=True))
+        self._losses, self._steps, self._draws = losses, steps, draws
+
+    def epoch(self, number: int) -> float:
+        total = torch.zeros(())
+        for loss in self._losses():
+            self.step(loss)
+            total = total + loss.detach()
+        return float(total) / self._steps
+
+    def stateful(self) -> dict[str, Any]:
+        return {**super().stateful(), "draws": self._draws}
+
+
+def piece_losses(
+    network: PieceNetwork,
+    pieces: ShownRows,
+    edges: ShownRows,
+    count: int,
+    draws: Generator,
+    twins: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """An epoch of `piece_loss` on `count` own images, of which rows show tokens [n, T, F] and edge ratios [n, 2, T, T].
+
+    `twins` makes the targets of `piece_loss` of tokens [n, T, F]; with None each token has its own place alone.
+    """
+    for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
+        shown = pieces(rows)
+        places, pairs = network(shown, edges(rows))
+        yield piece_loss(places, pairs, None if twins is None else twins(shown))
+
+
+def piece_steps(count: int, joint: bool) -> int:
+    """Steps of an epoch of `piece_losses`, with twins (joint) or without."""
+    return -(-min(count, _IMAGES_AN_EPOCH) // _images_of_step(joint))
+
+
+def _images_of_step(joint: bool) -> int:
+    return _IMAGES_A_JOINT_STEP if joint else _IMAGES_A_STEP
+
+
+def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> Tensor:
+    """Cross-entropy of the place of each token, and of the right one among all of its image as its neighbor, both ways.
+
+    Logits of places [n, T, P] are of tokens that lie in order, those of pairs are [n, 2, T, T]. Targets [n, T, P] are
+    probabilities of places; None stands for the token's own.
+    """
+    n, t, _ = places.shape
+    grid = torch.arange(t, device=places.device).view(isqrt(t), isqrt(t))
+    pairs = pairs.masked_fill(torch.eye(t, dtype=torch.bool, device=places.device), -1e4)
+    entropy = nn.functional.cross_entropy
+    own = grid.flatten().repeat(n) if targets is None else targets.flatten(0, 1)
+    loss = entropy(places.flatten(0, 1), own)
+    for scores, one, two in (
+        (pairs[:, 0], grid[:, :-1].flatten(), grid[:, 1:].flatten()),
+        (pairs[:, 1], grid[:-1].flatten(), grid[1:].flatten()),
+    ):
+        loss = loss + entropy(scores[:, one].flatten(0, 1), two.repeat(n)) / 2
+        loss = loss + entropy(scores[:, :, two].transpose(1, 2).flatten(0, 1), one.repeat(n)) / 2
+    return loss
+
+
+def member_losses(
+    network: MemberNetwork, pieces: ShownRows, count: int, batch: int, keep: float, draws: Generator
+) -> Iterator[Tensor]:
+    """An epoch of simulated shuffles: rows that hold at least `keep` of their image, and the rest from all of them.
+
+    `pieces` shows the tokens [n, T, F] of some of `count` own images; a message has `batch` ≥ 2 of them. `keep`, in [0,
+    1], is the share of an image's tokens that stay for certain; `draws` is the only source of randomness.
+    """
+    steps, prior = member_steps(count, batch), own_prior(batch, keep)
+    for images in torch.randperm(count, generator=draws)[: steps * batch].view(steps, batch):
+        message = pieces(images)
+        t, device = message.shape[1], message.device
+        purity = keep + (1 - keep) * float(torch.rand((), generator=draws))
+        stays = (torch.rand(batch, t, generator=draws) < purity).to(device)
+        stranger = torch.randint(batch * t, (batch, t), generator=draws).to(device)
+        rows = torch.where(stays.unsqueeze(2), message, message.flatten(0, 1)[stranger])
+        some = torch.randperm(batch * t, generator=draws)[:_TOKENS_A_STEP].to(device)
+        at_home = (torch.rand(len(some), generator=draws) < keep).to(device)
+        released = torch.where(at_home, some // t, torch.randint(batch, (len(some),), generator=draws).to(device))
+        logits = network(message.flatten(0, 1)[some], rows) + prior.to(device)[released]
+        yield nn.functional.cross_entropy(logits, some // t)
+
+
+def member_steps(count: int, batch: int) -> int:
+    """Steps of an epoch of `member_losses`."""
+    return max(1, min(count, _IMAGES_AN_EPOCH) // batch)
+
+
+def shuffled_losses(
+    network: MessageNetwork, pieces: ShownRows, count: int, shape: tuple[int, int], keep: float, draws: Generator
+) -> Iterator[Tensor]:
+    """An epoch of `message_loss` on messages that are shuffled as a client shuffles them.
+
+    Arguments are those of `member_losses`; `shape` is (B, T), images a message, ≥ 2, and tokens an image.
+    """
+    batch, tokens = shape
+    prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))
+    for _ in range(message_steps(count, batch)):
+        images = [torch.randperm(count, generator=draws)[:batch] for _ in range(messages)]
+        own = pieces(torch.cat(images)).unflatten(0, (messages, batch)).flatten(1, 2)
+        source = torch.stack([dealt_out(batch, tokens, keep, draws) for _ in range(messages)]).to(own.device)
+        released = take(own, source.flatten(1)).unflatten(1, shape)
+        yield message_loss(network(released, prior.to(own.device)), source.flatten(1) // tokens)
+
+
+def message_steps(count: int, batch: int) -> int:
+    """Steps of an epoch of `shuffled_losses`."""
+    return min(_MESSAGE_STEPS, _MESSAGES_AN_IMAGE * member_steps(count, batch))
+
+
+def message_loss(chances: Tensor, images: Tensor) -> Tensor:
+    """Cross-entropy [] of the images int64 [..., K] of tokens, after each round of log-probabilities [R, ..., K, B]."""
+    return -chances.gather(-1, images.expand(chances.shape[:-1]).unsqueeze(-1)).mean()
+
+
+def dealt_out(batch: int, tokens: int, keep: float, draws: Generator) -> Tensor:
+    """A shuffle that keeps a share of each image's tokens and deals the others out again: int64 [B, T].
+
+    Each entry is a token that a row releases, counted through the message; within a row they are in no order.
+
+    >>> rows = dealt_out(3, 4, 0.5, Generator().manual_seed(0))
+    >>> [int((row // 4 == image).sum()) >= 2 for image, row in enumerate(rows)]
+    [True, True, True]
+    """
+    kept = round(keep * tokens)
+    own = torch.rand(batch, tokens, generator=draws).argsort(1) + tokens * torch.arange(batch).unsqueeze(1)
+    pool = own[:, kept:].flatten()
+    return torch.cat([own[:, :kept], pool[torch.randperm(len(pool), generator=draws)].view(batch, -1)], 1)

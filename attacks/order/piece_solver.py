@@ -12,14 +12,17 @@ from torch import Tensor
 
 from privkit.attacks.assign import distances
 from privkit.attacks.base import View
-from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement
-from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.order.coordinates import starts
-from privkit.attacks.order.message_network import MessageNetwork, assign_members
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, Together
-from privkit.attacks.order.piece_training import Rows
-from privkit.attacks.order.token_contents import Ridge
-from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement, starts
+from privkit.attacks.order.piece_network import (
+    SHARPNESS,
+    MemberNetwork,
+    MessageNetwork,
+    PieceNetwork,
+    ShownRows,
+    Together,
+    assign_members,
+)
+from privkit.attacks.order.token_reading import AffineMap, rows_a_message
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
 
 _PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
@@ -27,28 +30,25 @@ TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed st
 _PATCH_GAIN = 4.0  # decoded patches are small beside standardized tokens
 _ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two are taken for each other
 _JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
+_GREY_LEVEL = 1 / 255
+"""Standard deviation of the gradients that a flat border is taken to have: one level of an 8-bit picture."""
+_ODDS_FLOOR = -2.0
+"""Log-odds below which a pair is not punished further: one impossible pair must not outweigh three good ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder:
-    """Decodes a token of the release into the patch behind it, and into what the solver compares.
+    """Decodes a token of the release into the patch behind it, and into what the solver compares."""
 
-    Attributes:
-        decode: from a token to its patch.
-        geometry: how patches lie over the image.
-        mean: [D] of the adversary's own tokens.
-        scale: [D], their standard deviation.
-    """
-
-    decode: Ridge
-    geometry: Geometry
-    mean: Tensor
-    scale: Tensor
+    decode: AffineMap  # from a token to its patch
+    geometry: Geometry  # how patches lie over the image
+    mean: Tensor  # [D] of the adversary's own tokens
+    scale: Tensor  # [D], their standard deviation
 
     @classmethod
     def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> TokenDecoder:
         """Learn from own tokens [N, T, D] and the patches behind them [N, T, P]."""
-        decode, n = Ridge.fit(own, patches), own.shape[0] * own.shape[1]
+        decode, n = AffineMap.fit(own, patches), own.shape[0] * own.shape[1]
         scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
         return cls(decode=decode, geometry=geometry, mean=decode.mean, scale=scale)
 
@@ -56,11 +56,11 @@ class TokenDecoder:
         """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
-    def looked_up(self, own: Tensor) -> tuple[Rows, Rows]:
+    def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
         """`features` and `edges` of rows of own tokens [N, T, D]; looked up where the tables are small."""
         n, t, d = own.shape
 
-        def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> Rows:
+        def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
             if n * t * numbers > TABLE_NUMBERS:
                 return lambda rows: look(own[rows])
             return look(own).__getitem__
@@ -83,32 +83,21 @@ class TokenDecoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Solver:
-    """Puts the tokens of a view in order.
+    """Puts the tokens of a view in order."""
 
-    Attributes:
-        decoder: fitted to own tokens.
-        network: learned compatibility, or None for border pixels alone.
-        members: says whose token it is; None where images are not mixed.
-        keep: share of tokens that stay in their image's row for certain.
-        kicks: rounds of ruin and recreate.
-        seed: of the search; each view has a stream of its own.
-        in_order: whether the adversary's own tokens came back in order, so that there is nothing to solve.
-    """
-
-    decoder: TokenDecoder
-    network: PieceNetwork | Together | None
-    members: MemberNetwork | MessageNetwork | None
-    keep: float
-    kicks: int
-    seed: int
-    in_order: bool = False
+    decoder: TokenDecoder  # fitted to own tokens
+    network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone
+    members: MemberNetwork | MessageNetwork | None  # says whose token it is; None where images are not mixed
+    keep: float  # share of tokens that stay in their image's row for certain
+    kicks: int  # rounds of ruin and recreate
+    seed: int  # of the search; each view has a stream of its own
+    in_order: bool = False  # whether the adversary's own tokens came back in order, so that there is nothing to solve
 
     def solve(self, view: View, stream: int) -> Tensor:
         """Place of each token among the places of all images of its message, int64 [N, T].
 
-        Args:
-            view: its messages are solved one by one where images are mixed, else all its images at once.
-            stream: ≥ 0, of random numbers.
+        Messages are solved one by one where images are mixed, else all images at once. `stream` ≥ 0 is of random
+        numbers.
         """
         tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
@@ -117,7 +106,8 @@ class Solver:
         if self.members is not None and size > 1:
             return torch.cat([self._message(part, self.members, rng) for part in tokens.split(size)])
         row = torch.arange(len(tokens)) % size
-        return self._images(tokens, rng) + self.decoder.geometry.tokens * row.unsqueeze(1)
+        places = _sources(self._search(*self._scores(tokens), 1, [], self.kicks, rng))
+        return places + self.decoder.geometry.tokens * row.unsqueeze(1)
 
     def picture(self, view: View, source: Tensor) -> Tensor:
         """Images [N, C, H, W] from decoded patches put where `source` says."""
@@ -134,10 +124,6 @@ class Solver:
         places, pairs = self.network(self.decoder.features(tokens), edges)
         return (places.log_softmax(2) + log(t)).cpu(), log_odds(pairs).cpu()
 
-    def _images(self, tokens: Tensor, rng: np.random.Generator) -> Tensor:
-        """Place of each token in its row's image, int64 [N, T]."""
-        return _sources(self._search(*self._scores(tokens), 1, [], self.kicks, rng))
-
     def _message(self, tokens: Tensor, members: MemberNetwork | MessageNetwork, rng: np.random.Generator) -> Tensor:
         """Place of each token of a message among the places of all its images, int64 [B, T]."""
         b, t, _ = tokens.shape
@@ -153,15 +139,8 @@ class Solver:
         return _sources(at).view(b, t)
 
     def _search(
-        self,
-        places: Tensor,
-        pairs: Tensor,
-        pictures: int,
-        begin: list[Places],
-        kicks: int,
-        rng: np.random.Generator,
+        self, places: Tensor, pairs: Tensor, pictures: int, begin: list[Places], kicks: int, rng: np.random.Generator
     ) -> Places:
-        """The piece in each place, [M, S]."""
         side = isqrt(self.decoder.geometry.tokens)
         frame = Frame(rows=side, columns=side, pictures=pictures)
         puzzles = Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
@@ -169,12 +148,9 @@ class Solver:
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
-    """Tokens on the places where an arrangement says that they were.
+    """Tokens [N, T, D] on the places where an arrangement says that they were, in messages of `size` rows.
 
-    Args:
-        tokens: [N, T, D] as released.
-        source: int64 [N, T], counted from 0 within each message; in each message every place once.
-        size: rows a message.
+    The arrangement is int64 [N, T], counted from 0 within each message; in each message every place once.
 
     >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
     [[8.0, 5.0], [7.0, 6.0]]
@@ -201,5 +177,77 @@ def restored(view: View, source: Tensor) -> View:
 
 
 def _sources(at: Places) -> Tensor:
-    """Place of each piece from piece in each place."""
     return torch.from_numpy(at.argsort(1, kind="stable"))
+
+
+def gradient_distance(pieces: Tensor) -> Tensor:
+    """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is of j right of i.
+
+    The step across the border is held against the mean and covariance of the steps just inside it, over the color
+    channels, from both sides. 0 is a perfect fit. Pieces are pixels [M, T, p, p, C] of M pictures, p ≥ 2.
+
+    Source: Gallagher 2012, "Jigsaw puzzles with pieces of unknown orientation", Eqs. 1 to 5, with a prior of one grey
+    level on the covariance in place of his dummy gradients.
+
+    >>> ramp = torch.arange(8.0).repeat(4, 1).unfold(1, 4, 4).permute(1, 0, 2).reshape(1, 2, 4, 4, 1) / 255
+    >>> gradient_distance(ramp)[0, 0, 1].item() < 1e-6 < gradient_distance(ramp)[0, 1, 0].item()
+    True
+    """
+    return _one_sided(pieces) + _one_sided(pieces.flip(3)).transpose(1, 2)
+
+
+def _log_ratio(distance: Tensor) -> Tensor:
+    """How far a pair beats the best rival of either piece: log of the rival's distance over the pair's, in [−3, 3].
+
+    The diagonal of the distances [M, T, T], T ≥ 3, is ignored and comes back as −3.
+
+    Source: Gallagher 2012, Eq. 6 (division by the second best match), in logarithms.
+    """
+    diagonal = torch.eye(distance.shape[1], dtype=torch.bool, device=distance.device)
+    distance = distance.masked_fill(diagonal, torch.inf)
+    rival = torch.minimum(
+        distance.topk(2, 2, largest=False).values[:, :, 1:], distance.topk(2, 1, largest=False).values[:, 1:]
+    )
+    tiny = 1e-3 * distance.flatten(1).median(1).values[:, None, None] + 1e-9  # equal flat pieces fit perfectly
+    return ((rival + tiny) / (distance + tiny)).log().clamp(-3, 3).masked_fill(diagonal, -3)
+
+
+def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
+    """`_log_ratio` of every pair of pieces [M, T, p, p, C] with p ≥ 2 and T ≥ 3, [M, 2, T, T].
+
+    Entry (m, 0, i, j) is of piece j right of piece i, entry (m, 1, i, j) of piece j below it. `chunk` numbers are held
+    at a time.
+    """
+    _, t, p, _, c = pieces.shape
+    parts = pieces.split(max(1, chunk // (t * t * p * c)))
+    across = [
+        torch.stack([_log_ratio(gradient_distance(x)) for x in (part, part.transpose(2, 3))], 1) for part in parts
+    ]
+    return torch.cat(across)
+
+
+def log_odds(scores: Tensor) -> Tensor:
+    """Scores [M, 2, T, T] of pairs as log-odds in [−2, log T] against a random pair, by softmax over both partners.
+
+    The diagonal is ignored and comes back as −2.
+    """
+    t = scores.shape[-1]
+    diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
+    scores = scores.masked_fill(diagonal, -1e4)
+    both = (scores.log_softmax(2) + scores.log_softmax(3)) / 2 + log(t)
+    return both.clamp(min=_ODDS_FLOOR).masked_fill(diagonal, _ODDS_FLOOR)
+
+
+def _one_sided(pieces: Tensor) -> Tensor:
+    """Distances by the statistics of the left piece alone."""
+    m, t, p, _, c = pieces.shape
+    steps = pieces[:, :, :, -1] - pieces[:, :, :, -2]
+    mean = steps.mean(2)
+    centered = (steps - mean.unsqueeze(2)).double()
+    prior = _GREY_LEVEL**2 * torch.eye(c, dtype=torch.float64, device=pieces.device)
+    factor = torch.linalg.cholesky(centered.transpose(2, 3) @ centered / max(1, p - 1) + prior)
+    whiten = torch.linalg.solve_triangular(factor, torch.eye(c, dtype=torch.float64, device=pieces.device), upper=False)
+    predicted = pieces[:, :, :, -1] + mean.unsqueeze(2)  # what the right piece's first column would be
+    gap = pieces[:, None, :, :, 0] - predicted[:, :, None]
+    distances: Tensor = (gap.flatten(2, 3) @ whiten.float().transpose(2, 3)).square().view(m, t, t, p * c).sum(3)
+    return distances

@@ -14,7 +14,6 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import distances, hungarian, take
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
-from privkit.attacks.order.token_contents import Ridge, match_own_tokens
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 from privkit.attacks.query_rules import QueryRules
 
@@ -26,14 +25,19 @@ _DIRECTIONS = 4  # in which two lots of tokens are compared
 _PLAIN = 0.5  # least share of copies that must come back alike, and of labels that must be found
 _FITS = 3  # of the map from patches to tokens, on own images in the order of the fit before
 _NUMBERS_AT_ONCE = 2**24  # of the tables of pairs, and of inputs of the map
+_MATCHING_ROUNDS = 6  # of alternating assignment; the keep share that it finds settles after three or four
+_RIDGE = 1e-6
+_ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
+_LEAST_ODDS = -60.0
+_SINKHORN_ROUNDS = 3
+_FITTED_TOKENS = 4_000  # that the rounds look at; the last assignment is of all
+FITTED_NUMBERS = 4_000_000  # of inputs in float64; bounds memory, changes nothing
+_LEAST_SURE = 0.02  # of all patches
+_SURE = 0.99  # share of a patch's odds on one token, above which it is taken for a match and not for one of several
 
 
 def rows_a_message(view: View) -> int:
-    """B, the rows of each of a view's messages.
-
-    >>> rows_a_message(View(round=0, smashed=torch.zeros(6, 4, 2), messages=2))
-    3
-    """
+    """B, the rows of each of a view's messages; `NotApplicable` if they differ."""
     if view.messages < 1 or len(view.smashed) % view.messages:
         raise NotApplicable(f"{len(view.smashed)} rows are no {view.messages} messages of one size")
     return len(view.smashed) // view.messages
@@ -42,28 +46,19 @@ def rows_a_message(view: View) -> int:
 class Asker:
     """The query, round by round, within the threat model's rules.
 
-    Args:
-        query: takes one round of images.
-        whole: images of a round.
-        draws: of the clients' coins.
-        geometry: how patches lie over the image.
-        rules: of the threat model; if it forbids copies, they have their patches in other places.
-        asked: rounds that the attack sent before.
-
     Attributes:
-        whole: images of a round.
         rows: B, images of a message, as the last answer had them.
         left: rounds that may still be asked.
     """
 
     def __init__(
         self,
-        query: Query,
-        whole: int,
-        draws: Generator,
-        geometry: Geometry,
-        rules: QueryRules,
-        asked: int = 0,
+        query: Query,  # takes one round of images
+        whole: int,  # images of a round
+        draws: Generator,  # of the clients' coins
+        geometry: Geometry,  # how patches lie over the image
+        rules: QueryRules,  # of the threat model; if it forbids copies, they have their patches in other places
+        asked: int = 0,  # rounds that the attack sent before
     ) -> None:
         self._query, self.whole, self._draws, self._geometry = query, whole, draws, geometry
         self._rules, self.rows = rules, whole
@@ -81,11 +76,7 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[_order(answer, len(images))]
 
     def must_have(self, rounds: int, why: str) -> None:
-        """Refuse a threat model that allows too few rounds.
-
-        Raises:
-            NotApplicable: with the number that is needed.
-        """
+        """Refuse a threat model that allows too few rounds, by `NotApplicable` with the number that is needed."""
         if self.left < rounds:
             allowed = self._rules.rounds or 0
             raise NotApplicable(
@@ -105,11 +96,7 @@ class Asker:
         """Each image's own tokens [N, T, D] in no order, from a message of its copies, and which came back alike, [N].
 
         Tokens lie along a line in a random direction: each one fills a run as long as there are copies. One round is
-        held at a time.
-
-        Args:
-            images: [N, C, H, W].
-            scale: [D], of the tokens' channels.
+        held at a time. `scale` [D] is of the tokens' channels.
         """
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
@@ -131,11 +118,7 @@ class Asker:
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether two lots hold the same tokens in whatever order, bool [G].
-
-    Args:
-        first: [G, n, D].
-        second: [G, n, D].
+    """Whether two lots [G, n, D] hold the same tokens in whatever order, bool [G].
 
     >>> tokens = torch.rand(2, 5, 3)
     >>> same_tokens(tokens, tokens.flip(1)).tolist(), same_tokens(tokens, tokens.flip(0)).tolist()
@@ -161,31 +144,17 @@ def multiplicities(tokens: int) -> list[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
-    """Tokens whose patch is known, from images of repeated patches.
+class LabelledTokens:
+    """Tokens whose patch is known, from images of repeated patches."""
 
-    Attributes:
-        patches: [L, K, P], the patches of each such image.
-        whole: [L, P], the mean patch of each image.
-        tokens: [L, K, D].
-        sure: bool [L, K], whether exactly as many tokens came back alike as the patch was repeated.
-    """
-
-    patches: Tensor
-    whole: Tensor
-    tokens: Tensor
-    sure: Tensor
+    patches: Tensor  # [L, K, P], the patches of each such image
+    whole: Tensor  # [L, P], the mean patch of each image
+    tokens: Tensor  # [L, K, D]
+    sure: Tensor  # bool [L, K], whether exactly as many tokens came back alike as the patch was repeated
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Images [L, C, H, W] of repeated own patches, and these patches [L, K, P].
-
-    Args:
-        patches: [N, T, P], of own images.
-        geometry: how patches lie over the image.
-        number: L ≥ 1.
-        draws: which patches are taken.
-    """
+    """Images [L, C, H, W] of repeated own patches [N, T, P], and these patches [L, K, P]; `number` is L ≥ 1."""
     several = torch.tensor(multiplicities(geometry.tokens), device=patches.device)
     every = patches.flatten(0, 1)
     spread = every.var(1)
@@ -195,12 +164,8 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
     return unpatchify(chosen.repeat_interleave(several, 1), geometry.patch, geometry.image_shape), chosen
 
 
-def labelled(chosen: Tensor, rows: Tensor) -> Labels:
-    """The token of each repeated patch, told by how often it came.
-
-    Args:
-        chosen: [L, K, P], the patches that `label_images` repeated.
-        rows: [L, T, D], the images' tokens in any order.
+def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
+    """The token of each repeated patch [L, K, P], told by how often it came among tokens [L, T, D] in any order.
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -213,20 +178,15 @@ def labelled(chosen: Tensor, rows: Tensor) -> Labels:
     first = fits.int().argmax(2)
     tokens = rows.gather(1, first.unsqueeze(2).expand(-1, -1, rows.shape[2]))
     whole = (chosen * several.unsqueeze(1)).sum(1) / rows.shape[1]
-    return Labels(patches=chosen, whole=whole, tokens=tokens, sure=fits.sum(2) == several)
+    return LabelledTokens(patches=chosen, whole=whole, tokens=tokens, sure=fits.sum(2) == several)
 
 
-def in_place(rows: Tensor, patches: Tensor, labels: Labels) -> Tensor:
-    """Each own image's tokens in the order of its patches, [N, T, D].
+def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
+    """Each own image's tokens [N, T, D], given in any order, in the order of its patches [N, T, P].
 
     An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images in
-    the order that it gives them.
-
-    Args:
-        rows: [N, T, D], each image's tokens in any order.
-        patches: [N, T, P].
-        labels: what repeated patches showed; without enough of them (a model may tell places apart) tokens are matched
-            as `match_own_tokens` matches them.
+    the order that it gives them. Without enough labels (a model may tell places apart) tokens are matched as
+    `match_own_tokens` matches them.
     """
     if labels.sure.double().mean() < _PLAIN:
         return match_own_tokens(rows.unsqueeze(1), patches.unsqueeze(1))[0].squeeze(1)
@@ -234,19 +194,17 @@ def in_place(rows: Tensor, patches: Tensor, labels: Labels) -> Tensor:
     known, ordered = _with_mean(labels.patches, labels.whole)[labels.sure], labels.tokens[labels.sure]
     some = max(1, _NUMBERS_AT_ONCE // (rows.shape[1] * max(rows.shape[1], seen.shape[2])))
     for _ in range(_FITS):
-        forward, known = Ridge.fit(known, ordered), seen
+        forward, known = AffineMap.fit(known, ordered), seen
         parts = zip(rows.split(some), seen.split(some), strict=True)
         ordered = torch.cat([take(row, hungarian(distances(row / scale, forward(x) / scale))) for row, x in parts])
     return ordered
 
 
 def _with_mean(patches: Tensor, whole: Tensor) -> Tensor:
-    """Patches [N, K, P] beside their image's mean patch [N, P]."""
     return torch.cat([patches, whole.unsqueeze(1).expand_as(patches)], 2)
 
 
 def _filled(images: Tensor, count: int) -> Tensor:
-    """Images up to a number, the last one repeated."""
     return torch.cat([images, images[-1:].expand(count - len(images), *images.shape[1:])])
 
 
@@ -258,7 +216,6 @@ def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tens
 
 
 def _order(answer: QueryResult, images: int) -> Tensor:
-    """The answer's row of each image."""
     order = answer.members.flatten().argsort(stable=True)
     if len(order) != images or not torch.equal(answer.members.flatten()[order], torch.arange(images).to(order)):
         raise NotApplicable("own tokens are read from a query that answers with a row of tokens for each image")
@@ -281,3 +238,115 @@ def _directions(tokens: Tensor, number: int) -> Tensor:
     drawn = torch.randn(tokens.shape[-1], number, generator=Generator().manual_seed(0))
     unit: Tensor = drawn / drawn.norm(dim=0)
     return unit.to(tokens.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffineMap:
+    """An affine map fitted by ridge regression on standardized inputs."""
+
+    mean: Tensor  # [F] of the inputs
+    scale: Tensor  # [F], their standard deviation
+    weight: Tensor  # [F, P]
+    bias: Tensor  # [P]
+
+    @classmethod
+    def fit(cls, inputs: Tensor, outputs: Tensor, ridge: float = _RIDGE) -> AffineMap:
+        """Least squares from inputs [..., F] to outputs [..., P]; `ridge` is relative to the inputs' variance."""
+        x, y = inputs.flatten(0, -2), outputs.flatten(0, -2)
+        rows = max(1, FITTED_NUMBERS // (x.shape[1] + y.shape[1]))
+        parts = list(zip(x.split(rows), y.split(rows), strict=True))  # in float64 part by part: there may be millions
+        mean = torch.stack([part.double().sum(0) for part, _ in parts]).sum(0) / len(x)
+        bias = torch.stack([part.double().sum(0) for _, part in parts]).sum(0) / len(y)
+        gram = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
+        crossed = gram.new_zeros(x.shape[1], y.shape[1])
+        for one, two in parts:
+            away = one.double() - mean
+            gram += away.T @ away
+            crossed += away.T @ (two.double() - bias)
+        scale = (gram.diagonal() / len(x)).sqrt() + 1e-8
+        eye = torch.eye(x.shape[1], dtype=gram.dtype, device=x.device)
+        weight = torch.linalg.solve(gram / scale / scale[:, None] + ridge * len(x) * eye, crossed / scale[:, None])
+        return cls(mean=mean.float(), scale=scale.float(), weight=weight.float(), bias=bias.float())
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return ((inputs - self.mean) / self.scale) @ self.weight + self.bias
+
+
+def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
+    """Order the tokens that came back for the adversary's own images, though a shuffle hides whose is whose.
+
+    Messages [M, B, T, D] came back for the own images' patches [M, B, T, P] in order. The mean over a row knows no
+    order: how rows differ from their message in tokens, against how they differ in patches, gives a first affine map
+    from a patch's principal components to its token. Then tokens are assigned to the predictions by Sinkhorn's
+    iteration, the map is fitted again, and so on.
+
+    Returns:
+        The token of each patch, [M, B, T, D]; the share of patches whose token lies in its own image's row, among
+        those that no other token would do for; and the share of those whose token lies in its own place.
+
+    Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
+    derived.
+    """
+    m, b, t, d = released.shape
+    tokens, contents = released.flatten(1, 2), patches.flatten(1, 2)
+    few = max(2, _FITTED_TOKENS // (b * t))
+    middle, center = tokens.mean((0, 1)), contents.mean((0, 1))
+    spread = torch.stack([(part - middle).square().sum(0) for part in tokens]).sum(0).div(m * b * t).sqrt() + 1e-8
+    rows = [x.mean(2) - x.mean((1, 2)).unsqueeze(1) for x in (patches, released)]
+    if b == 1:  # nothing but whole messages to compare
+        rows = [x - x.mean((0, 1)) for x in (patches.mean(2), released.mean(2))]
+    varied = sum(((part - center).T @ (part - center) for part in contents), torch.zeros((), device=tokens.device))
+    main = torch.linalg.eigh(varied).eigenvectors.flip(1)[:, : max(3, m * b // _ROWS_A_COMPONENT)]
+    start = AffineMap.fit(rows[0] @ main, rows[1], 1e-3)
+    predicted = (contents[:few] - center) @ main / start.scale @ start.weight
+    size = (tokens[:few] - middle).square().mean().sqrt() / (predicted.square().mean().sqrt() + 1e-12)
+    predicted = predicted * size + middle  # rows differ less than tokens where a part was mixed in
+    for _ in range(_MATCHING_ROUNDS):
+        taken, _ = nearest(predicted / spread, tokens[:few] / spread)
+        forward = AffineMap.fit(contents[:few], take(tokens[:few], taken), 1e-3)
+        predicted = forward(contents[:few])
+    matches = [nearest((forward(x) / spread)[None], (z / spread)[None]) for x, z in zip(contents, tokens, strict=True)]
+    taken, sure = (torch.cat(parts) for parts in zip(*matches, strict=True))
+    return take(tokens, taken).view(m, b, t, d), own_share(taken, sure, t), own_share(taken, sure, 1)
+
+
+def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
+    """Share of patches whose token, int64 [M, B·T], lies in their own row of T tokens, or with T = 1 in its own place.
+
+    Only sure ones, bool [M, B·T], count, unless there are hardly any: black patches are all alike.
+    """
+    rows = torch.arange(taken.shape[1], device=taken.device) // tokens
+    at_home = taken // tokens == rows
+    return float((at_home[sure] if sure.double().mean() > _LEAST_SURE else at_home).double().mean())
+
+
+def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The token that each prediction most likely means, if each token is meant about once, and whether it is sure.
+
+    From predictions and tokens [M, K, D]: int64 [M, K] and bool [M, K].
+
+    >>> offer = torch.tensor([[[0.0], [5.0], [5.0], [9.0]]])
+    >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()
+    [[True, False, False, True]]
+    """
+    # A message at a time: K² numbers each.
+    matches = [_sinkhorn_by_table(*pair) for pair in zip(predicted, tokens, strict=True)]
+    return torch.stack([taken for taken, _ in matches]), torch.stack([sure for _, sure in matches])
+
+
+def _sinkhorn_by_table(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
+    """Sinkhorn's iteration by products with one table of exponentials, whose rows and columns all hold a 1."""
+    odds = torch.cdist(guess, offer).square_()
+    closest, some = odds.amin(1), odds[:: max(1, len(odds) // 200)]
+    odds /= -closest.median().clamp(min=1e-3 * float(some.median()) + 1e-12)
+    odds -= odds.amax(1, keepdim=True)
+    columns = odds.amax(0)
+    odds -= columns
+    odds.clamp_min_(_LEAST_ODDS).exp_()  # where exponentials underflow, they are slow
+    columns.exp_()  # so that the iteration starts where it would without the shift
+    for _ in range(_SINKHORN_ROUNDS):
+        rows = 1 / (odds @ columns)
+        columns = 1 / (rows @ odds)
+    odds *= columns
+    best = odds.max(1)
+    return best.indices, best.values > _SURE * odds.sum(1)

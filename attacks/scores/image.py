@@ -12,7 +12,6 @@ _SMALLEST_SSIM_SIDE = 7  # scikit-image's default uniform window
 
 
 def _pair(truth: Images, guess: Images, data_range: float) -> tuple[Images, Images]:
-    """Check what every image metric needs."""
     if truth.shape != guess.shape or truth.ndim != 4:
         raise ValueError(f"need two arrays [N, C, H, W] of one shape, got {truth.shape} and {guess.shape}")
     if not data_range > 0:

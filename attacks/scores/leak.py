@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
 from privkit.constraints import real
+from privkit.shared.array import Array
 from privkit.shared.interval import Interval, clopper_pearson
 
-Array = NDArray[np.float64]
 Direction = Literal["higher", "lower", "none"]
-DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"
+_DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +78,10 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
 
 
 def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
-    """Mean of the areas of every batch; batches with one kind of examples only are skipped and counted.
+    """Mean of the areas of every batch, from its whole number [N]; batches of one kind only are skipped and counted.
 
-    The interval is Student's over batches; with one batch it is the whole [0, 1].
-
-    Args:
-        scores: [N], finite.
-        positive: bool or 0/1 [N].
-        batches: whole numbers [N], the batch of each example.
-        confidence: in (0, 1).
-
-    Raises:
-        ValueError: if lengths differ, scores are not finite, or no batch has both kinds.
+    The interval is Student's over batches; with one batch it is the whole [0, 1]. Arguments and errors are those of
+    `pooled_auc`; some batch must have both kinds.
 
     Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
     out those without positives; those without negatives have no area either.
@@ -124,17 +116,9 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
 
 
 def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Array]:
-    """Corners of the ROC curve.
+    """Corners of the ROC curve: false and true positive rates from 0 to 1, thresholds decreasing from infinity.
 
-    Args:
-        scores: [N], finite.
-        positive: bool or 0/1 [N].
-
-    Returns:
-        False positive rates, true positive rates, both from 0 to 1, and thresholds, decreasing from infinity.
-
-    Raises:
-        ValueError: as `pooled_auc`.
+    Arguments and errors are those of `pooled_auc`.
 
     Source: Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.
 
@@ -153,14 +137,8 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
 def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Interval:
     """Share of positives found where at most this share of negatives is accused, with Clopper–Pearson limits.
 
-    Args:
-        scores: [N], finite; higher means positive.
-        positive: bool or 0/1 [N].
-        false_positive_rate: in [0, 1), such as 0.01; higher values of the result leak more.
-        confidence: in (0, 1).
-
-    Raises:
-        ValueError: if arguments are out of range, or one kind of examples is missing.
+    The false positive rate is in [0, 1), such as 0.01; higher values of the result leak more. Other arguments and
+    errors are those of `pooled_auc`.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. The threshold depends on the negatives
     only, so the count of positives is binomial given it.
@@ -180,14 +158,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
     Both distribution functions lie in their bands at once, so that the limits hold for the best threshold, too. The
     bands take the examples of each kind to be independent draws, which canaries of one batch are only roughly.
-
-    Args:
-        scores: [N], finite; higher means positive.
-        positive: bool or 0/1 [N].
-        confidence: in (0, 1).
-
-    Raises:
-        ValueError: as `pooled_auc`.
+    Arguments and errors are those of `pooled_auc`.
 
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
 
@@ -210,11 +181,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that at most this share of negatives reaches.
-
-    Args:
-        negatives: [N] scores, at least one.
-        false_positive_rate: in [0, 1).
+    """The smallest threshold that at most this share, in [0, 1), of at least one negative score [N] reaches.
 
     Raises:
         ValueError: if the rate is out of range.
@@ -228,7 +195,6 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
 
 
 def _scores_and_truth(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:
-    """Scores as numbers, labels as truth values."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:
         raise ValueError(
@@ -254,9 +220,9 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
     if not 0 < auc < 1 or variance == 0:
         worst = float(((1 - confidence) / 2) ** (1 / min(n, k)))
         if auc == 1:
-            return worst, 1.0, DISJOINT
+            return worst, 1.0, _DISJOINT
         if auc == 0:
-            return 0.0, 1 - worst, DISJOINT
+            return 0.0, 1 - worst, _DISJOINT
         return 0.0, 1.0, "none: scores all tie"
     half = ndtri((1 + confidence) / 2) * variance**0.5 / (auc * (1 - auc))
     odds = np.log(auc / (1 - auc))
@@ -284,11 +250,7 @@ def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], c
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks from 1, the mean rank for equal values [N]; scipy's `rankdata`, whose import takes a second.
-
-    >>> _ranks(np.array([2.0, 1.0, 2.0])).tolist()
-    [2.5, 1.0, 2.5]
-    """
+    """Ranks from 1, the mean rank for equal values [N]; scipy's `rankdata`, whose import takes a second."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Array = (counts.cumsum() - (counts - 1) / 2)[place]
     return ranks

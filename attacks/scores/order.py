@@ -1,8 +1,8 @@
 """How much of an order was recovered: direct, neighbor and membership accuracy of an arrangement, picture by picture.
 
-An arrangement is int64 [N, T], as attacks guess it (`privkit.attacks.base.Arrangement`): the place of each released
-piece among all places of its message. Pieces that look the same are interchangeable where their kinds are given: an
-attack is not punished for swapping two equal patches, nor is a defense credited for it.
+An arrangement is int64 [N, T], as attacks guess it (`privkit.attacks.goals.order.Permutation`): the place of each
+released piece among all places of its message. Pieces that look the same are interchangeable where their kinds are
+given: an attack is not punished for swapping two equal patches, nor is a defense credited for it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ from privkit.constraints import real, whole
 
 
 def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
-    """Which released tokens of a message are equal.
+    """Which released tokens [N, T, D] are equal, int64 [N, T]: two of one message have the same number only then.
 
-    Args:
-        tokens: [N, T, D], messages of `batch` rows one after another.
-        batch: rows a message; the last message may be smaller.
-        tolerance: width of the steps to which each number is rounded first; 0 compares bit for bit.
-
-    Returns:
-        int64 [N, T]; two tokens of one message have the same number if and only if they are equal.
+    Messages have `batch` rows, one after another; the last one may be smaller. Numbers are first rounded to steps of
+    `tolerance`; 0 compares bit for bit.
 
     >>> equal_tokens(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
     [[0, 1, 0], [0, 1, 1]]
@@ -61,16 +56,10 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 
 
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share of each true picture's adjacent pairs that the guess puts side by side in the same direction.
+    """Share in [0, 1] of each true picture's adjacent pairs that the guess puts side by side in the same direction.
 
-    Args:
-        guess: int64 [N, T], T a square number ≥ 4; in each message every place once.
-        truth: int64 [N, T], likewise.
-        batch: rows a message; a pair may lie in any picture of its message.
-        kinds: int64 [N, T] from `equal_tokens`; pairs of equal contents count as often as on both sides.
-
-    Returns:
-        float64 [N] in [0, 1]; a picture has 2·√T·(√T − 1) pairs.
+    Arguments are those of `direct_accuracy`, T a square number ≥ 4. A pair may lie in any picture of its message; pairs
+    of equal contents count as often as on both sides. A picture has 2·√T·(√T − 1) pairs.
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
 
@@ -91,16 +80,10 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
 
 
 def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share of each true picture's pieces that the guess puts into that picture, at whatever place.
+    """Share in [0, 1] of each true picture's pieces that the guess puts into that picture, at whatever place.
 
-    Args:
-        guess: int64 [N, T]; in each message every place once.
-        truth: int64 [N, T], likewise.
-        batch: rows a message. Chance is 1/batch, or the share that the shuffle leaves in its row where that is more.
-        kinds: int64 [N, T] from `equal_tokens`.
-
-    Returns:
-        float64 [N] in [0, 1].
+    Arguments are those of `direct_accuracy`. Chance is 1/batch, or the share that the shuffle leaves in its row where
+    that is more.
 
     >>> truth, guess = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[1, 2], [0, 3]])
     >>> membership_accuracy(guess, truth, batch=2)
@@ -131,7 +114,6 @@ def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) ->
 
 
 def _adjacent_codes(contents: Tensor, side: int, down: bool, most: int) -> Tensor:
-    """A number for the contents of each adjacent pair, int64 [N, side·(side − 1)]."""
     grid = contents.view(-1, side, side)
     if down:
         grid = grid.transpose(1, 2)

@@ -13,8 +13,7 @@ from privkit.attacks.base import AttackDiverged, View
 from privkit.attacks.fit import Stage, fit, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.sdar import SDAR, SDARTraining
-from privkit.attacks.inversion.unsplit import UnSplit
-from privkit.attacks.inversion.unsplit_training import Alternation
+from privkit.attacks.inversion.unsplit import Alternation, UnSplit
 from privkit.training import Checkpoint
 from tests.attacks.sessions import Killed, Session
 

@@ -8,26 +8,31 @@ import torch
 from torch import Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
-from privkit.attacks.hijack.fsha_networks import build as hijacking
+from privkit.attacks.hijack.fsha_networks import hijacking_networks as hijacking
 from privkit.attacks.hijack.gan import gradient_penalty
 from privkit.attacks.inversion.decoders import DECODERS, build
-from privkit.attacks.inversion.image_fit import ImageFit, Method, Problem
+from privkit.attacks.inversion.image_fit import ImageFit, Method, PlaceModel, Problem
+from privkit.attacks.inversion.known_lower import fresh
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
 from privkit.attacks.inversion.pcat import PCAT, PCATTraining
 from privkit.attacks.inversion.sara import Completion, completion_loss
-from privkit.attacks.inversion.simulator_data import AttackData
 from privkit.attacks.inversion.simulator_networks import Discriminator, Simulator, SimulatorDecoder
-from privkit.attacks.inversion.unsplit_training import Alternation, UnsplitRecipe, fresh
+from privkit.attacks.inversion.simulator_training import AttackData
+from privkit.attacks.inversion.unsplit import Alternation, UnsplitRecipe
 from privkit.attacks.labels.exploit import ExPLoit, _Matching
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
-from privkit.attacks.order.message_network import MessageNetwork
+from privkit.attacks.order.drag_reorder import Predicted, place_loss
 from privkit.attacks.order.own_tokens import OwnTokens
-from privkit.attacks.order.piece_network import MemberNetwork, PieceNetwork, own_prior
+from privkit.attacks.order.piece_network import (
+    MemberNetwork,
+    MessageNetwork,
+    PieceNetwork,
+    message_loss,
+    own_prior,
+    piece_loss,
+)
 from privkit.attacks.order.piece_solver import TokenDecoder
-from privkit.attacks.order.piece_training import message_loss, piece_loss
-from privkit.attacks.order.place_model import PlaceModel
-from privkit.attacks.order.position_predictor import Predicted, place_loss
 from privkit.attacks.patches import Geometry, patchify
 from privkit.models.vit import VIT_MICRO
 from tests.gpu.exceptions import exceptions

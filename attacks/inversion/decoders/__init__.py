@@ -7,12 +7,9 @@ from typing import Literal
 from torch import Tensor
 
 from privkit.attacks.base import NotApplicable
-from privkit.attacks.inversion.decoders.any_tokens import AnyTokensDecoder
 from privkit.attacks.inversion.decoders.base import Decoder
-from privkit.attacks.inversion.decoders.convolutional import Autoencoder, Convolutions
-from privkit.attacks.inversion.decoders.mae import MaeDecoder, checked_width
-from privkit.attacks.inversion.decoders.pix2pix import Pix2Pix, UNet
-from privkit.attacks.inversion.decoders.released import ReleasedDecoder
+from privkit.attacks.inversion.decoders.convolutional import Autoencoder, Convolutions, Pix2Pix, UNet
+from privkit.attacks.inversion.decoders.mae import AnyTokensDecoder, MaeDecoder, ReleasedDecoder, checked_width
 from privkit.attacks.inversion.decoders.unordered import MessageDecoder, SetDecoder
 from privkit.attacks.patches import Geometry
 

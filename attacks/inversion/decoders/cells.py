@@ -8,32 +8,28 @@ from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for
-from privkit.attacks.inversion.decoders.standardized import Standardized
+from privkit.attacks.inversion.decoders.unordered import Standardized
 
 _WIDTH = 64
 _DEPTH = 1
 _RATE_TIMES_WIDTH = 0.128
-_OUT = 64
-"""Features of a column, from which its number or its category is read."""
-_LEAST_SPREAD = 1e-3
-"""Of a dense column: one that hardly varies is not blown up."""
-_UNSEEN = 0.1
-"""Counts with which a category starts that no own record has."""
+_OUT = 64  # features of a column, from which its number or its category is read
+_LEAST_SPREAD = 1e-3  # of a dense column: one that hardly varies is not blown up
+_UNSEEN = 0.1  # counts with which a category starts that no own record has
 
 
 class CellDecoder(Decoder):
     """Blocks of attention over the released tokens, then a query of each column that attends to them.
 
-    If there is a token for each column, the query also sees the token of its place: without a shuffle that is the
-    column's own.
+    If there is a token for each column, the query also sees the token of its place, without a shuffle the column's own.
+    Each token has an embedding of its place added, which training may learn to ignore behind a shuffle.
 
-    A column is a number or a choice. Its error in training is the squared error over the column's variance, or the
-    cross-entropy of its categories; it starts at the column's mean and at the frequencies of its categories. Each token
-    has an embedding of its place added, which training may learn to ignore behind a shuffle.
+    The training error of a number is its squared error over the column's variance, of a choice the cross-entropy. A
+    column starts at its mean, or at the frequencies of its categories.
 
     Args:
-        sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. A few rows are too
-            few: most counts of a table are small, so that the scale would miss the large ones.
+        sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. It takes many rows:
+            most counts of a table are small, so that a few would miss the large ones.
         own: the adversary's records [M, C]; means, variances and frequencies of the columns are theirs.
         columns: categories of each of the C columns, 0 for a dense one.
         width: channels, a positive multiple of 16; None for 64.
@@ -41,11 +37,6 @@ class CellDecoder(Decoder):
 
     Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an
     output MLP layer". Queries of an output: DETR (Carion et al. 2020).
-
-    >>> own = torch.tensor([[0.5, 0.0], [0.7, 1.0], [0.6, 1.0]])
-    >>> decoder = CellDecoder(torch.rand(3, 4, 8), own, (0, 2))
-    >>> decoder.guess(torch.rand(5, 4, 8)).shape
-    torch.Size([5, 2])
     """
 
     mean: Tensor
@@ -91,7 +82,6 @@ class CellDecoder(Decoder):
         return _RATE_TIMES_WIDTH / self.width
 
     def forward(self, release: Tensor) -> Tensor:
-        """Features of every column, [N, C, features]."""
         rows = _as_tokens(release)
         alike, alone = (
             part.view(rows.shape) for part in self.standardize(rows.flatten(1)).chunk(2, 1)
@@ -103,7 +93,6 @@ class CellDecoder(Decoder):
         return features
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """The mean error over columns; see the class."""
         numbers, choices = self._read(release)
         errors = [((numbers - truth[:, self.numbers]) / self.spread).square().mean(0)]
         errors += [
@@ -127,12 +116,10 @@ class CellDecoder(Decoder):
         return error, error
 
     def _read(self, release: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Dense columns [N, D], and the logits of every other one."""
         features = self(release).float()
         numbers = self.mean + self.spread * (features[:, self.numbers] * self.value).sum(2)
         return numbers, [layer(features[:, place]) for layer, place in zip(self.logits, self.choices, strict=True)]
 
 
 def _as_tokens(release: Tensor) -> Tensor:
-    """[N, T, D]; a vector is one token."""
     return release.unsqueeze(1) if release.ndim == 2 else release

@@ -1,4 +1,4 @@
-"""The convolutional decoders of the mixing papers: two convolutions with an interpolation, and an autoencoder."""
+"""The convolutional decoders of the mixing papers, and pix2pix: pictures of a release, drawn as images."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
-from privkit.attacks.inversion.decoders.base import Decoder
-from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_maps, convolution
+from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
 
 CONVOLUTIONAL_RATE = 0.003
 """Peak learning rate of the networks that halve pictures."""
 
-_SHRINKAGE = 1e-3
-"""Share of the channels' mean variance in each one's own: a channel that is always the same has none."""
+_SHRINKAGE = 1e-3  # share of the channels' mean variance in each one's own: a channel that is always the same has none
+_L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's loss: pix2pix's default
 
 
 class Convolutions(Decoder):
-    """Two 3×3 convolutions with an interpolation to the image's size between them.
+    """Two 3×3 convolutions with an interpolation to the image's size between them: the weakest published attacker.
 
     The paper leaves widths and order open; interpolating between the convolutions is the stronger reading, since the
-    second one then draws at the image's resolution. It is the weakest of the published attackers.
+    second one then draws at the image's resolution.
 
     Args:
         geometry: the picture that the release makes.
@@ -31,10 +31,6 @@ class Convolutions(Decoder):
         depth: must be None or 2.
 
     Source: Oh et al., DP-CutMixSL, §5.A.
-
-    >>> geometry = MapGeometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
-    >>> Convolutions(geometry)(torch.zeros(2, 16, 96)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     layout: ClassVar = MapGeometry
@@ -48,7 +44,6 @@ class Convolutions(Decoder):
         self.second = nn.Conv2d(self.width, geometry.image_shape[0], 3, padding=1)
 
     def forward(self, release: Tensor) -> Tensor:
-        """Images [N, C, H, W], centred on 0.5 and not clamped."""
         hidden = self.first(as_maps(release, self.geometry))
         hidden = functional.interpolate(hidden, self.geometry.image_shape[1:], mode="bilinear")
         images: Tensor = self.second(functional.relu(hidden)) + 0.5
@@ -56,30 +51,25 @@ class Convolutions(Decoder):
 
 
 class Hourglass(nn.Module):
-    """Convolutions that halve a picture `depth` times and double it again, with or without skips between equal sizes.
+    """A U-Net: convolutions that halve a picture `depth` times and double it again, with skips between equal sizes.
 
     Args:
-        inputs: channels of the picture.
+        inputs: channels of the picture [N, inputs, H, W].
         outputs: channels that come out.
         width: channels at full size; doubled with every halving, up to eight times.
         depth: halvings.
-        skips: whether it is a U-Net.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, width: int, depth: int, skips: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, width: int, depth: int) -> None:
         super().__init__()
         sizes = [width * 2 ** min(level, 3) for level in range(depth + 1)]
-        self.skips = skips
         self.enter = convolution(inputs, width)
         self.down = nn.ModuleList(convolution(a, b, stride=2) for a, b in pairwise(sizes))
         self.floor = convolution(sizes[-1], sizes[-1])
-        self.up = nn.ModuleList(
-            convolution(b + a if skips else b, a) for a, b in zip(sizes[-2::-1], sizes[:0:-1], strict=True)
-        )
+        self.up = nn.ModuleList(convolution(b + a, a) for a, b in zip(sizes[-2::-1], sizes[:0:-1], strict=True))
         self.leave = nn.Conv2d(width, outputs, 3, padding=1)
 
     def forward(self, picture: Tensor) -> Tensor:
-        """[N, inputs, H, W] -> [N, outputs, H, W]."""
         levels = [self.enter(picture)]
         for down in self.down:
             levels.append(down(levels[-1]))
@@ -87,7 +77,7 @@ class Hourglass(nn.Module):
         for up in self.up:
             equal = levels.pop()
             hidden = functional.interpolate(hidden, equal.shape[2:], mode="nearest")
-            hidden = up(torch.cat([hidden, equal], 1) if self.skips else hidden)
+            hidden = up(torch.cat([hidden, equal], 1))
         images: Tensor = self.leave(hidden)
         return images
 
@@ -113,18 +103,12 @@ class _ResidualPicture(nn.Module):
         nn.init.zeros_(self.second.weight)
 
     def forward(self, picture: Tensor) -> Tensor:
-        """[N, width, H, W], likewise."""
         change: Tensor = self.second(functional.gelu(self.first(functional.gelu(picture))))
         return picture + change
 
 
 class _Pyramid(nn.Module):
-    """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block.
-
-    Args:
-        width: channels of every level.
-        depth: levels below this one, ≥ 0.
-    """
+    """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -134,7 +118,6 @@ class _Pyramid(nn.Module):
             self.below = nn.Sequential(nn.Conv2d(width, width, 3, stride=2, padding=1), _Pyramid(width, depth - 1))
 
     def forward(self, picture: Tensor) -> Tensor:
-        """[N, width, H, W], likewise."""
         picture = self.before(picture)
         if self.below is not None:
             picture = picture + functional.interpolate(self.below(picture), picture.shape[2:], mode="nearest")
@@ -156,10 +139,6 @@ class Autoencoder(Decoder):
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks of He et al. 2016, 2×2 pixels a cell as in Shi et al. 2016.
-
-    >>> release = torch.zeros(2, 96)
-    >>> Autoencoder.of(release, (3, 32, 32), width=None, depth=None)(release).shape
-    torch.Size([2, 3, 32, 32])
     """
 
     layout: ClassVar = MapGeometry
@@ -190,7 +169,6 @@ class Autoencoder(Decoder):
         return CONVOLUTIONAL_RATE
 
     def forward(self, release: Tensor) -> Tensor:
-        """Images [N, C, H, W], centred on 0.5 and not clamped."""
         cells = as_maps(release, self.geometry)
         cells = (cells - self.mean.view(-1, 1, 1)) / self.scale.view(-1, 1, 1)
         _, height, width = self.geometry.image_shape
@@ -198,3 +176,69 @@ class Autoencoder(Decoder):
         hidden = self.body(self.enter(functional.pixel_unshuffle(picture, 2)))
         drawn = functional.pixel_shuffle(self.leave(functional.gelu(hidden)), 2)
         return drawn[:, :, :height, :width] + 0.5
+
+
+class UNet(Decoder):
+    """pix2pix's generator alone, a U-Net on the release laid out as a picture, trained on the absolute error.
+
+    Args:
+        geometry: the picture that the release makes.
+        width: channels at the image's size; None for 16.
+        depth: halvings; None until 8 pixels a side are left.
+
+    Source: Isola et al. 2017, §3.2.1.
+    """
+
+    layout: ClassVar = MapGeometry
+
+    def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:
+        super().__init__()
+        self.width = width or 16
+        channels = geometry.image_shape[0]
+        levels = depth or halvings(geometry.image_shape)
+        self.paint = Painter(geometry, self.width)
+        self.body = Hourglass(self.width, channels, width=self.width, depth=levels)
+
+    @property
+    def learning_rate(self) -> float:
+        return CONVOLUTIONAL_RATE
+
+    def forward(self, release: Tensor) -> Tensor:
+        images: Tensor = self.body(self.paint(release)) + 0.5
+        return images
+
+    def objective(self, release: Tensor, truth: Tensor) -> Tensor:
+        return functional.l1_loss(self(release).float(), truth)
+
+
+class Pix2Pix(UNet):
+    """The U-Net and a discriminator of its pictures, which judges overlapping pieces of the picture alone.
+
+    Generator and discriminator move together: both gradients come from one backward pass, the generator's through a
+    discriminator whose weights are held fixed.
+
+    Source: Isola et al. 2017, §3; the attacker of Yao et al., patch shuffling, Table IX.
+    """
+
+    def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:
+        super().__init__(geometry, width=width, depth=depth)
+        self.discriminator = nn.Sequential(
+            convolution(geometry.image_shape[0], self.width, stride=2),
+            convolution(self.width, 2 * self.width, stride=2),
+            nn.Conv2d(2 * self.width, 1, 3, padding=1),
+        )
+
+    def objective(self, release: Tensor, truth: Tensor) -> Tensor:
+        """Absolute error and both sides of the game, in one scalar; see `Decoder.objective`."""
+        drawn = self(release).float()
+        held = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
+        praise = _cross_entropy(functional_call(self.discriminator, held, (drawn,)), real=True)
+        lesson = _cross_entropy(self.discriminator(truth), real=True) + _cross_entropy(
+            self.discriminator(drawn.detach()), real=False
+        )
+        return functional.l1_loss(drawn, truth) + (praise + 0.5 * lesson) / _L1_WEIGHT
+
+
+def _cross_entropy(verdict: Tensor, *, real: bool) -> Tensor:
+    goal = torch.full_like(verdict, float(real))
+    return functional.binary_cross_entropy_with_logits(verdict, goal)

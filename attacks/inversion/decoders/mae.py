@@ -1,12 +1,14 @@
-"""The true MAE decoder: projection, fixed sine-cosine positions, transformer blocks, linear prediction of pixels."""
+"""Decoders of patches made of transformer blocks: MAE, MAE for any number of tokens, and the authors' release."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
+from privkit.attacks.base import NotApplicable
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.patches import Geometry, as_tokens, sincos_positions, unpatchify
 from privkit.constraints import whole
@@ -62,11 +64,6 @@ class MaeDecoder(Decoder):
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks,
     16 heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
-
-    >>> import torch
-    >>> geometry = Geometry.of(torch.zeros(2, 16, 96), (1, 28, 28))
-    >>> MaeDecoder(geometry)(torch.zeros(2, 16, 96)).shape
-    torch.Size([2, 1, 28, 28])
     """
 
     layout: ClassVar = Geometry
@@ -86,7 +83,80 @@ class MaeDecoder(Decoder):
         self.predict = nn.Linear(self.width, geometry.patch_dim)
 
     def forward(self, release: Tensor) -> Tensor:
-        """Images [N, C, H, W], centred on 0.5 and not clamped, so that the loss sees every error."""
         hidden = self.blocks(self.project(as_tokens(release)) + self.positions)
         patches = self.predict(self.norm(hidden[:, self.geometry.class_tokens :])) + 0.5
         return unpatchify(patches, self.geometry.patch, self.geometry.image_shape)
+
+
+class AnyTokensDecoder(MaeDecoder):
+    """The MAE decoder for tokens that were dropped or merged: each patch's mask token attends to all tokens that came.
+
+    Nobody knows which patch a token is of, so no token gets a position.
+
+    Args:
+        geometry: the patches to be drawn, with the size of the released tokens; `of` takes the largest square patches
+            that are no fewer than the tokens.
+        width: as in `MaeDecoder`.
+        depth: as in `MaeDecoder`.
+
+    Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; leaving positions out is privkit's.
+    """
+
+    def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
+        mask = 0.02 * torch.randn(scaled_size(geometry.token_dim, width)[0])
+        super().__init__(geometry, width=width, depth=depth)
+        self.mask = nn.Parameter(mask)
+
+    @classmethod
+    def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
+        if release.ndim != 3:
+            raise NotApplicable(f"this decoder reads tokens [N, T, D], got {list(release.shape)}")
+        _, height, w = image_shape
+        sides = [p for p in range(1, min(height, w) + 1) if height % p == 0 == w % p]
+        patch = max((p for p in sides if (height // p) * (w // p) >= release.shape[1]), default=1)
+        geometry = Geometry(token_dim=release.shape[2], tokens=release.shape[1], patch=patch, image_shape=image_shape)
+        return cls(geometry, width=width, depth=depth)
+
+    def forward(self, release: Tensor) -> Tensor:
+        asking = (self.mask + self.positions).expand(len(release), -1, -1)
+        hidden = self.blocks(torch.cat([asking, self.project(release)], 1))[:, : len(self.positions)]
+        return unpatchify(self.predict(self.norm(hidden)) + 0.5, self.geometry.patch, self.geometry.image_shape)
+
+
+class ReleasedDecoder(Decoder):
+    """The patch-shuffling authors' released variant: the last block's channels are the pixels of a patch.
+
+    At ViT-B/16 this is MLP 512→512→768 and ViT-B's twelve blocks (768 = 16·16·3), with learned positions and Tanh.
+
+    Args:
+        geometry: how the tokens lie over the image.
+        width: must be None or the patch's pixel count, because there is no prediction head.
+        depth: number of blocks; None for 12 from ViT-B's token size on, and the MAE decoder's depth below it.
+
+    Source: the authors' repository of Yao et al., patch shuffling (the text of §V-B.1 calls it an MAE decoder).
+    """
+
+    layout: ClassVar = Geometry
+
+    def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
+        super().__init__()
+        channels = geometry.patch_dim
+        if width not in (None, channels):
+            raise ValueError(
+                f"the released decoder has no prediction head: its width is the patch's {channels} pixels, got {width}"
+            )
+        depth = (12 if geometry.token_dim >= 512 else scaled_size(geometry.token_dim)[1]) if depth is None else depth
+        heads = max(h for h in range(1, 13) if channels % h == 0)
+        self.geometry, self.width = geometry, channels
+        self.mlp = nn.Sequential(
+            nn.Linear(geometry.token_dim, geometry.token_dim), nn.GELU(), nn.Linear(geometry.token_dim, channels)
+        )
+        self.positions = nn.Parameter(0.02 * torch.randn(geometry.class_tokens + geometry.tokens, channels))
+        self.blocks = blocks(channels, depth, heads)
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, release: Tensor) -> Tensor:
+        """Images [N, C, H, W] in [0, 1]: the release's Tanh range [−1, 1], moved to this project's."""
+        hidden = self.norm(self.blocks(self.mlp(as_tokens(release)) + self.positions))
+        patches = hidden[:, self.geometry.class_tokens :]
+        return unpatchify((torch.tanh(patches) + 1) / 2, self.geometry.patch, self.geometry.image_shape)

@@ -9,12 +9,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
-from privkit.attacks.by_label import ByLabel
 from privkit.attacks.hijack import fsha as module
 from privkit.attacks.hijack.fsha import FSHA
-from privkit.attacks.hijack.fsha_networks import build
+from privkit.attacks.hijack.fsha_networks import hijacking_networks
 from privkit.attacks.hijack.fsha_server import Server, range_of
 from privkit.attacks.hijack.gan import between
+from privkit.attacks.inversion.simulator_training import ByLabel
 
 
 def test_weights_that_are_not_finite_make_no_snapshot(hijack: Any) -> None:
@@ -77,7 +77,7 @@ def test_the_discriminators_loss_against_its_definition(hijack: Any) -> None:
     ],
 )
 def test_networks_fit_any_cut(released: tuple[int, ...], image: tuple[int, int, int]) -> None:
-    networks = build(released, image, 2, classes=3)
+    networks = hijacking_networks(released, image, 2, classes=3)
     made = networks.pilot(torch.rand(2, *image))
     assert made.shape == (2, *released)
     assert networks.decoder(made).shape == (2, *image)
@@ -88,7 +88,7 @@ def test_networks_fit_any_cut(released: tuple[int, ...], image: tuple[int, int, 
 def test_pilots_end_in_the_range_of_the_release() -> None:
     ends = {"relu": torch.rand(2, 4), "tanh": torch.rand(2, 4) - 0.5, "linear": 9 * torch.rand(2, 4) - 4}
     assert {name: range_of(values) for name, values in ends.items()} == {name: name for name in ends}
-    made = build((4, 4, 4), (1, 8, 8), 2, "relu").pilot(torch.rand(9, 1, 8, 8))
+    made = hijacking_networks((4, 4, 4), (1, 8, 8), 2, "relu").pilot(torch.rand(9, 1, 8, 8))
     assert made.min() == 0
 
 

@@ -11,8 +11,7 @@ from privkit.attacks.base import NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.adaptive import Adaptive, Combine, _Plan
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.intersection import intersected
-from privkit.attacks.inversion.recurrence import copy_distance, keeps_places, keeps_rows, pooled, tracked
+from privkit.attacks.inversion.recurrence import copy_distance, intersected, keeps_places, keeps_rows, pooled, tracked
 from privkit.attacks.inversion.rounds import by_round
 from privkit.defenses.batch_shuffle import BatchShuffle
 from tests.attacks.inversion.passes import (
@@ -170,7 +169,7 @@ def test_intersection_does_not_depend_on_how_many_messages_are_looked_at_at_once
 ) -> None:
     seen, _ = planted(4, 0.6, sigma=0.2)
     whole, visits = tracked(seen, 1.0)
-    monkeypatch.setattr("privkit.attacks.inversion.recurrence.TABLE_NUMBERS", 1)
+    monkeypatch.setattr("privkit.attacks.inversion.recurrence.PAIRS_AT_ONCE", 1)
     part, rows = tracked(seen, 1.0, 10)
     torch.testing.assert_close(part, whole)
     torch.testing.assert_close(rows, visits.unflatten(2, (10, -1)).sum(3))

@@ -12,10 +12,9 @@ from privkit.attacks.base import NotApplicable, Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders import DECODERS, Decoder, DecoderName, build
-from privkit.attacks.inversion.decoders.maps import MapGeometry, Painter, as_maps
-from privkit.attacks.inversion.decoders.pix2pix import Pix2Pix, UNet
-from privkit.attacks.inversion.decoders.standardized import Standardized
-from privkit.attacks.inversion.decoders.unordered import SetDecoder
+from privkit.attacks.inversion.decoders.base import MapGeometry, Painter, as_maps
+from privkit.attacks.inversion.decoders.convolutional import Pix2Pix, UNet
+from privkit.attacks.inversion.decoders.unordered import SetDecoder, Standardized
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.patches import patchify
 from tests.attacks.victims import answering

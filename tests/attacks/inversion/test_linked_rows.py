@@ -3,7 +3,7 @@
 import torch
 
 from privkit.attacks.base import View
-from privkit.attacks.inversion.linked_rows import LinkedRows
+from privkit.attacks.inversion.mixed_releases import LinkedRows
 
 
 def passed(number: int, groups: list[list[int]]) -> View:

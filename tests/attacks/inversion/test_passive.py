@@ -11,9 +11,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageAttack
 from privkit.attacks.inversion.fora import FORA, FORATraining
-from privkit.attacks.inversion.mk_mmd import mk_mmd
 from privkit.attacks.inversion.pcat import PCAT, PCATTraining
-from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_training import AttackData, mk_mmd
 from tests.attacks.inversion.passive import FLOOR, case, check_gradients, error, run, split, trained
 from tests.attacks.sessions import Killed, Session
 

@@ -10,8 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.inversion.cross_fitted import FOLDS, PENALTIES, ridge
-from privkit.attacks.inversion.ridge import Ridge
+from privkit.attacks.inversion.ridge import FOLDS, PENALTIES, Ridge, cross_fitted
 from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
 from privkit.defenses.noise import GaussianNoise
@@ -49,7 +48,7 @@ def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best() -> 
             own[out] = fit.predict(ROWS.numpy()[out])
             other.append(fit.predict(OTHER.numpy()))
         wrong[((own - TARGETS.numpy()) ** 2).mean()] = own, np.mean(other, 0)
-    fitted = ridge(ROWS, TARGETS, FOLD, OTHER)
+    fitted = cross_fitted(ROWS, TARGETS, FOLD, OTHER)
     own, other_mean = wrong[min(wrong)]
     assert fitted.error == pytest.approx(min(wrong))
     np.testing.assert_allclose(fitted.own, own, atol=1e-8)
@@ -58,7 +57,7 @@ def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best() -> 
 
 def test_a_guess_at_an_own_record_knows_nothing_of_it() -> None:
     lied = torch.where((FOLD == 1).unsqueeze(1), TARGETS + 100, TARGETS)
-    true, false = (ridge(ROWS, targets, FOLD, OTHER).own[FOLD == 1] for targets in (TARGETS, lied))
+    true, false = (cross_fitted(ROWS, targets, FOLD, OTHER).own[FOLD == 1] for targets in (TARGETS, lied))
     assert (true - false).abs().max() < 50  # with its own targets, it would follow them
 
 

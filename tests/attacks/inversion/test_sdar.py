@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.inversion.sdar import SDAR, SDARTraining
-from privkit.attacks.inversion.simulator_data import AttackData
+from privkit.attacks.inversion.simulator_training import AttackData
 from tests.attacks.inversion.passive import FLOOR, case, check_gradients, error, run, split, trained
 from tests.attacks.sessions import Killed, Session
 

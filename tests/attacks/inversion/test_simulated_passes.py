@@ -9,10 +9,8 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import Reconstruction
-from privkit.attacks.inversion.adaptive import Adaptive
-from privkit.attacks.inversion.intersection import intersected
-from privkit.attacks.inversion.recurrence import copy_distance
-from privkit.attacks.inversion.simulated_passes import SimulatedPasses
+from privkit.attacks.inversion.adaptive import Adaptive, SimulatedPasses
+from privkit.attacks.inversion.recurrence import copy_distance, intersected
 from privkit.attacks.order.own_tokens import OwnTokens
 from privkit.attacks.patches import Geometry, patchify
 from privkit.attacks.query_rules import QueryRules

@@ -12,8 +12,7 @@ from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
-from privkit.attacks.inversion.secret_ratios import _apart, with_ratios
-from privkit.attacks.inversion.unmix import Unmix
+from privkit.attacks.inversion.unmix import Unmix, _apart, with_ratios
 from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import Mixup, RandomCutMix, VanillaCutMix
 from privkit.defenses.cutout import RandomCutout

@@ -11,9 +11,8 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
-from privkit.attacks.inversion.known_lower import mixed_release
+from privkit.attacks.inversion.known_lower import fresh, mixed_release
 from privkit.attacks.inversion.unsplit import UnSplit
-from privkit.attacks.inversion.unsplit_training import fresh
 from privkit.domains.images.embedded import Digits
 from tests.attacks.sessions import Killed, Session
 from tests.small import digits

@@ -11,10 +11,9 @@ from privkit.attacks.assign import hungarian, pair_costs, sinkhorn, take
 from privkit.attacks.base import View
 from privkit.attacks.fit import fit
 from privkit.attacks.inversion import white_box
-from privkit.attacks.inversion.image_fit import ImageFit, Method, Problem
+from privkit.attacks.inversion.image_fit import ImageFit, Method, PlaceModel, Problem
 from privkit.attacks.inversion.rounds import averaged
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.attacks.order.place_model import PlaceModel
 from privkit.domains.images.embedded import Digits
 from tests.attacks.inversion.cells import (
     AUXILIARY,
@@ -179,7 +178,7 @@ def test_costs_of_places_do_not_depend_on_how_many_are_looked_at_at_once(monkeyp
     draws = Generator().manual_seed(0)
     examples, seen = torch.randn(50, 9, 12, generator=draws), torch.randn(30, 9, 12, generator=draws)
     whole = PlaceModel.fit(examples).costs(seen)
-    monkeypatch.setattr("privkit.attacks.order.place_model.NUMBERS_AT_ONCE", 1_000)
+    monkeypatch.setattr("privkit.attacks.inversion.image_fit.PLACE_NUMBERS", 1_000)
     torch.testing.assert_close(PlaceModel.fit(examples).costs(seen), whole, rtol=1e-4, atol=1e-4)
 
 

@@ -12,8 +12,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.goals.reconstruct_controls import controls
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders.cells import CellDecoder
-from privkit.attacks.order.asked_fields import asked_fields
-from privkit.attacks.order.field_order import FieldOrder
+from privkit.attacks.order.field_order import FieldOrder, asked_fields
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.tables.domain import Tables
 from privkit.models.tables import DIFM

@@ -13,12 +13,10 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement
-from privkit.attacks.order.compatibility import SHARPNESS, edge_ratios, log_odds
-from privkit.attacks.order.coordinates import starts
+from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement, starts
 from privkit.attacks.order.jigsaw import Jigsaw
-from privkit.attacks.order.message_network import MessageNetwork
-from privkit.attacks.order.piece_network import MemberNetwork
+from privkit.attacks.order.piece_network import SHARPNESS, MemberNetwork, MessageNetwork
+from privkit.attacks.order.piece_solver import edge_ratios, log_odds
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from tests.attacks.order.puzzles import (
@@ -241,7 +239,7 @@ def test_a_release_of_nan_is_refused() -> None:
 
 def test_a_training_that_diverges_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "privkit.attacks.order.piece_training.piece_loss", lambda places, pairs, targets: places.sum() * torch.nan
+        "privkit.attacks.order.piece_network.piece_loss", lambda places, pairs, targets: places.sum() * torch.nan
     )
     views, _, knowledge = scene()
     with pytest.raises(AttackDiverged, match="the training loss is nan after epoch 1"):

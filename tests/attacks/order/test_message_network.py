@@ -9,14 +9,16 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.fit import fit
-from privkit.attacks.order.message_network import MessageNetwork, assign_members
-from privkit.attacks.order.piece_network import MemberNetwork, own_prior
-from privkit.attacks.order.piece_training import (
+from privkit.attacks.order.piece_network import (
+    MemberNetwork,
+    MessageNetwork,
     PieceTraining,
+    assign_members,
     dealt_out,
     member_losses,
     member_steps,
     message_steps,
+    own_prior,
     shuffled_losses,
 )
 from privkit.torch_utils.seeded import seeded

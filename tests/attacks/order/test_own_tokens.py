@@ -12,8 +12,7 @@ from privkit.attacks.inversion.sara import Sara
 from privkit.attacks.order.drag_reorder import DragReorder
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.own_tokens import own_row_share, own_tokens
-from privkit.attacks.order.token_contents import match_own_tokens
-from privkit.attacks.order.token_reading import Asker, label_images, same_tokens, token_scale
+from privkit.attacks.order.token_reading import Asker, label_images, match_own_tokens, same_tokens, token_scale
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import QueryRules
 from privkit.defenses.batch_shuffle import BatchShuffle
@@ -65,7 +64,7 @@ def test_what_own_tokens_show_does_not_depend_on_whether_it_is_looked_up(monkeyp
 
     whole = learned()
     monkeypatch.setattr("privkit.attacks.order.piece_solver.TABLE_NUMBERS", 0)
-    monkeypatch.setattr("privkit.attacks.order.token_contents.NUMBERS_AT_ONCE", 1_000)
+    monkeypatch.setattr("privkit.attacks.order.token_reading.FITTED_NUMBERS", 1_000)
     for part, all_ in zip(learned(), whole, strict=True):
         torch.testing.assert_close(part, all_, rtol=1e-2, atol=1e-2)
 

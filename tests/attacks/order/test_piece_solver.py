@@ -6,8 +6,7 @@ import torch
 from torch import Generator
 
 from privkit.attacks.assign import by_capacity, sinkhorn
-from privkit.attacks.order.assembly import Frame, Puzzles, assign, best_arrangement
-from privkit.attacks.order.coordinates import coordinates, starts
+from privkit.attacks.order.assembly import Frame, Puzzles, assign, best_arrangement, coordinates, starts
 
 
 def ideal(side: int, pictures: int = 1) -> tuple[Puzzles, np.ndarray]:

@@ -13,10 +13,9 @@ from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion import sara
 from privkit.attacks.inversion.sara import _COMPLETION_WEIGHT, Sara, completion_loss
-from privkit.attacks.order.drag_reorder import DragReorder
+from privkit.attacks.order.drag_reorder import DragReorder, Predicted, reordered
 from privkit.attacks.order.own_tokens import OwnTokens
 from privkit.attacks.order.piece_solver import TokenDecoder, put
-from privkit.attacks.order.position_predictor import Predicted, reordered
 from privkit.attacks.patches import Geometry, patchify, unpatchify
 from privkit.attacks.scores.order import direct_accuracy
 from tests.attacks.sessions import Killed, Session

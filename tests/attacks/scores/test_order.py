@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator
 
-from privkit.attacks.order.compatibility import gradient_distance
+from privkit.attacks.order.piece_solver import gradient_distance
 from privkit.attacks.scores.order import direct_accuracy, equal_tokens, membership_accuracy, neighbor_accuracy
 
 
