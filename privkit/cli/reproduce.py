@@ -76,11 +76,10 @@ def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
     found = estimate([replace(group[0].config, seeds=own) for group, own in zip(groups.values(), seeds, strict=True)])
     for one, (_, timed) in zip(ordered, found.cells, strict=True):
         say(f"{_called(one)}: about {timed.seconds:.0f} s")
-    say(f"{len(cells)} cells at scale {scale}, {found.told}; run folders in {out}", *found.needs)
+    say(f"{len(cells)} cells at scale {scale}, {found.sentence}; run folders in {out}", *found.needs)
 
 
 def _called(one: Work) -> str:
-    """A cell by all that tells it from the others: what stands for the paper's data and model at this scale."""
     config = one.config
     parts = [config.dataset.label, config.model.label, one.row["protocol"], one.row["partition"]]
     parts += [f"auxiliary {config.auxiliary}", f"seed {one.row['seed']}", f"of {one.experiment}"]
@@ -107,7 +106,6 @@ def _methods(found: Reproduced) -> Table:
 
 
 def _json(found: Reproduced) -> dict[str, Any]:
-    """The same for programs."""
     return {
         "paper": found.paper,
         "table": found.table,

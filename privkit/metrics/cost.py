@@ -11,7 +11,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from privkit.constraints import choice, real, whole
 from privkit.metrics.memory import peak_memory
@@ -141,6 +140,8 @@ def _travelling(lower: nn.Module) -> int:
 
 def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tuple[int, int, int]:
     """Numbers in one image's smashed data; multiply-accumulates forward; and in a whole training step."""
+    from torch.utils.flop_counter import FlopCounterMode  # it loads triton
+
     lower.eval()  # no dropout, and no batch statistics of a single image
     with _countable(), FlopCounterMode(display=False) as counter:
         smashed = lower(record)
