@@ -153,11 +153,7 @@ def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 
 def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
-    """Refuse a row whose parts changed in place what they were given: its own truth may be among it.
-
-    Raises:
-        Misbehaved: with what was changed.
-    """
+    """Refuse a row whose parts changed in place what they were given: its own truth may be among it."""
     edited = [name for name, pairs in lent.items() if not all(torch.equal(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
@@ -186,11 +182,7 @@ def _told(context: AttackContext) -> tuple[str, ...]:
 
 
 def _can_read_the_server(context: TrainedContext) -> None:
-    """Refuse an attack that computes with the server's segment, if there are several or one with another loss.
-
-    Raises:
-        NotApplicable: with the reason.
-    """
+    """Refuse an attack that computes with the server's segment, if there are several or one with another loss."""
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
@@ -282,8 +274,6 @@ def _trained(
 
 
 class _Log:
-    """Appends lines with a time to a cell's log."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -171,7 +171,6 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
     """The family that contains the claimed trade-off curve; None if no whole curve is claimed.
 
     Args:
-        certificate: of the run.
         mechanism: that it claims the ε of; None if it claims none.
 
     >>> from privkit.accountants.base import no_protection
@@ -188,10 +187,6 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
     """The limits that the claimed trade-off curve sets to any attack; None without a claim that has a curve.
-
-    Args:
-        certificate: of the run.
-        mechanism: that it claims the ε of.
 
     >>> from privkit.accountants.base import no_protection
     >>> limits_of(no_protection(), None) is None
@@ -219,7 +214,6 @@ def uncovered(certificate: Certificate, lower_model: object, known: frozenset[st
     white box has the segment itself, and answers to queries come from it, too.
 
     Args:
-        certificate: of the run.
         lower_model: as in `ReleaseCount`.
         known: fields of an observation that the attack is given.
 

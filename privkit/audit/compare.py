@@ -40,14 +40,11 @@ _CALLED = ("in A", "in B")
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A run folder that was read."""
-
     path: Path
     manifest: Manifest
     rows: Sequence[Row]
 
     def groups(self) -> dict[tuple[str, str], dict[int, Row]]:
-        """(Defense, attack) -> seed -> row, of rows with numbers."""
         found: dict[tuple[str, str], dict[int, Row]] = {}
         for row in self.rows:
             if row.status == "done":
@@ -55,7 +52,6 @@ class _Run:
         return found
 
     def values(self, row: Row, names: Sequence[str]) -> tuple[list[int], dict[str, Values]]:
-        """Ids of a row's records, and their metrics."""
         path = inside(self.path, "cells", row.cell) / PICTURES
         arrays = read_arrays(
             path, checked(path, row.files.get(PICTURES)), {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
@@ -111,7 +107,6 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
 
 
 def _read(given: Path | str | AuditRun) -> _Run:
-    """A run from its folder."""
     path = root(given if isinstance(given, str | Path) else given.folder)
     rows = read_rows(path)
     manifest = read_manifest(path)
@@ -120,11 +115,7 @@ def _read(given: Path | str | AuditRun) -> _Run:
 
 
 def _same_data(a: _Run, b: _Run) -> None:
-    """Refuse runs on other data.
-
-    Raises:
-        UsageError: it names the records that differ.
-    """
+    """Refuse runs on other data."""
     hashes = [{(row.seed, part): row.provenance.data.get(part) for row in run.rows for part in _DATA} for run in (a, b)]
     common = hashes[0].keys() & hashes[1].keys()
     if not common:
@@ -161,7 +152,6 @@ def _pairs(first: Groups, second: Groups) -> tuple[list[tuple[dict[int, Row], di
 
 
 def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[Difference]:
-    """Every quantity that both rows have in common seeds."""
     seeds = tuple(seed for seed in one if seed in other)
     if not seeds:
         return []
@@ -220,7 +210,6 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
 
 
 def _by_row(ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
-    """Numbers of whole rows."""
     first, second = [numbers(row) for row in ours], [numbers(row) for row in theirs]
     found = []
     for name in _SCALARS:
@@ -240,7 +229,6 @@ def _by_row(ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _as_interval(value: Interval | float) -> Interval:
-    """A number as its own interval."""
     if isinstance(value, Metric | Interval):
         return value
     return Interval(value=float(value), low=float(value), high=float(value), n=1, method="exact")

@@ -76,14 +76,7 @@ _KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]], Declared] 
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
-    """The recorded lower segment with the defense that the recording names, if any.
-
-    Args:
-        lower: as it was recorded.
-        recording: of it.
-        protocol: of its clients.
-        seed: of a frozen block.
-    """
+    """The recorded lower segment with the defense that the recording names, if any."""
     described = recording.description
     if not described.defense or isinstance(lower, Clients):
         return lower
@@ -141,7 +134,6 @@ def _held(recording: Recording) -> Declared:
 
 
 def _clients(recording: Recording) -> _Clients:
-    """Of a recording; its lower segment is built."""
     described = recording.description
     try:
         lower = recording.lower()
@@ -181,7 +173,6 @@ def _effects(stage: Defense) -> frozenset[str]:
 
 @torch.no_grad()
 def _receipt(edge: Clients, recording: Recording) -> Receipt:
-    """Of one small release."""
     clients, each = edge.lowers.copies, edge.defense.smallest_batch
     images = recording.domain.zeros(clients * each).unflatten(0, (clients, each))
     labels = torch.zeros(images.shape[:2], dtype=torch.int64)
@@ -189,7 +180,6 @@ def _receipt(edge: Clients, recording: Recording) -> Receipt:
 
 
 def _variance(receipt: Receipt) -> float:
-    """Of the noise on every number, as the stages say that they added it."""
     parts = [step.receipt for step in receipt.steps] if isinstance(receipt, ChainReceipt) else [receipt]
     noises = [part.noise for part in parts if isinstance(part, Noised) and part.covers == "release"]
     return sum(noise.distribution.variance_factor * noise.smashed**2 for noise in noises)

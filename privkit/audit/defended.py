@@ -330,11 +330,7 @@ def assemble(
 
 @torch.no_grad()
 def _check_fewer_tokens(edge: Clients, upper: nn.Module, domain: Domain, defense: str) -> None:
-    """Refuse a server's segment that reads all tokens of a record or none.
-
-    Raises:
-        UsageError: with the models that work.
-    """
+    """Refuse a server's segment that reads all tokens of a record or none."""
     each = max(2, edge.defense.smallest_batch)
     records = domain.zeros(edge.lowers.copies * each).unflatten(0, (-1, each))
     labels = torch.zeros(records.shape[:2], dtype=torch.int64)

@@ -98,7 +98,6 @@ class Leader:
         return Schedule(self.worker.cells, self.rows.keys(), known, self._trained)
 
     def _trained(self, model: str) -> bool:
-        """Whether a model is finished."""
         return (self.ledger.model(model) / TRAINED).exists()
 
     def work_here(self) -> None:
@@ -138,11 +137,7 @@ class Leader:
         """Hold the files that a cell was seen to read against those of earlier rows.
 
         Args:
-            row: of the cell.
             static: files that its parts name, which were compared before the run.
-
-        Raises:
-            RunFolderError: if one of them had another content.
         """
         read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
         if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
@@ -165,10 +160,7 @@ class Dispatch:
     from what was saved, and ends as an error after `LIVES` workers.
 
     Args:
-        leader: has opened the run.
-        executor: computes.
         ahead: cells that it is given at once.
-        compute: what a worker does.
     """
 
     def __init__(
@@ -208,7 +200,6 @@ class Dispatch:
                 future.cancel()
 
     def _work(self) -> None:
-        """Hand out cells and take answers."""
         while True:
             while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
                 self._submit(cell)
@@ -227,7 +218,6 @@ class Dispatch:
         self._give_up()
 
     def _submit(self, cell: Cell) -> None:
-        """Give a cell to the engine."""
         names, self._number = self._leader.ledger.names(cell), self._number + 1
         files: dict[str, bytes] | None = None
         if self._ships:
@@ -243,7 +233,6 @@ class Dispatch:
         future.add_done_callback(self._ended.put)
 
     def _take(self, cell: Cell, answer: Answer) -> None:
-        """Store what a worker computed."""
         if answer.error is not None:
             raise answer.error
         if answer.unseen:
@@ -279,11 +268,7 @@ class Dispatch:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Cells that lost too many workers end as errors.
-
-        Raises:
-            WorkersEnded: if no worker gave an answer, so that no cell is to blame.
-        """
+        """Cells that lost too many workers end as errors."""
         if self._given_up and not self._heard:
             left, planned, why = self._leader.left, len(self._leader.worker.cells), self._given_up[-1][1]
             raise WorkersEnded(
@@ -301,7 +286,6 @@ class Dispatch:
             self._finish(cell, row, "")
 
     def _finish(self, cell: Cell, row: Row, took: str) -> None:
-        """Store a row and tell of it, with the time left."""
         self._leader.finish(cell, row)
         self._schedule.finish(cell)
         done, total = len(self._leader.rows), len(self._leader.worker.cells)

@@ -65,7 +65,6 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
 
 
 def _over(changes: Sequence[Values], together: Values) -> Interval:
-    """The mean difference with its interval."""
     if len(changes) > 1:
         return over_values([float(change.mean()) for change in changes], 0.95)
     found = estimate(together, higher_is_closer=True, seed=0)

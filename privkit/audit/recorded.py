@@ -268,11 +268,7 @@ def why_not(context: AttackContext) -> str:
 
 @torch.no_grad()
 def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None:
-    """Refuse a lower segment that does not make what was recorded.
-
-    Raises:
-        UsageError: with both shapes.
-    """
+    """Refuse a lower segment that does not make what was recorded."""
     if isinstance(lower, Clients):
         return
     wanted = list(source.views[0].smashed.shape[1:])
@@ -291,8 +287,6 @@ def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None
 
 
 def _on(view: View, device: torch.device) -> View:
-    """A view on a device."""
-
     def moved(value: Tensor | None) -> Tensor | None:
         return None if value is None else value.to(device)
 

@@ -85,7 +85,6 @@ class AuditRun:
         return DataFrame([record(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
-        """For a notebook: the verdict, the tables and the first reconstructions."""
         from privkit.reports import answers, html, tables
         from privkit.reports.summaries import over_seeds
 
@@ -121,9 +120,6 @@ def run_audit(
         engine: where cells are computed, as `privkit.run.engines.ENGINES` names it; None for this machine.
         **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, modules that a recording may build its
             segments from.
-
-    Returns:
-        The rows, the folder and the report's page.
 
     Raises:
         PrivkitError: with one sentence, for anything that is wrong with the configuration, the data or the folder.
@@ -174,16 +170,12 @@ def plan_audit(
     """Begin an audit and compute nothing, so that what does not fit together is refused; `run_audit` goes on with it.
 
     Args, errors: as of `run_audit`.
-
-    Returns:
-        The run folder.
     """
     with _led(_given(config, settings), out, None, again, workers, engine) as leader:
         return leader.ledger.path
 
 
 def _given(config: AuditConfig | None, settings: Mapping[str, Any]) -> AuditConfig:
-    """A configuration, or the one of these settings."""
     if config is None:
         return resolve(settings)
     if settings:
@@ -226,11 +218,7 @@ def _led(
 
 
 def check_workers(config: AuditConfig, workers: int) -> None:
-    """Refuse a number of workers that there cannot be.
-
-    Raises:
-        UsageError: with what is allowed.
-    """
+    """Refuse a number of workers that there cannot be."""
     as_workers(workers)
     if ":" in config.device:
         raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")

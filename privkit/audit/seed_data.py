@@ -173,9 +173,6 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     """Everything that cells of one seed share.
 
     Args:
-        config: of the run.
-        seed: of the splits.
-        device: where the images go.
         perception: the configuration's feature networks, if they are loaded already.
 
     Raises:
@@ -259,7 +256,6 @@ def open_data(
     Pictures are not decoded yet.
 
     Args:
-        config: of the audit.
         instead: maps a dataset to the one that is opened in its place, such as its stand-in.
 
     Raises:
@@ -300,11 +296,7 @@ def _opened(
 def _check_sizes(
     config: AuditConfig, records: str, *, private: int, auxiliary: int, test: int, validation: int | None = None
 ) -> None:
-    """Refuse a batch size that a part of the data does not fill once, before anything is trained.
-
-    Raises:
-        UsageError: with the part that is the smallest, and a batch size that works.
-    """
+    """Refuse a batch size that a part of the data does not fill once, before anything is trained."""
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked {records} (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {f"private {records}": private, f"test {records}": test, attacked: min(config.budget.victims, source)}
@@ -326,7 +318,6 @@ def _check_sizes(
 
 
 def _takes_controls(attack: AnyAttack) -> bool:
-    """Whether the controls of an attack take auxiliary images."""
     return bool(goal_of(attack).reads(attack)) and not attack.mounting.ignores_views
 
 

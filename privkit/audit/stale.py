@@ -31,9 +31,6 @@ def refresh(
     """Compare the stored provenance of a plan with what the command would use now.
 
     Args:
-        config: of the run.
-        folder: of the run.
-        cells: the plan.
         rows: of the finished cells, by their id.
         made_of: of every cell but its images, by its id.
         again: whether what changed is moved to RUN/superseded, to be made anew.

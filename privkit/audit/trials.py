@@ -72,7 +72,6 @@ def suggested(space: Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
     Args:
         space: field -> where to look.
         past: every trial so far; values outside `space` are left out.
-        seed: of the study.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
     """
@@ -102,7 +101,6 @@ def _coded(found: Range | Choice, value: Any) -> Any:
 
 
 def _decoded(found: Range | Choice, drawn: Any) -> Any:
-    """A value as the attack has it."""
     if isinstance(found, Choice):
         return found.values[drawn]
     return min(max(float(f"{drawn:.{_DIGITS}g}"), found.low), found.high)

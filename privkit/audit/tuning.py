@@ -115,11 +115,7 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
 
 
 def _left(rules: QueryRules, asked: int) -> QueryRules:
-    """What the threat model still allows to ask.
-
-    Raises:
-        NotApplicable: if that is nothing.
-    """
+    """What the threat model still allows to ask."""
     if not rules.rounds:  # any number, or none from the beginning
         return rules
     if asked >= rules.rounds:
@@ -153,7 +149,6 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
 
 
 def _metric(context: TrainedContext) -> str:
-    """The metric by which attacks on these records are compared."""
     return deciding(list(next(iter(context.seed_data.floors.values()))["unaligned"]))
 
 

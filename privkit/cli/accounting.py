@@ -36,7 +36,6 @@ Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi boun
 
 
 def _with_columns(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with one flag for each column of a parameter table."""
     columns = (column for column in COLUMNS if column.name != "source")
     return with_flags(
         command,
@@ -242,7 +241,6 @@ def _rates(text: str) -> tuple[float, float]:
 
 
 def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
-    """Refuse a share outside [0, 1], and any share without batch shuffling."""
     if keep is None:
         return
     if not 0 <= keep <= 1:
@@ -301,7 +299,6 @@ def _without_infinities(value: Any) -> Any:
 
 
 def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of a file or of standard input; what is wrong with the file is the user's error."""
     from privkit.accountants import table as tables
 
     if table == "-" and isinstance(sys.stdin, TextIOWrapper):
@@ -351,7 +348,6 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 
 
 def _print_table(rows: list[BudgetRow], compare: bool, total: int, out: Path | None) -> None:
-    """The first rows and what is to be said about them."""
     from privkit.reports import escape
     from privkit.reports.budgets import NOTE, remarks, rich_table
 
@@ -373,7 +369,6 @@ def print_certificate(certificate: Any) -> None:
 
 
 def _print_schema() -> None:
-    """The columns of a table, for people."""
     for column in schema():
         default = f" [{column['default']}]" if column["default"] else ""
         say(f"{column['column']:<14} {column['what']}{default}")

@@ -44,7 +44,6 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
-    """Print the version."""
     if wanted:
         from privkit import __version__
 
@@ -59,7 +58,6 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before the command; without a command, the help."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -107,7 +105,6 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
-    """Compute a run and show it; under torchrun, the first process does."""
     from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
     from privkit.run.plan import plan
@@ -123,12 +120,10 @@ def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
 
 
 def _hands(command: CommandFlags) -> dict[str, Any]:
-    """Who computes the cells."""
     return {"workers": command.workers, "engine": command.engine}
 
 
 def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: Shown) -> None:
-    """The runs of a grid: estimated or computed."""
     from privkit.cli import grid
 
     if shown.junit is not None:
@@ -207,7 +202,6 @@ def list_(
 
 
 def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
-    """The options of a part: each on a line of its own with what is allowed, or all on one."""
     written = {key: f"{key}={as_written(value)}" for key, value in entry["options"].items()}
     if apart:
         return [": ".join(filter(None, [text, entry["allowed"].get(key)])) for key, text in written.items()]

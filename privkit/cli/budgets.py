@@ -22,7 +22,6 @@ def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator
     """A report's row and its certificate for each entry, in order; a refused entry becomes a row with its error.
 
     Args:
-        entries: rows of a parameter table.
         tight: whether to compose numerically where no closed form is exact.
         compare: whether to put the published formula's value beside.
 
@@ -56,7 +55,6 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
 
 
 def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
-    """A certificate, or why there is none, as a row of a report."""
     kind = str(entry.cells.get("mechanism") or "")
     read: dict[str, Any] = {"row": entry.row, "name": entry.name, "mechanism": kind}
     columns = tuple((name, plain(value)) for name, value in entry.given.items() if name != TOO_MANY)

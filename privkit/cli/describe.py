@@ -40,14 +40,12 @@ def describe(
 
 
 def _own(kind: str, name: str) -> dict[str, Any]:
-    """A user's own part of one kind."""
     part = own(kind, name)
     entry = describe_part(name, part)
     return {"kind": kind, **entry, "text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
 
 
 def _shown(part: dict[str, Any]) -> list[str]:
-    """A part as paragraphs, line by line."""
     lines = [f"{part['name']} ({part['kind']})", "", *_paragraphs(part.get("text", part["summary"]))]
     if part["options"]:
         lines += ["", "Options:"]
@@ -62,6 +60,5 @@ def _shown(part: dict[str, Any]) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Paragraphs, wrapped anew."""
     blocks = [wrap(" ".join(block.split()), _WIDTH) for block in text.split("\n\n")]
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]

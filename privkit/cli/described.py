@@ -28,9 +28,6 @@ def described(kind: str) -> list[dict[str, Any]]:
     """The entries of `privkit.parts.registry.describe`, each with its whole text and its source.
 
     A kind with plug-ins is read anew each time: they may be anything.
-
-    Args:
-        kind: of `TABLES`.
     """
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
@@ -48,7 +45,6 @@ def described(kind: str) -> list[dict[str, Any]]:
 
 
 def _read(kind: str) -> list[dict[str, Any]]:
-    """The entries from the parts themselves, as JSON has them."""
     from privkit.parts import docstrings
     from privkit.parts.registry import describe, load, table
 

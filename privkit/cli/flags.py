@@ -16,11 +16,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
     """A flag as a parameter of a command.
 
     Args:
-        name: of the parameter.
         kind: what it reads, such as `str` or `list[str]`; None is allowed as well if it is the default.
-        help_: its sentence.
         words: how it is written, if not as `--name VALUE`.
-        default: its value if it is not given.
         more: as `typer.Option` takes them.
     """
     option = typer.Option(*words, help=help_, **more)

@@ -66,7 +66,6 @@ def papers(
 
 
 def _list(shown: list[Paper], as_json: bool) -> None:
-    """One line a paper."""
     from privkit.papers.orderings import orderings
     from privkit.papers.values import printed_values
 
@@ -101,7 +100,6 @@ def _list(shown: list[Paper], as_json: bool) -> None:
 
 
 def _print_values(shown: Paper, table: str, as_json: bool) -> None:
-    """The printed numbers of one table."""
     from privkit.papers.values import printed_values
 
     values = printed_values(shown.name)
@@ -130,7 +128,6 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
 
 
 def _print_coverage(chosen: Paper, as_json: bool) -> None:
-    """What became of every printed number, and how many numbers that are."""
     from privkit.papers.coverage import STATES, coverage
 
     covered = list(coverage(chosen.name).covered())
@@ -151,7 +148,6 @@ _STATES = {"measured": "measured", "configured": "configured", "reason": "with a
 
 
 def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
-    """Every figure as PNG and SVG, and those of a run folder's models."""
     from privkit.papers import PAPERS, paper
     from privkit.reports.figures import save
 
@@ -176,7 +172,6 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 
 
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
-    """Claims, then orderings, then where the experiments lie."""
     from privkit.papers.orderings import judge, measured, orderings, read_rows
     from privkit.papers.reproduced import tiny_verdicts
 
@@ -284,14 +279,12 @@ def ordering_json(one: Judged) -> dict[str, Any]:
 
 
 def _interval(interval: Interval | None, *, sign: str = "") -> str:
-    """A value with its limits; nothing without them."""
     if interval is None:
         return ""
     return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
 
 
 def _number(value: float | None) -> str:
-    """Six digits at most; nothing for None."""
     return "" if value is None else f"{value:.6g}"
 
 

@@ -97,7 +97,6 @@ class Shown:
 
 
 def _print_run(rows: list[Any], page: Path) -> None:
-    """Verdicts by threat model, the table, what is proven, the caveats, and where the page lies."""
     from privkit.parts.threats import threats_of
     from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE

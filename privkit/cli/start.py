@@ -77,7 +77,6 @@ def main() -> NoReturn:
 
 
 def _told(error: BaseException) -> int:
-    """Tell an error in one sentence, and the exit code that goes with it."""
     if isinstance(error, BrokenPipeError) or (
         isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
     ):
@@ -158,14 +157,12 @@ def _refuse_small_limits() -> None:
 
 
 def _loads(modules: str) -> bool:
-    """Whether a child process survives importing modules."""
     import subprocess
 
     return subprocess.run([sys.executable, "-c", f"import {modules}"], capture_output=True, check=False).returncode == 0
 
 
 def _usage(error: Any) -> str:
-    """Click's message as one sentence with a suggestion."""
     message = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     where = context.command_path.replace("python -m privkit", "privkit") if context else "privkit"

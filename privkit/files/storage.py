@@ -49,8 +49,6 @@ def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
     Its folder is made, but not the one above: a run folder that was removed does not come back half.
 
     Args:
-        path: of the file.
-        data: its content.
         flush: False for a file whose reader checks it and can do without it after a loss of power.
     """
     with writing(path):
@@ -88,7 +86,6 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
     """Fields of a record, None where there is none.
 
     Args:
-        path: the file.
         **identity: fields with the values that the reader expects.
 
     Raises:
@@ -108,7 +105,6 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
     """Append one line with a single write; a kill leaves at most a truncated last line.
 
     Args:
-        path: of the file.
         line: without its end.
         flush: whether it is on the disk afterwards, and outlives a loss of power.
     """
@@ -230,8 +226,6 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     """Read weights into a module.
 
     Args:
-        path: of the safetensors.
-        module: of the same shape.
         known: what `save_module` returned.
 
     Raises:
@@ -275,5 +269,4 @@ def make_folder(folder: Path) -> None:
 
 
 def _unit(path: Path) -> str:
-    """What a file belongs to: its cell's or model's id, and its own name."""
     return f"{path.parent.name}/{path.name}"

@@ -77,7 +77,6 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _check(value: Any) -> None:
-    """Refuse whole numbers beyond 64 bits, wherever they stand."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             _check(part)

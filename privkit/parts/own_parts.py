@@ -38,7 +38,6 @@ def is_own(name: str, names: Container[str]) -> bool:
 
     Args:
         name: as `read_part` gives it.
-        names: of the registered parts.
 
     Raises:
         UsageError: if options of a registered part have no value.

@@ -25,11 +25,7 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
 
 @cache
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
-    """Threat model -> attacks on such records by their default options; attacks that ask something else together.
-
-    Args:
-        records: what the dataset holds, in words.
-    """
+    """Threat model -> attacks on such records by their default options; attacks that ask something else together."""
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(set(table("attacks")) - CONSTANT_ATTACKS):
         try:

@@ -140,7 +140,6 @@ def unpacked_sizes(data: bytes) -> dict[str, int]:
 
 
 def _safetensors(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, whose reader holds sizes against the file."""
     if int.from_bytes(data[:8], "little") > _MOST_HEADER:
         raise ValueError(f"its header has more than {_MOST_HEADER >> 20} MiB")
     try:
@@ -150,7 +149,6 @@ def _safetensors(data: bytes) -> dict[str, Tensor]:
 
 
 def _npz(data: bytes) -> dict[str, Tensor]:
-    """The arrays of an npz file."""
     sizes = unpacked_sizes(data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {

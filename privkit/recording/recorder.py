@@ -27,8 +27,6 @@ from privkit.recording.write import write_recording
 
 
 class _Round:
-    """One message as it crossed the cut, with what is known of it."""
-
     def __init__(self, smashed: Tensor, x: Tensor | None, y: Tensor | None) -> None:
         self.smashed = _kept(smashed)
         self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
@@ -264,5 +262,4 @@ def _together(parts: list[Tensor | None]) -> Tensor | None:
 
 
 def _kept(value: Tensor) -> Tensor:
-    """A copy on the CPU, away from any graph."""
     return value.detach().cpu().clone()

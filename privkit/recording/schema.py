@@ -180,7 +180,6 @@ def description(data: bytes, path: Path) -> Description:
 
     Args:
         data: JSON, sealed from version 2 on.
-        path: of the file, for errors.
 
     Raises:
         DataError: if it was changed, is of a newer schema, or a field is missing, unknown or not allowed.
@@ -233,7 +232,6 @@ def plain(folder: Path, name: str, most: int) -> bytes:
 
     Args:
         folder: which may itself be reached through links.
-        name: of the file.
         most: bytes that are read at most.
 
     Raises:

@@ -28,7 +28,6 @@ def read_arrays(
 
     Args:
         path: of the file, for errors.
-        data: its content.
         wanted: name -> kind of its numbers as numpy has it ("f", "u", "b", "U") and number of dimensions.
         optional: likewise, for arrays that the file may lack.
 

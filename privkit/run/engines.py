@@ -74,7 +74,6 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
 
     Args:
         named: NAME or NAME:… of `ENGINES`, or module:factory of an executor; None for processes of this machine.
-        wanted: what the run asks.
 
     Raises:
         UsageError: if there is no such engine, or it does not start.
@@ -101,7 +100,6 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _module(name: str, extra: str) -> Any:
-    """A package of an extra."""
     try:
         return import_module(name)
     except ImportError:

@@ -26,7 +26,6 @@ class RunFolder:
     """Models, control experiments and cells by their ids: of a whole run, or of the one cell that a worker computes.
 
     Args:
-        path: where they lie.
         origin: the folder of the run, for a reader; None if it is this one.
     """
 
@@ -85,11 +84,7 @@ class RunFolder:
         write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
-        """What a model or a cell that began is made of, None where nothing says so.
-
-        Args:
-            home: its folder.
-        """
+        """What a model or a cell that began is made of, None where nothing says so."""
         try:
             record = read_record(home / MADE_OF, of=home.name)
         except DamagedFile:

@@ -19,11 +19,9 @@ class _Task:
     """A task as a job of submitit; after a time limit or a preemption, the same job starts once more."""
 
     def __call__(self, task: Callable[[], Any]) -> Any:
-        """Do it."""
         return task()
 
     def checkpoint(self, task: Callable[[], Any]) -> Any:
-        """The same again."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, task)
@@ -73,7 +71,6 @@ class Jobs(Executor):
         return key if key in self._executor._valid_parameters() or key.startswith("slurm_") else f"slurm_{key}"
 
     def _watch(self) -> None:
-        """Submit and collect, until the block ends."""
         while not self._over.wait(self.PAUSE):
             with self._lock:
                 new, self._new = self._new, []

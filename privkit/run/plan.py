@@ -47,7 +47,6 @@ def plan(config: AuditConfig) -> list[Cell]:
 
 
 def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int) -> Cell:
-    """One cell with its ids."""
     budget = asdict(config.budget)
     for of_attacks in ("attack_epochs", "attack_doublings"):  # the attack's own fields say it
         del budget[of_attacks]

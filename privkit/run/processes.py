@@ -83,7 +83,6 @@ class Processes(Executor):
 
 
 def _end_of(child: BaseProcess) -> str:
-    """How a process ended, in words."""
     child.join(5)
     code = child.exitcode
     how = f"was ended by signal {-code}" if code and code < 0 else f"ended with code {code}"

@@ -152,27 +152,22 @@ class _Bar:
         self._cells = Cells()
 
     def note(self, text: str) -> None:
-        """Print above the line."""
         self._live.console.print(terminal(text), highlight=False, markup=False)  # type: ignore[attr-defined]
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Show which cell is computed."""
         self._cells.begin(number, total, name)
         self._where = f"cell {number} of {total}: "
 
     def ended(self, status: str) -> None:
-        """Leave a line, with the time left."""
         self.note(self._cells.end(status))
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """Start the line anew."""
         from rich.markup import escape
 
         self._name = self._where + escape(terminal(name))  # a column reads markup
         self._live.reset(self._task, total=None, description=self._name)  # type: ignore[attr-defined]
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Move the bar."""
         text = self._name if value is None else f"{self._name}  {value:.4f}"
         self._live.update(self._task, completed=done, total=total, description=text)  # type: ignore[attr-defined]
 

@@ -63,7 +63,6 @@ def circumstances(device: str, threads: int) -> Provenance:
 
     Args:
         device: "cpu" or "cuda".
-        threads: of the CPU.
     """
     from privkit.training.distributed import joined_processes
 
@@ -133,7 +132,6 @@ def _version(package: str, module: str) -> str | None:
 
 @cache
 def _processor() -> str:
-    """Model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -142,5 +140,4 @@ def _processor() -> str:
 
 
 def _system() -> str:
-    """Operating system and architecture."""
     return f"{platform.system()} {platform.machine()}"

@@ -67,11 +67,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """How long the last computation of a cell took, by the times of its log; None where it has no such log.
-
-    Args:
-        cell: its folder.
-    """
+    """How long the last computation of a cell took, by the times of its log; None where it has no such log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -162,7 +158,6 @@ class OtherVersion(Broken):
 
 
 def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
-    """A record parsed as a `kind`."""
     try:
         fields = upgraded(opened(data, **identity))
         return kind.model_validate_json(json.dumps(fields))

@@ -72,7 +72,6 @@ class Schedule:
         self._ready_again([self._order[cell.id]])
 
     def _begin(self, cell: Cell) -> Cell:
-        """Note what a cell does for others."""
         if not self._trained(cell.model_id):
             self._training[cell.model_id] = cell.id
         self._beginning.setdefault(cell.attack.label, cell.id)
@@ -95,6 +94,5 @@ class Schedule:
             del self._beginning[cell.attack.label]
 
     def _ready_again(self, numbers: Collection[int]) -> None:
-        """Look at cells once more."""
         self._ready += numbers
         heapify(self._ready)

@@ -220,7 +220,6 @@ def _computes_imports(tree: ast.AST) -> bool:
 
 
 def _called(node: ast.Call) -> str:
-    """The last name of what is called."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 

@@ -64,7 +64,6 @@ class Examination:
             self.fault(path, str(problem).replace(f"{path} ", "").partition(";")[0], cure)
 
     def _name(self, path: Path) -> str:
-        """Its path in the run."""
         return path.relative_to(self.run).as_posix()
 
 
@@ -122,14 +121,12 @@ def _record(examination: Examination, path: Path, cure: str, **identity: str) ->
 
 
 def _listed(examination: Examination, home: Path, files: dict[str, str], cure: str) -> None:
-    """The files that a record lists."""
     wrong = dict(altered(home, files))
     for name in files:
         examination.reads(home / name, ValueError(wrong[name]) if name in wrong else None, cure)
 
 
 def _state(examination: Examination, path: Path) -> None:
-    """A checkpoint, where there is one."""
     try:
         if read_state(path) is None:
             return
@@ -140,7 +137,6 @@ def _state(examination: Examination, path: Path) -> None:
 
 
 def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
-    """Every cell's files; the rows that are whole."""
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
     for home in (*_files(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
         cure = f"{_REPEAT}: the cell is restored or done again"
@@ -164,7 +160,6 @@ def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tupl
 
 
 def _models(examination: Examination, manifest: Manifest | None) -> None:
-    """Every model's files."""
     for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
         _record(examination, home / MADE_OF, cure, of=home.name)
@@ -188,7 +183,6 @@ def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) ->
 
 
 def _links(examination: Examination) -> None:
-    """Symbolic links that no other check met."""
     named = {path for path, _ in examination.faults}
     for folder, folders, names in os.walk(examination.run):
         for path in (Path(folder, name) for name in (*folders, *names)):
@@ -197,7 +191,6 @@ def _links(examination: Examination) -> None:
 
 
 def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
-    """The lines of `results.jsonl`, each against its cell's own record."""
     path = examination.run / "results.jsonl"
     seen: dict[str, int] = {}
     cure = f"{_REPEAT}: it is written anew from the cells"

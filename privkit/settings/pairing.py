@@ -18,9 +18,6 @@ def _split_protocol(given: Any) -> tuple[Any, Any]:
 
     A chain has one protocol, which any of its stages may name.
 
-    Raises:
-        UsageError: if two stages of a chain name protocols.
-
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
     >>> _split_protocol("patch_shuffle")
@@ -65,7 +62,6 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     under one say little of another. A baseline that names no protocol goes with the first defense.
 
     Args:
-        defenses: as a user names them.
         protocol: of the run, as a user names it; None where none is named.
 
     Raises:

@@ -140,13 +140,11 @@ class NamedParts:
 
 
 def _check_trust(settings: Mapping[str, Any]) -> None:
-    """Refuse trust in nothing."""
     if settings.get("trust") and settings.get("recorded") is None:
         raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
 
 
 def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
-    """With the data root of the environment, if the settings name none."""
     root = os.environ.get(DATA_ROOT_VARIABLE)
     return replace(execution, data_root=Path(root).expanduser()) if root and not execution.data_root else execution
 
@@ -165,7 +163,6 @@ def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditCo
 
 
 def _source(settings: Mapping[str, Any], asked: AuditSettings) -> NamedParts | RecordedParts:
-    """Where the parts of a run come from: their names, or a recording in place of a training here."""
     if asked.recorded is None:
         return NamedParts(asked=asked)
     from privkit.settings.recorded import recorded_parts
@@ -191,7 +188,6 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
 
 
 def _is_none(defense: Any) -> bool:
-    """Whether a named defense is the undefended baseline."""
     return stages_given(defense) is None and named("defenses", defense)[0] == "none"
 
 
@@ -225,7 +221,6 @@ def _under(
 
 
 def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
-    """How the task is trained under a protocol."""
     from privkit.training.spec import TrainingSpec
 
     options = {"batch_size": _natural_batch(protocol.spec.clients), **wished}
@@ -235,7 +230,6 @@ def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) ->
 
 
 def _check_domain(config: AuditConfig) -> None:
-    """Refuse what reads or brings records of another domain."""
     dataset, auxiliary = config.dataset, config.auxiliary
     domain = domain_of(dataset)
     other = domain if auxiliary in ("disjoint", "training") else domain_of(parse("datasets", auxiliary))
@@ -248,11 +242,7 @@ def _check_domain(config: AuditConfig) -> None:
 
 
 def _skipping(dataset: Component) -> Component:
-    """The dataset without its bad rows.
-
-    Raises:
-        UsageError: if it has no rows of text that could be bad.
-    """
+    """The dataset without its bad rows."""
     if getattr(dataset.spec, "skip_bad_rows", None) is not None:
         beside = "," if ":" in dataset.label else ":"
         given = dataset.label if dataset.spec.skip_bad_rows else f"{dataset.label}{beside}skip_bad_rows=true"

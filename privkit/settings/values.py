@@ -171,7 +171,6 @@ def as_gates(given: Any) -> tuple[Gate, ...]:
 
 
 def _gate(text: Any) -> Gate:
-    """One condition."""
     from privkit.reports.gate import Gate, GateError
 
     if not isinstance(text, str) or len(text) > LONGEST:

@@ -38,7 +38,6 @@ def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes:
     """Send the private images over the wire again after training, in messages of the training's size.
 
     Args:
-        edge: the trained clients.
         victims: images on the clients' device, a multiple of one round's images; the first `batch_size` of each round
             belong to client 0, and so on.
         batch_size: images a client and round.
@@ -112,7 +111,6 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
 
     Args:
         sent: one round.
-        number: of the round.
         edge: the clients, whose defense says whether coins are public and whether the server applies it itself.
     """
     sent = sent.seen()

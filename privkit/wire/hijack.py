@@ -212,9 +212,7 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
     """An honest server: what hijacks and their detection are compared with.
 
     Args:
-        clients: in training.
         upper: the server's segment; its weights are trained here.
-        rounds: how many.
         spec: of the server's optimizer.
         seed: of the segment's own draws, such as dropout.
 

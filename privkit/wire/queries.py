@@ -15,10 +15,6 @@ from privkit.torch_utils.seeded import seeded
 class Queries:
     """A query that counts its rounds and refuses what the threat model forbids; satisfies `privkit.attacks.base.Query`.
 
-    Args:
-        ask: the defended clients.
-        rules: of the threat model.
-
     Attributes:
         rounds: queries sent so far.
     """
@@ -48,12 +44,7 @@ class Queries:
 
 
 class CountingSession(Session):
-    """A session that also saves the number of rounds, so that a killed attack goes on counting.
-
-    Args:
-        session: of the attack.
-        queries: the counter.
-    """
+    """A session that also saves the number of rounds, so that a killed attack goes on counting."""
 
     def __init__(self, session: Session, queries: Queries) -> None:
         self._session, self._queries = session, queries

@@ -159,7 +159,6 @@ def _kept(value: Tensor) -> Tensor:
 
 
 def _home(view: View) -> View:
-    """The view without its graph, on the CPU."""
     weights, clients, labels = (
         None if held is None else _kept(held) for held in (view.weights, view.clients, view.labels)
     )
