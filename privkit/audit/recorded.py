@@ -40,7 +40,7 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.wire import channel
-from privkit.wire.channel import black_box_query, shared_lower
+from privkit.wire.channel import black_box_query, moved, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
@@ -154,7 +154,7 @@ def recorded_context(
     limits = limits_of(certificate, mechanism) if certificate is not None else None
     doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
-    views = [_on(view, device) for view in source.views[:rounds]]
+    views = [moved(view, lambda value: value.to(device)) for view in source.views[:rounds]]
     if is_own(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
     members = source.members if len(source.truth) else torch.full_like(source.members, -1)
@@ -284,17 +284,3 @@ def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None
             f"the recorded lower segment makes {made} of an image, and the rounds hold {wanted}; record the segment "
             "with its defense, up to what crosses the cut"
         )
-
-
-def _on(view: View, device: torch.device) -> View:
-    def moved(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value.to(device)
-
-    return replace(
-        view,
-        smashed=view.smashed.to(device),
-        cut_gradient=moved(view.cut_gradient),
-        labels=moved(view.labels),
-        weights=moved(view.weights),
-        clients=moved(view.clients),
-    )

@@ -23,11 +23,11 @@ from privkit.run.engines import engine as opened
 from privkit.run.ledger import Ledger
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import default_threads, manifest
+from privkit.run.records import verdict_of
 from privkit.run.stopping import finished_cells
-from privkit.run.verdict import verdict_of
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
-from privkit.settings.values import as_workers
+from privkit.settings.values import as_count
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _led(
 
 def check_workers(config: AuditConfig, workers: int) -> None:
     """Refuse a number of workers that there cannot be."""
-    as_workers(workers)
+    as_count("workers")(workers)
     if ":" in config.device:
         raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")
     if not config.settings:

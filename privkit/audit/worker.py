@@ -27,7 +27,7 @@ from privkit.files.storage import make_folder, read_record, write_bytes
 from privkit.metrics.perception import Perception
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
-from privkit.run import processes
+from privkit.run import engines
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients, ingredients
 from privkit.run.ledger import LEADER, SCRATCH
@@ -292,7 +292,7 @@ def _open(job: Job) -> CellWorker:
         use_own_caches()
         keep_freed_memory()
         config = resolve({**job.settings, "trust": list(job.trust)})
-        place = pick_device(processes.device or job.device)
+        place = pick_device(engines.device or job.device)
         check_precision(config, place)
         worker = CellWorker(config=config, device=place, threads=job.threads, progress=Silent())
         here = Provenance(packages={**worker.here.packages, **worker.here.machine})

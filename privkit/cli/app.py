@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from privkit.cli.accounting import COMMANDS
-from privkit.cli.check import check
-from privkit.cli.compare import compare
-from privkit.cli.describe import describe as describe_part
+from privkit.cli.compare import compare, record
+from privkit.cli.described import describe as describe_part
 from privkit.cli.described import described
 from privkit.cli.flags import flag_of, with_flags
 from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
-from privkit.cli.new import new
+from privkit.cli.new import check, new
 from privkit.cli.papers import papers
-from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
@@ -151,8 +149,7 @@ def report(
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""
     from privkit.audit.report import build
-    from privkit.run.records import read_rows
-    from privkit.run.verdict import last_verdict
+    from privkit.run.records import last_verdict, read_rows
 
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     page = build(run)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privkit.accountants import answer
 from privkit.accountants.spelling import TOO_MANY
@@ -13,6 +15,9 @@ from privkit.accountants.wording import warnings
 from privkit.papers.as_published import Paper, as_published
 from privkit.reports.budgets import BudgetRow, plain
 from privkit.shared.certificate import Certificate
+
+if TYPE_CHECKING:
+    from privkit.reports.budgets import BudgetRow
 
 CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
@@ -86,3 +91,66 @@ def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[Budge
         notes=notes,
     )
     return row, outcome
+
+
+_NAMED = 3
+"""Rows that a message names; the others are counted."""
+_SHOWN = 100
+"""Rows that are printed; a longer table belongs into a file."""
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What a command tells of the rows of a table when all have passed: the first ones, and one message a refusal.
+
+    Attributes:
+        rows: rows seen, refused or not.
+        shown: the first of those with a result.
+        last: certificate of the last row; None if that was refused.
+        reasons: reason of a refusal -> how the first rows with it are called, and how many have it.
+    """
+
+    rows: int = 0
+    shown: list[BudgetRow] = field(default_factory=list)
+    last: Certificate | None = None
+    reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
+
+    def certified(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
+        """The rows of `budgets`."""
+        for row, self.last in pairs:
+            yield row
+
+    def of(self, rows: Iterable[BudgetRow]) -> Iterator[BudgetRow]:
+        """The same rows, counted as they pass; a terminal shows how many there are."""
+        for row in rows:
+            self.rows += 1
+            if sys.stderr.isatty() and self.rows % 50 == 0:
+                print(f"\r{self.rows:,} rows", end="", file=sys.stderr, flush=True)
+            if row.status == "error":
+                called = f"{row.row} ({row.name})" if row.name != f"row {row.row}" else str(row.row)
+                first, count = self.reasons.get(row.error, ([], 0))
+                self.reasons[row.error] = ([*first, called] if count < _NAMED else first, count + 1)
+            elif len(self.shown) < _SHOWN:
+                self.shown.append(row)
+            yield row
+
+    @property
+    def computed(self) -> int:
+        """How many rows have a result."""
+        return self.rows - self.refused
+
+    @property
+    def refused(self) -> int:
+        """How many rows were refused."""
+        return sum(count for _, count in self.reasons.values())
+
+    def sentences(self) -> Iterator[str]:
+        """One line a reason, in the order in which they were met."""
+        for reason, (first, count) in self.reasons.items():
+            if count == 1:
+                who = f"row {first[0]}"
+            elif count == self.rows:
+                who = f"all {count:,} rows"
+            else:
+                who = f"rows {', '.join(first)}" + (f" and {count - len(first):,} more" if count > len(first) else "")
+            yield f"{who}: {reason}"

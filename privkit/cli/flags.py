@@ -1,14 +1,15 @@
-"""Flags made from a table: of the settings of an audit, of the columns of an accountant."""
+"""Flags: their numbers, and those that are made from a table of settings or of an accountant's columns."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 
-from privkit.cli.whole import seed, whole
+from privkit.errors import shortened
 from privkit.settings.table import Setting
 
 
@@ -45,3 +46,32 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in every}
     return command
+
+
+def whole(given: str | int) -> int:
+    """The number that a flag's text writes in digits; a range or a list is none, and a default is itself.
+
+    Libraries that read numbers may take "0-4" for -4.
+
+    Raises:
+        BadParameter: with what is allowed.
+
+    >>> whole("12"), whole("-1")
+    (12, -1)
+    """
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", str(given)):
+        raise typer.BadParameter(f"one whole number such as 4, got {shortened(given)}")
+    return int(given)
+
+
+def seed(given: str | int) -> int:
+    """A seed, of which several are given one by one.
+
+    Raises:
+        BadParameter: with what is allowed.
+    """
+    if re.search(r"[-,:\s]", str(given).strip().lstrip("-")):
+        raise typer.BadParameter(
+            f"one whole number, got {shortened(given)}; repeat the flag for several: --seed 0 --seed 1"
+        )
+    return whole(given)

@@ -69,7 +69,7 @@ def _list(shown: list[Paper], as_json: bool) -> None:
     from privkit.papers.orderings import orderings
     from privkit.papers.values import printed_values
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "paper": one.name,
             "title": one.title,
@@ -84,19 +84,10 @@ def _list(shown: list[Paper], as_json: bool) -> None:
     if as_json:
         say_json(rows)
         return
-    cells = [
-        [
-            str(row["paper"]),
-            str(row["title"]),
-            str(row["printed_numbers"]),
-            str(row["orderings"]),
-            str(len(one.experiments)),
-            ", ".join(path.stem for path in one.presets),
-            "--figures" if one.pictures else "",
-        ]
-        for row, one in zip(rows, shown, strict=True)
-    ]
-    print_table(["paper", "title", "printed numbers", "orderings", "experiments", "presets", "figures"], cells)
+    for row, one in zip(rows, shown, strict=True):
+        row["experiments"], row["presets"] = len(one.experiments), ", ".join(row["presets"])
+        row["figures"] = "--figures" if one.pictures else ""
+    print_table([name.replace("_", " ") for name in rows[0]], [[*map(str, row.values())] for row in rows])
 
 
 def _print_values(shown: Paper, table: str, as_json: bool) -> None:
@@ -110,20 +101,12 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
     if as_json:
         say_json([asdict(value) for value in chosen])
         return
-    print_table(
-        ["row", "column", "value", "unit or range", "line"],
-        [
-            [
-                value.row,
-                value.column,
-                (value.note if value.value is None else f"{value.value:g}")
-                + ("" if value.spread is None else f" ± {value.spread:g}"),
-                value.unit,
-                str(value.line),
-            ]
-            for value in chosen
-        ],
-    )
+    rows = []
+    for value in chosen:
+        number = value.note if value.value is None else f"{value.value:g}"
+        spread = "" if value.spread is None else f" ± {value.spread:g}"
+        rows.append([value.row, value.column, number + spread, value.unit, str(value.line)])
+    print_table(["row", "column", "value", "unit or range", "line"], rows)
     say(f"{shown.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
 
 
@@ -219,17 +202,11 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 def coverage_table(covered: list[Covered]) -> Table:
     """Heading and rows: entry by entry what became of its numbers; a figure that prints none has no count."""
-    return ["table", "rows", "columns", "numbers", "state", "by"], [
-        [
-            one.entry.table,
-            one.entry.rows if one.values else "",
-            one.entry.columns if one.values else "",
-            str(len(one.values) or ""),
-            one.state,
-            one.by,
-        ]
-        for one in covered
-    ]
+    rows = []
+    for one in covered:
+        places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
+        rows.append([one.entry.table, *places, str(len(one.values) or ""), one.state, one.by])
+    return ["table", "rows", "columns", "numbers", "state", "by"], rows
 
 
 def claims_table(comparisons: list[Comparison]) -> Table:
@@ -243,33 +220,22 @@ def claims_table(comparisons: list[Comparison]) -> Table:
 
 def methods_table(methods: list[Measured]) -> Table:
     """Heading and rows: what was measured of each method that ran."""
-    return ["method", "quantity", "seeds", "value"], [
-        [
-            one.method,
-            one.quantity,
-            str(len(one.values)),
-            _interval(one.interval) or f"{next(iter(one.values.values())):.3f}",
-        ]
-        for one in methods
-        if one.values
-    ]
+    rows = []
+    for one in (one for one in methods if one.values):
+        value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
+        rows.append([one.method, one.quantity, str(len(one.values)), value])
+    return ["method", "quantity", "seeds", "value"], rows
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> Table:
     """Heading and rows: the verdict on each ordering, and that at tiny scale if these are given."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
-    return [*heading, *([] if tiny is None else ["at tiny scale"])], [
-        [
-            one.ordering.claim,
-            one.ordering.source,
-            one.ordering.quantity,
-            "" if one.published is None else f"{one.published:+.3f}",
-            _interval(one.difference, sign="+"),
-            one.verdict,
-            *([] if tiny is None else [tiny.get((one.ordering.source, one.ordering.claim), "not run")]),
-        ]
-        for one in judged
-    ]
+    rows = []
+    for one in judged:
+        what, published = one.ordering, "" if one.published is None else f"{one.published:+.3f}"
+        row = [what.claim, what.source, what.quantity, published, interval_text(one.difference, sign="+"), one.verdict]
+        rows.append([*row, *([] if tiny is None else [tiny.get((what.source, what.claim), "not run")])])
+    return [*heading, *([] if tiny is None else ["at tiny scale"])], rows
 
 
 def ordering_json(one: Judged) -> dict[str, Any]:
@@ -278,7 +244,8 @@ def ordering_json(one: Judged) -> dict[str, Any]:
     return {**asdict(one.ordering), "published": one.published, "difference": gap, "verdict": one.verdict}
 
 
-def _interval(interval: Interval | None, *, sign: str = "") -> str:
+def interval_text(interval: Interval | None, *, sign: str = "") -> str:
+    """A value with its limits; nothing without them."""
     if interval is None:
         return ""
     return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
@@ -298,9 +265,7 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
 
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in header:
-        table.add_column(
-            name, justify="right" if name in ("published", "ours", "value", "seeds", "line", "numbers") else "left"
-        )
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for row in rows:
         table.add_row(*(Text(escape.terminal(cell)) for cell in row))
     escape.console(width=None if sys.stdout.isatty() else 160).print(table)

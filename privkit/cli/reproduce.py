@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privkit.cli.accounting import Json
-from privkit.cli.papers import Table, claims_table, ordering_json, orderings_table, print_table
+from privkit.cli.papers import Table, claims_table, interval_text, ordering_json, orderings_table, print_table
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.run.stopping import keeping
@@ -90,18 +90,10 @@ def _methods(found: Reproduced) -> Table:
     """Each method beside its printed number, which is a share where the paper prints per cent."""
     rows = []
     for one in found.methods:
-        published, limits = found.published.get((one.method, one.quantity)), one.interval
-        mean = sum(one.values.values()) / len(one.values)
-        rows.append(
-            [
-                one.method,
-                one.quantity,
-                "" if published is None else f"{published:.3f}",
-                f"{mean:.3f}" if limits is None else f"{limits.value:.3f} [{limits.low:.3f}, {limits.high:.3f}]",
-                str(len(one.values)),
-                found.verdict(one),
-            ]
-        )
+        printed = found.published.get((one.method, one.quantity))
+        published = "" if printed is None else f"{printed:.3f}"
+        ours = interval_text(one.interval) or f"{sum(one.values.values()) / len(one.values):.3f}"
+        rows.append([one.method, one.quantity, published, ours, str(len(one.values)), found.verdict(one)])
     return ["method", "quantity", "published", "ours", "seeds", "verdict"], rows
 
 

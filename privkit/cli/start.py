@@ -18,11 +18,7 @@ INTERNAL_FAULT = 70
 """Exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h."""
 _LEAST_MEMORY = 300 * 2**20
 """Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
-_HEAVY = {
-    "audit": "privkit.audit.run, privkit.audit.report",
-    "work": "privkit.audit.run, privkit.audit.report",
-    "list": "torch",
-}
+_HEAVY = {"audit": "privkit.audit.run, privkit.audit.report", "list": "torch"}
 """Command -> what it imports: torch, which under a limit may end the process by itself as well."""
 _READER_GONE = 141
 """What a shell says of a program that SIGPIPE ended."""
@@ -151,15 +147,13 @@ def _refuse_small_limits() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return
-    modules = _HEAVY.get(next(iter(sys.argv[1:]), ""))
-    if limit < _LEAST_MEMORY or (modules is not None and not _loads(modules)):
+    modules, fails = _HEAVY.get(next(iter(sys.argv[1:]), "")), False
+    if modules is not None:
+        import subprocess
+
+        fails = subprocess.run([sys.executable, "-c", f"import {modules}"], capture_output=True).returncode != 0
+    if fails or limit < _LEAST_MEMORY:
         raise MemoryError(f"{limit >> 20} MiB are too few for the libraries to load")
-
-
-def _loads(modules: str) -> bool:
-    import subprocess
-
-    return subprocess.run([sys.executable, "-c", f"import {modules}"], capture_output=True, check=False).returncode == 0
 
 
 def _usage(error: Any) -> str:

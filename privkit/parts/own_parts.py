@@ -17,10 +17,7 @@ _CONTRACTS: dict[str, tuple[str, ...]] = {
     "metrics": ("__call__", "name", "higher_is_closer"),
 }
 """Kind -> what a user's own object must have to be a part of it."""
-_FUNCTIONS = {
-    "datasets": "privkit.domains.images.own:FromFunction",
-    "models": "privkit.models.imported:FromFunction",
-}
+_FUNCTIONS = {"datasets": "privkit.domains.images.own:FromFunction", "models": "privkit.models.imported:FromFunction"}
 """Kind -> the specification of a part that is a user's own function."""
 
 

@@ -78,11 +78,7 @@ def circumstances(device: str, threads: int) -> Provenance:
     together = joined_processes()[1]
     return Provenance(
         packages=packages,
-        machine={
-            "device": device,
-            "threads": str(threads),
-            **({"processes": str(together)} if together > 1 else {}),
-        },
+        machine={"device": device, "threads": str(threads), **({"processes": str(together)} if together > 1 else {})},
         noted={"commit": _git_revision(), "processor": _processor(), "system": _system()},
     )
 

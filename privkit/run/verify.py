@@ -12,8 +12,17 @@ from privkit.files.paths import root
 from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
 from privkit.reports.schema import Manifest, Row
-from privkit.run.records import MADE_OF, TRAINED, lines_of, parse_row, read_manifest, read_row
-from privkit.run.verdict import FILE, read_verdict, verdict_of
+from privkit.run.records import (
+    MADE_OF,
+    TRAINED,
+    VERDICT,
+    lines_of,
+    parse_row,
+    read_manifest,
+    read_row,
+    read_verdict,
+    verdict_of,
+)
 
 _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
@@ -88,7 +97,7 @@ def examine(run: Path) -> Examination:
             raise
         examination.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
     rows = dict(_cells(examination, manifest))
-    _models(examination, manifest)
+    _models(examination)
     for control in _files(home / "controls"):
         _record(examination, control, f"delete it and {_REPEAT}", control=control.stem)
     _lines(examination, manifest, rows)
@@ -159,7 +168,7 @@ def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tupl
         yield home.name, row
 
 
-def _models(examination: Examination, manifest: Manifest | None) -> None:
+def _models(examination: Examination) -> None:
     for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
         _record(examination, home / MADE_OF, cure, of=home.name)
@@ -220,7 +229,7 @@ def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, 
 
 def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """The verdict against the rows, and the report against the verdict."""
-    path = examination.run / FILE
+    path = examination.run / VERDICT
     try:
         stored = read_verdict(examination.run, manifest)
     except PrivkitError as error:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from privkit.training.spec import TrainingSpec
 
 
+_OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "also")
+"""Fields that a configuration without them leaves out, so that its fingerprint is that of earlier versions."""
+
+
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
     """Components without those that were named before, in whatever words."""
     found: dict[str, Component] = {}
@@ -113,14 +117,10 @@ class AuditConfig(ExecutionSettings):
 
     def answers(self) -> dict[str, Any]:
         """The fields that change an answer; not where it is computed, nor what it is held against."""
-        return {
+        fields = {
             "defenses": [c.to_json() for c in self.defenses],
             "attacks": [c.to_json() for c in self.attacks],
-            **(
-                {"automatic": {d: [c.to_json() for c in cs] for d, cs in self.automatic.items()}}
-                if self.automatic
-                else {}
-            ),
+            "automatic": {label: [c.to_json() for c in chosen] for label, chosen in self.automatic.items()},
             "dataset": self.dataset.to_json(),
             "model": self.model.to_json(),
             "protocol": self.protocol.to_json(),
@@ -132,12 +132,13 @@ class AuditConfig(ExecutionSettings):
             "auxiliary": self.auxiliary,
             "victims": self.attacked,
             "features": list(self.features),
-            **({"metrics": [c.to_json() for c in self.metrics]} if self.metrics else {}),
-            **({"parts": list(self.held)} if self.held else {}),
-            **({"queries": asdict(self.queries)} if self.queries != ANY_QUERIES else {}),
-            **({"tune": asdict(self.tune)} if self.tune else {}),
-            **({"also": [part.answers() for part in self.also]} if self.also else {}),
+            "metrics": [c.to_json() for c in self.metrics],
+            "parts": list(self.held),
+            "queries": asdict(self.queries) if self.queries != ANY_QUERIES else {},
+            "tune": asdict(self.tune) if self.tune else {},
+            "also": [part.answers() for part in self.also],
         }
+        return {name: value for name, value in fields.items() if value or name not in _OPTIONAL}
 
     @property
     def fingerprint(self) -> str:

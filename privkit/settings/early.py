@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import annotated_types
 
+import privkit
 from privkit import constraints
 from privkit.errors import unknown
 from privkit.files.import_path import with_options
@@ -76,7 +78,18 @@ def own_table(kind: str) -> Mapping[str, str]:
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)
         return table
-    return {part: entry["target"] for part, entry in indexed()[kind].items()}
+    return _literal(module, name)
+
+
+@cache
+def _literal(module: str, name: str) -> dict[str, str]:
+    """A table as its source has it: importing some of them imports torch."""
+    place = Path(privkit.__file__).parent.joinpath(*module.split(".")[1:])
+    path = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == name:
+            return dict(ast.literal_eval(node.value))
+    raise AssertionError(f"{module}:{name} is no table of literals")
 
 
 @cache
@@ -139,7 +152,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
             raise unknown(setting, name, {*own, *foreign})
         return
     entry = indexed()[kind].get(name)
-    if entry is None or entry["target"] != own[name]:  # a program put it into the table
+    if entry is None or entry["target"] != own[name]:  # it is newer than the index, or a program put it into the table
         return
     if setting == "dataset":
         options.pop("classes", None)  # every dataset has it, beside its fields

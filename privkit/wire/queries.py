@@ -50,7 +50,6 @@ class CountingSession(Session):
         self._session, self._queries = session, queries
 
     def load(self) -> dict[str, Any] | None:
-        """Load the attack's state and the count."""
         if (saved := self._session.load()) is None:
             return None
         self._queries.rounds = saved["queries"]
@@ -58,13 +57,10 @@ class CountingSession(Session):
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Save the state with the count, now and then."""
         self._session.save({"queries": self._queries.rounds, "attack": state})
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Save both at once."""
         self._session.keep({"queries": self._queries.rounds, "attack": state})
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Pass the progress on."""
         self._session.report(done, total, value)

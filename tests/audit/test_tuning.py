@@ -14,8 +14,7 @@ from privkit.attacks.search_space import Choice, Range, Search, Untuned, search_
 from privkit.audit import cell, trials
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.run import AuditRun, run_audit
-from privkit.audit.trials import Trial
-from privkit.audit.tuning import tuned
+from privkit.audit.tuning import Trial, tuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Probability
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
