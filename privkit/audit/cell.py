@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to, threat_model
+from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
@@ -47,7 +47,7 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training import release_count
 from privkit.training.losses import own_loss
 from privkit.training.private import of_run
-from privkit.wire.channel import record, shared_lower
+from privkit.wire.channel import Recording, record, shared_lower
 
 
 def run_cell(
@@ -77,8 +77,20 @@ def run_cell(
         if own:
             seed_data = shared.copied()
         with contained() if own else nullcontext(), limited(config.cell_seconds, config.cell_memory):
-            given = (config, cell, seed_data, folder, progress, made_of, base, log, spent)
-            context = _trained(*given) if config.recording is None else recorded_context(*given)
+            start = AttackContext(
+                config=config,
+                cell=cell,
+                seed_data=seed_data,
+                folder=folder,
+                progress=progress,
+                log=log,
+                made_of=made_of,
+                spent=spent,
+                recording=Recording(views=[], receipts=[], members=torch.empty(0)),
+                certificate=None,
+                row=base,
+            )
+            context = _trained(start) if config.recording is None else recorded_context(start)
             base = context.row
             if isinstance(context, TrainedContext):
                 _can_read_the_server(context)
@@ -208,22 +220,13 @@ def _why(context: AttackContext | None) -> str:
     )
 
 
-def _trained(
-    config: AuditConfig,
-    cell: Cell,
-    seed_data: SeedData,
-    folder: RunFolder,
-    progress: Progress,
-    made_of: Ingredients,
-    base: Row,
-    log: _Log,
-    spent: Spent,
-) -> TrainedContext:
+def _trained(start: AttackContext) -> TrainedContext:
     """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
-    model = defended_model(config, cell, seed_data, folder, progress, log, partial(folder.note, cell, made_of))
-    spent.trained(model.known["seconds"])
-    attack: AnyAttack = cell.attack.spec
-    times = attack.mounting.passes
+    config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
+    noted = partial(folder.note, cell, start.made_of)
+    model = defended_model(config, cell, seed_data, folder, start.progress, start.log, noted)
+    start.spent.trained(model.known["seconds"])
+    times = start.attack.mounting.passes
     recording = record(
         model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
     )
@@ -256,21 +259,9 @@ def _trained(
         "best_epoch": model.known["best_epoch"],
         "kept": config.training.keep,
     }
-    return TrainedContext(
-        config=config,
-        cell=cell,
-        seed_data=seed_data,
-        folder=folder,
-        progress=progress,
-        log=log,
-        made_of=made_of,
-        spent=spent,
-        model=model,
-        recording=recording,
-        release_count=often,
-        certificate=certificate,
-        row=base.model_copy(update=known),
-    )
+    row = start.row.model_copy(update=known)
+    made = {"model": model, "recording": recording, "release_count": often, "certificate": certificate, "row": row}
+    return TrainedContext(**{**vars(start), **made})
 
 
 class _Log:
