@@ -65,7 +65,7 @@ class Timed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class ProbeSetup:
     """What a probe runs on: an untrained defended model and random records like those of a dataset.
 
     Attributes:
@@ -85,7 +85,7 @@ class Trial:
     device: torch.device
 
     @classmethod
-    def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Trial:
+    def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> ProbeSetup:
         """The untrained model with a defense; raises what its parts raise."""
         domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
         edge, upper, _ = assemble(config, defense.spec, domain, pools.classes, 0)
@@ -97,7 +97,7 @@ class Trial:
         """The smallest batch that the defense accepts and that has batch statistics."""
         return max(2, self.defense.spec.smallest_batch)
 
-    def sized(self, batch_size: int) -> Trial:
+    def sized(self, batch_size: int) -> ProbeSetup:
         """The same with another number of records a client and round."""
         return replace(self, config=replace(self.config, training=replace(self.config.training, batch_size=batch_size)))
 
@@ -130,8 +130,8 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
     for defense in config.defenses:
         try:
             with _fitting(config, defense):
-                trial = Trial.of(config, defense, pools, torch.device("cpu"))
-                trial.sized(trial.smallest_batch).seconds_of_training()
+                setup = ProbeSetup.of(config, defense, pools, torch.device("cpu"))
+                setup.sized(setup.smallest_batch).seconds_of_training()
         except (UsageError, DataError):
             raise
         except Exception as error:  # what else goes wrong, such as a user's own fault, becomes a row with its trace
@@ -139,7 +139,9 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
                 raise
 
 
-def training_step(config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> tuple[Trial, float]:
+def training_step(
+    config: AuditConfig, defense: Component, pools: Pools, device: torch.device
+) -> tuple[ProbeSetup, float]:
     """Time of a training step, measured on as many records as a moment allows and scaled to the whole batch.
 
     The first step takes the smallest batch: it shows that shapes fit, and warms up. Later steps take more records,
@@ -154,19 +156,19 @@ def training_step(config: AuditConfig, defense: Component, pools: Pools, device:
     """
     whole = config.training.batch_size
     with _blamed(config, defense.label), _fitting(config, defense):
-        trial = Trial.of(config, defense, pools, device)
-        batch, timed = min(whole, trial.smallest_batch), False
-        seconds = trial.sized(batch).seconds_of_training()
+        setup = ProbeSetup.of(config, defense, pools, device)
+        batch, timed = min(whole, setup.smallest_batch), False
+        seconds = setup.sized(batch).seconds_of_training()
         while not timed or (batch < whole and seconds < _STEP):
             batch, timed = min(whole, ceil(batch * max(_GROWTH, _STEP / seconds))), True
-            seconds = trial.sized(batch).seconds_of_training()
-        trial = trial.sized(batch)
+            seconds = setup.sized(batch).seconds_of_training()
+        setup = setup.sized(batch)
         if seconds < _STEP:
-            seconds = max(0.0, trial.seconds_of_training(1 + _STEPS) - seconds) / _STEPS
-    return trial, seconds * whole / batch
+            seconds = max(0.0, setup.seconds_of_training(1 + _STEPS) - seconds) / _STEPS
+    return setup, seconds * whole / batch
 
 
-def attack_on_images(trial: Trial, attack: Component, limit: float) -> Timed:
+def attack_on_images(setup: ProbeSetup, attack: Component, limit: float) -> Timed:
     """Time of an attack on records, on one round of victims and a few rounds of auxiliary ones.
 
     It is stopped after `limit` seconds, and the rest is extrapolated from its epochs. If it finishes none in that time,
@@ -176,38 +178,38 @@ def attack_on_images(trial: Trial, attack: Component, limit: float) -> Timed:
         UsageError: if the attack fails on random records.
     """
     spec: ImageAttack = attack.spec
-    protocol, batch = trial.config.protocol.spec, trial.config.training.batch_size
+    protocol, batch = setup.config.protocol.spec, setup.config.training.batch_size
     if protocol.upper == "own":
         return Timed(reason="not applicable: standalone clients send nothing")
     a_round = protocol.active * batch
     rounds = 1 if "clients" in spec.needs else ROUNDS  # a hijack trains clients in each of its steps
-    own = trial.records(rounds * protocol.clients * batch)
+    own = setup.records(rounds * protocol.clients * batch)
     if not {own.domain.name, "any"} & set(spec.mounting.domains):
         return Timed(reason=f"not applicable: {attack.name} does not reconstruct {own.domain.records}")
 
     def observation(held: frozenset[str]) -> ImageObservation:
-        edge, upper = deepcopy((trial.edge, trial.upper))  # a hijack trains its clients
-        view = black_box_query(edge)(own.x[:a_round], Generator(trial.device).manual_seed(0)).view
-        return _observed(trial.config, edge, upper, own, a_round, [view] * spec.mounting.passes, held)
+        edge, upper = deepcopy((setup.edge, setup.upper))  # a hijack trains its clients
+        view = black_box_query(edge)(own.x[:a_round], Generator(setup.device).manual_seed(0)).view
+        return _observed(setup.config, edge, upper, own, a_round, [view] * spec.mounting.passes, held)
 
     # What it can do without costs time, and is given if it must be.
     tried = [partial(observation, held) for held in dict.fromkeys((spec.needs, known_to(spec)))]
-    timed = _timed(trial, attack, limit, a_round, tried)
-    if timed.reason == _IDLE and batch > trial.smallest_batch:
-        return attack_on_images(trial.sized(max(trial.smallest_batch, batch // _SHRINKAGE)), attack, limit)
+    timed = _timed(setup, attack, limit, a_round, tried)
+    if timed.reason == _IDLE and batch > setup.smallest_batch:
+        return attack_on_images(setup.sized(max(setup.smallest_batch, batch // _SHRINKAGE)), attack, limit)
     return timed
 
 
-def attack_on_labels(trial: Trial, attack: Component, limit: float) -> Timed:
+def attack_on_labels(setup: ProbeSetup, attack: Component, limit: float) -> Timed:
     """Time of an attack on the labels of one client, on a few rounds of random records; see `attack_on_images`."""
     spec: LabelAttack = attack.spec
-    batch, classes = trial.config.training.batch_size, trial.pools.classes
-    records = trial.records(ROUNDS * batch)
-    if trial.config.protocol.spec.upper == "own" or several(records.y):
+    batch, classes = setup.config.training.batch_size, setup.pools.classes
+    records = setup.records(ROUNDS * batch)
+    if setup.config.protocol.spec.upper == "own" or several(records.y):
         return Timed()
 
     def observation() -> LabelObservation:
-        edge, upper = deepcopy((trial.edge, trial.upper))
+        edge, upper = deepcopy((setup.edge, setup.upper))
         lower = edge.client(0).eval()
         seen = observe(lower, upper, records.x, records.y, batch_size=batch, known=True)
         known = first_of_each(records.y, max(1, spec.mounting.labeled))
@@ -217,10 +219,10 @@ def attack_on_labels(trial: Trial, attack: Component, limit: float) -> Timed:
             auxiliary=records.x,
             known_rows=known,
             known_labels=records.y[known],
-            label_shares=torch.full((classes,), 1 / classes, device=trial.device),
+            label_shares=torch.full((classes,), 1 / classes, device=setup.device),
         )
 
-    return _timed(trial, attack, limit, batch, [observation])
+    return _timed(setup, attack, limit, batch, [observation])
 
 
 def _observed(
@@ -301,14 +303,14 @@ class _Watch(NoSession):
 
 
 def _timed(
-    trial: Trial, attack: Component, limit: float, round_size: int, observations: Sequence[Callable[[], Any]]
+    setup: ProbeSetup, attack: Component, limit: float, round_size: int, observations: Sequence[Callable[[], Any]]
 ) -> Timed:
     """Time an attack on the first observation on which it can be mounted."""
     reason = ""
-    with _blamed(trial.config, f"{trial.defense.label} / {attack.label}"):
+    with _blamed(setup.config, f"{setup.defense.label} / {attack.label}"):
         for observation in observations:
             try:
-                return _watched(attack.spec, observation(), _Watch(limit, clock(trial.device)), round_size)
+                return _watched(attack.spec, observation(), _Watch(limit, clock(setup.device)), round_size)
             except NotApplicable as error:
                 reason = f"not applicable: {error}"
     return Timed(reason=reason)

@@ -19,7 +19,7 @@ from privkit.cli.new import check, new
 from privkit.cli.papers import papers
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
-from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
+from privkit.cli.show import Annotations, AsEvents, Junit, Quiet, Shown
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
 from privkit.parts.registry import TABLES, as_written
@@ -61,7 +61,7 @@ def _root(
 
 
 def audit(
-    junit: Junit = None, annotations: Annotations = None, quiet: Quiet = False, as_json: Events = False, **flags: Any
+    junit: Junit = None, annotations: Annotations = None, quiet: Quiet = False, as_json: AsEvents = False, **flags: Any
 ) -> None:
     """Train the defended models, attack them, account for them and write a report.
 
@@ -144,7 +144,7 @@ def report(
     junit: Junit = None,
     annotations: Annotations = None,
     quiet: Quiet = False,
-    as_json: Events = False,
+    as_json: AsEvents = False,
 ) -> None:
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""

@@ -111,8 +111,8 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
     pools, _, sizes = open_data(config, instead=without_files) if config.data_root is None else open_data(config)
     a_round = config.protocol.spec.active * config.training.batch_size
     rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
-    trials = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
-    baseline, _ = trials[config.defenses[0].label]
+    setups = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
+    baseline, _ = setups[config.defenses[0].label]
     probed: dict[str, Timed] = {}
     for attack in config.every_attack:
         if probe := audit_goal(attack.spec).probe(attack.spec):
@@ -121,7 +121,7 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
     sizes["victims"] = victims
     cells, trained = [], set()
     for cell in plan(replace(config, also=())):
-        a_step, timed = trials[cell.defense.label][1], probed.get(cell.attack.label, Timed())
+        a_step, timed = setups[cell.defense.label][1], probed.get(cell.attack.label, Timed())
         attack, goal = cell.attack.spec, audit_goal(cell.attack.spec)
         took = goal.seconds(attack, timed, config, sizes)
         if config.tune and not why_untuned(attack):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from privkit.shared.interval import Interval
 
 
-Table = tuple[list[str], list[list[str]]]
+TextTable = tuple[list[str], list[list[str]]]
 """Heading and rows of a table."""
 
 
@@ -200,7 +200,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         say("", f"the paper's own settings, for privkit audit --preset NAME --data-root DATA: {names}")
 
 
-def coverage_table(covered: list[Covered]) -> Table:
+def coverage_table(covered: list[Covered]) -> TextTable:
     """Heading and rows: entry by entry what became of its numbers; a figure that prints none has no count."""
     rows = []
     for one in covered:
@@ -209,7 +209,7 @@ def coverage_table(covered: list[Covered]) -> Table:
     return ["table", "rows", "columns", "numbers", "state", "by"], rows
 
 
-def claims_table(comparisons: list[Comparison]) -> Table:
+def claims_table(comparisons: list[Comparison]) -> TextTable:
     """Heading and rows: one claim a row, with published and own number, verdict and reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [
@@ -218,7 +218,7 @@ def claims_table(comparisons: list[Comparison]) -> Table:
     ]
 
 
-def methods_table(methods: list[Measured]) -> Table:
+def methods_table(methods: list[Measured]) -> TextTable:
     """Heading and rows: what was measured of each method that ran."""
     rows = []
     for one in (one for one in methods if one.values):
@@ -227,7 +227,7 @@ def methods_table(methods: list[Measured]) -> Table:
     return ["method", "quantity", "seeds", "value"], rows
 
 
-def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> Table:
+def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
     """Heading and rows: the verdict on each ordering, and that at tiny scale if these are given."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privkit.cli.accounting import Json
-from privkit.cli.papers import Table, claims_table, interval_text, ordering_json, orderings_table, print_table
+from privkit.cli.papers import TextTable, claims_table, interval_text, ordering_json, orderings_table, print_table
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.run.stopping import keeping
@@ -86,7 +86,7 @@ def _called(one: Work) -> str:
     return f"{one.row['defense']} / {one.row['attack']}, {', '.join(parts)}"
 
 
-def _methods(found: Reproduced) -> Table:
+def _methods(found: Reproduced) -> TextTable:
     """Each method beside its printed number, which is a share where the paper prints per cent."""
     rows = []
     for one in found.methods:

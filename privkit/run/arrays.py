@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from privkit.errors import DamagedFile
 
-MOST_BYTES = 1 << 30
+_MOST_BYTES = 1 << 30
 """Size limit of all arrays of a file, unpacked: a thousand times what a run stores."""
 
 
@@ -32,12 +32,12 @@ def read_arrays(
         optional: likewise, for arrays that the file may lack.
 
     Raises:
-        DamagedFile: if it is no such file, or unpacks to more than `MOST_BYTES`.
+        DamagedFile: if it is no such file, or unpacks to more than `_MOST_BYTES`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
-                raise ValueError(f"it unpacks to more than {MOST_BYTES >> 20} MiB")
+            if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 20} MiB")
             held = set(archive.namelist())
             kinds = {**wanted, **{name: kind for name, kind in optional.items() if f"{name}.npy" in held}}
             arrays = {name: _array(archive, f"{name}.npy") for name in kinds}

@@ -25,7 +25,7 @@ from privkit.parts.registry import TABLES, named, read_options, specify, stages_
 from privkit.settings.quick_attacks import AUTO
 from privkit.settings.same_domain import check_same_domain, reads_another
 
-SETTINGS = {
+PART_SETTINGS = {
     "defense": "defenses",
     "attack": "attacks",
     "dataset": "datasets",
@@ -56,7 +56,7 @@ def check(settings: Mapping[str, Any]) -> None:
     Traceback (most recent call last):
     privkit.errors.UsageError: unknown option of defense batch_shuffle 'kep'; did you mean 'keep'? (allowed: ...)
     """
-    for setting, kind in SETTINGS.items():
+    for setting, kind in PART_SETTINGS.items():
         given = settings.get(setting)
         for part in given if isinstance(given, list | tuple) else [given]:
             if part not in ("all", AUTO) or setting != "attack":

@@ -30,7 +30,7 @@ from privkit.settings.values import (
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
-Declared = TypeVar("Declared")
+_Class = TypeVar("_Class")
 
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
@@ -299,7 +299,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
 
 
-def checked(declared: type[Declared], settings: Mapping[str, Any]) -> Declared:
+def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
     """The settings that a class declares, each checked.
 
     Raises:

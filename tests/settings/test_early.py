@@ -70,7 +70,7 @@ def test_the_index_of_parts_follows_from_the_parts() -> None:
     assert early.INDEX.read_text("utf-8") == index()
 
 
-@pytest.mark.parametrize("kind", early.SETTINGS.values())
+@pytest.mark.parametrize("kind", early.PART_SETTINGS.values())
 def test_the_annotations_of_the_index_allow_what_the_class_allows(kind: str) -> None:
     for name, part in early.indexed()[kind].items():
         known = {field: early.annotation(text) for field, text in part["fields"].items() if text is not None}
@@ -82,7 +82,7 @@ def test_the_annotations_of_the_index_allow_what_the_class_allows(kind: str) -> 
 def test_most_values_are_checked_early() -> None:
     texts = [
         text
-        for kind in early.SETTINGS.values()
+        for kind in early.PART_SETTINGS.values()
         for part in early.indexed()[kind].values()
         for text in part["fields"].values()
     ]
