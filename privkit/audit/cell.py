@@ -194,7 +194,7 @@ def _told(context: AttackContext) -> tuple[str, ...]:
 
 
 def _can_read_the_server(context: TrainedContext) -> None:
-    """Refuse an attack that computes with the server's segment, if there are several or one with another loss."""
+    """Refuse an attack that computes with the server's segment, if there is more than one or its loss is another."""
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
@@ -206,7 +206,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 
 
 def _why(context: AttackContext | None) -> str:
-    """Why the adversary lacks what the attack wants: queries are forbidden, or nobody knows the lower segment."""
+    """Why the adversary lacks what the attack needs: queries are forbidden, or lower segments are secret."""
     if not isinstance(context, TrainedContext):
         return "" if context is None else why_not(context)
     if "query" in context.attack.uses and context.config.queries.rounds == 0:
@@ -221,7 +221,7 @@ def _why(context: AttackContext | None) -> str:
 
 
 def _trained(start: AttackContext) -> TrainedContext:
-    """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
+    """Train (or load) the defended model and record the wire; the row has all that does not depend on the attack."""
     config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
     noted = partial(folder.note, cell, start.made_of)
     model = defended_model(config, cell, seed_data, folder, start.progress, start.log, noted)

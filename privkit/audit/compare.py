@@ -69,7 +69,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
 
     Args:
         first: A, a finished run or its folder.
-        second: B, likewise.
+        second: B, a finished run or its folder.
 
     Returns:
         The differences B − A, and the settings in which the runs differ.
@@ -139,7 +139,7 @@ Groups = dict[tuple[str, str], dict[int, Row]]
 
 
 def _pairs(first: Groups, second: Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
-    """Rows by seed that are to be compared, and what has no counterpart, in words."""
+    """Pairs of rows by seed, and a phrase for each row without a counterpart."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
     for place in (1, 0):  # the same attack on another defense; then another attack on the same defense
@@ -241,7 +241,7 @@ class Paired:
     """How the second measurement differs from the first.
 
     Attributes:
-        difference: mean of second less first, with its interval: over seeds if there are several, else over records.
+        difference: mean of second minus first, with its interval over seeds; of one seed, over records.
         p_value: of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0.
         effect: matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of
             negative ones, as a share of both.

@@ -1,4 +1,4 @@
-"""A recording held against itself: its declared mechanism against its data, its lower segment against its release."""
+"""A recording compared with itself: its declared mechanism with its data, its lower segment with its release."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class _Clients:
     """What is known of who released.
 
     Attributes:
-        ask: what they make of images before the noise; None if that cannot be told.
+        ask: what they make of images before the noise; None if that is unknown.
         why: the reason, if it cannot.
         plain: whether the noise is added to what is released, and nothing comes behind it.
         weaker: how the mechanism claims more than the recorded defense does; empty if it does not.
@@ -186,7 +186,7 @@ def _variance(receipt: Receipt) -> float:
 
 
 def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
-    """How the mechanism claims more than the recorded defense does; empty if it does not, or that cannot be told."""
+    """How the mechanism claims more than the recorded defense does; empty if it does not, or if that is unknown."""
     real = receipt.mechanism()
     if real is None:
         return ""

@@ -113,7 +113,7 @@ def run_audit(
     Args:
         config: what to run; or give its settings as keywords, as in a configuration file (`defense="batch_shuffle"`).
         out: the run folder; None for one named after the configuration under ./privkit-runs.
-        progress: told what happens; silent by default.
+        progress: shows what happens; silent by default.
         again: recompute models and cells whose data, code, versions or device changed; False refuses them.
         workers: processes of this machine that share the work; the threads are divided among them, and devices too.
             With an engine, the cells that it is given at once; 1 for as many as may be.

@@ -191,7 +191,7 @@ def constant_guesses(domain: Domain, auxiliary: Tensor) -> dict[str, Tensor]:
 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
-    """The images of a recording: those whose truth is known, and the adversary's own; nothing else is known.
+    """The true images of a recording that are known, and the adversary's own; other parts are empty.
 
     Own images that are true ones are left out.
     """

@@ -50,7 +50,7 @@ class CellWorker:
         config: of the run.
         device: where to compute.
         threads: of the CPU.
-        progress: told what happens.
+        progress: shows what happens.
         cells: the plan.
         here: what all numbers of this process share.
         made_of: what each cell is made of but its images, by its id.
@@ -117,7 +117,7 @@ class CellWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run, as its workers are told of it.
+    """What a worker needs to know of a run.
 
     Attributes:
         settings: of the run, as they were given.
@@ -213,7 +213,7 @@ _opened: tuple[str, CellWorker] | None = None
 def compute(job: Job, task: Task) -> Answer:
     """A cell, in a folder of its own; one at a time in a process, whose random generators all threads share.
 
-    An error of the run is in the answer: whatever is raised here instead is the engine's.
+    An error of the run is in the answer; an error that is raised here is the engine's.
     """
     with _one:
         try:

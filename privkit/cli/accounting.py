@@ -57,7 +57,7 @@ def epsilon(
 ) -> None:
     """ε of a parameter table, or of one mechanism that flags describe.
 
-    Every row is checked on its own: the others are computed and written whatever is wrong with one.
+    Every row is checked on its own: a wrong one does not keep the others from being computed and written.
     """
     if show_schema:
         _print_schema()
@@ -324,7 +324,7 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 
 
 def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
-    """The first rows and what is to be said about them; of a single one, its certificate."""
+    """The first rows with their remarks; for a single row, its certificate."""
     from privkit.reports import escape
     from privkit.reports.budgets import NOTE, remarks, rich_table
 

@@ -101,7 +101,7 @@ _SHOWN = 100
 
 @dataclass(kw_only=True)
 class Tally:
-    """What a command tells of the rows of a table when all have passed: the first ones, and one message a refusal.
+    """The rows of a table that a command has seen: it shows the first ones, and one message for each reason of refusal.
 
     Attributes:
         rows: rows seen, refused or not.

@@ -65,7 +65,7 @@ def whole(given: str | int) -> int:
 
 
 def seed(given: str | int) -> int:
-    """A seed, of which several are given one by one.
+    """One seed; more than one are given by repeating the flag.
 
     Raises:
         BadParameter: with what is allowed.

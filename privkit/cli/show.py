@@ -32,7 +32,7 @@ class Shown:
         as_json: events and the result as JSON, one object a line; with `quiet` the result alone.
         quiet: nothing but failures.
         junit: file of the JUnit XML, None for none.
-        annotations: whether failures are printed as annotations of GitHub Actions; None where it runs there.
+        annotations: whether failures are printed as annotations of GitHub Actions; None prints them if it runs there.
     """
 
     as_json: bool = False
@@ -48,7 +48,7 @@ class Shown:
 
     @contextmanager
     def progress(self) -> Iterator[Any]:
-        """What a run tells while it works."""
+        """Shows a run while it works."""
         from privkit.run.progress import Events, Silent, shown
 
         if self.quiet or self.as_json:

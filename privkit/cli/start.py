@@ -28,7 +28,7 @@ class Output(io.FileIO):
     """A standard stream whose failures do not stop a computation: what cannot be written is dropped.
 
     Attributes:
-        failed: the first error, None where all was written.
+        failed: the first error; None if all was written.
     """
 
     def __init__(self, descriptor: int) -> None:

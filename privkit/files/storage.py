@@ -83,7 +83,7 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """Fields of a record, None where there is none.
+    """Fields of a record; None if there is none.
 
     Args:
         **identity: fields with the values that the reader expects.
@@ -156,7 +156,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked payload of what `save_state` wrote, None where there is nothing.
+    """The checked payload of what `save_state` wrote; None if there is no file.
 
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.
@@ -178,7 +178,7 @@ def read_state(path: Path) -> bytes | None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote, None where there is nothing. Never unpickles an object.
+    """Read what `save_state` wrote; None if there is no file. Never unpickles an object.
 
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.

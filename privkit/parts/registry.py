@@ -75,7 +75,7 @@ def load(target: str) -> Any:
     """The object behind "module:object".
 
     Raises:
-        UsageError: if it cannot be imported, whatever its module does.
+        UsageError: if it cannot be imported, for any reason.
     """
     module, _, name = target.partition(":")
     watch(module)

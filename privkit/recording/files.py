@@ -157,7 +157,7 @@ def _npz(data: bytes) -> dict[str, Tensor]:
 
 
 def _array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
-    """One array; the size in its own header is held against that of the archive before memory is taken."""
+    """One array; the size in its header is compared with that in the archive before memory is taken."""
     with archive.open(name) as member:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

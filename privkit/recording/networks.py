@@ -145,7 +145,7 @@ class Program(nn.Module):
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Stop whatever registers more modules and weights than a segment has."""
+    """Stop code that registers more modules and weights than a segment has."""
     found = {"numbers": 0, "parts": 0}
 
     def count(owner: nn.Module, name: str, value: object) -> None:

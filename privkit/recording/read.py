@@ -34,7 +34,7 @@ _REST = ("own.images", "own.labels", "truth.images", "truth.labels", "truth.memb
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A recording of somebody's training.
+    """A recording of a training, read and checked.
 
     Attributes:
         description: its `recording.json`.
@@ -123,7 +123,7 @@ class Recording:
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each)
 
     def members_of(self, number: int) -> Tensor:
-        """The true image on each seat of each row of a round, int64 [N, k]; −1 where nobody knows it."""
+        """The true image on each seat of each row of a round, int64 [N, k]; −1 where it is unknown."""
         each = len(self.views) // self.description.passes
         parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[:each]])
         return parts[number % each]
@@ -164,7 +164,7 @@ class Recording:
         return self._network(self.description.lower, training=sent is not None and sent.mode == "train")
 
     def upper(self) -> nn.Module | None:
-        """The server's segment, likewise."""
+        """The server's segment, built anew; None if it was not recorded."""
         return self._network(self.description.upper)
 
     def _network(self, described: Network | None, *, training: bool = False) -> nn.Module | None:

@@ -144,7 +144,7 @@ def rounds_to_replay(recording: Recording, pixels: int = 2**21, numbers: int = 2
 
     Args:
         pixels: at most, of all images together, but at least one round.
-        numbers: of all releases together, likewise.
+        numbers: at most, of all releases together, but at least one round.
     """
     last = recording.views[-1]
     shape = recording.description.image_shape

@@ -111,7 +111,7 @@ class Description(_Frozen):
         batch_size: images of one client in a round.
         clients: number of clients that send in a round.
         rounds: recorded messages of all clients, pass after pass.
-        watched: rounds that the recorder saw, of which it kept the last; None if nobody counted.
+        watched: rounds that the recorder saw, of which it kept the last; None if they were not counted.
         passes: how often the same images were sent, in the same order.
         messages: number of messages in a round, all with equally many rows.
         mixed: images that each released row holds.
@@ -125,9 +125,9 @@ class Description(_Frozen):
         replay: of the last round through `lower`, as the recorder measured it; its mode is that of `lower`.
         mechanism: the basis of a certificate, as `privkit.accountants.spec.records` reads it.
         measured: what the owner measured.
-        dataset: a name for tables, like the next two.
-        model: likewise.
-        protocol: likewise.
+        dataset: a name for tables.
+        model: a name for tables.
+        protocol: a name for tables.
         notes: sentences for every row.
         files: file -> SHA-256, of every file; version 1 may leave some out.
     """

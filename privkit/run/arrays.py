@@ -29,7 +29,7 @@ def read_arrays(
     Args:
         path: of the file, for errors.
         wanted: name -> kind of its numbers as numpy has it ("f", "u", "b", "U") and number of dimensions.
-        optional: likewise, for arrays that the file may lack.
+        optional: the same for arrays that the file may lack.
 
     Raises:
         DamagedFile: if it is no such file, or unpacks to more than `_MOST_BYTES`.
@@ -53,7 +53,7 @@ def read_arrays(
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """One array; the size in its own header is held against that of the archive before memory is taken."""
+    """One array; the size in its header is compared with that in the archive before memory is taken."""
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:
         version = np.lib.format.read_magic(member)

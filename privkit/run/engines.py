@@ -262,7 +262,7 @@ ENGINES: dict[str, Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit
 
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
-    """The executor of a run, which ends with the block, whatever it does.
+    """The executor of a run; it is shut down at the end of the block.
 
     Args:
         named: NAME or NAME:… of `ENGINES`, or module:factory of an executor; None for processes of this machine.

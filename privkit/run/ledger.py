@@ -156,7 +156,7 @@ class Ledger(RunFolder):
             ) from None
 
     def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run here, None where nothing is begun; all else is refused."""
+        """The manifest of this configuration's earlier run here; None if there is no run. Another run is refused."""
         earlier = check_usable(self.path)
         if earlier is None:
             return None

@@ -17,7 +17,7 @@ SILENCE = 30.0
 
 
 class Progress:
-    """What a run tells while it works."""
+    """Shows a run while it works."""
 
     def note(self, text: str) -> None:
         """One line that stays."""
@@ -36,7 +36,7 @@ class Progress:
 
 
 class Silent(Progress):
-    """Tells nothing: the default of the Python interface."""
+    """Shows nothing: the default of the Python interface."""
 
 
 def duration(seconds: float) -> str:

@@ -113,7 +113,7 @@ def _git_revision() -> str:
 
 
 def _version(package: str, module: str) -> str | None:
-    """Installed version, None where it is not installed; a loaded one that is another is told, too."""
+    """The installed version; None if there is none. A loaded version that differs is named as well."""
     try:
         installed = version(package)
     except PackageNotFoundError:

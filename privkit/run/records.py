@@ -54,7 +54,7 @@ def parse_row(data: bytes | str, **identity: str) -> Row:
 
 
 def read_row(cell: Path) -> Row | None:
-    """The row of a cell's folder, None where it is not finished.
+    """The row of a cell's folder; None if the cell is not finished.
 
     Raises:
         DamagedFile: if it is damaged, or another cell's.
@@ -71,7 +71,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """How long the last computation of a cell took, by the times of its log; None where it has no such log."""
+    """How long the last computation of a cell took, by the times of its log; None without such a log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -91,7 +91,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Manifest of a run folder, None where there is none.
+    """The manifest of a run folder; None if there is none.
 
     Raises:
         RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
@@ -146,7 +146,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def lines_of(results: Path) -> list[bytes]:
-    """Lines of `results.jsonl`, none where there is no such file."""
+    """Lines of `results.jsonl`; empty without such a file."""
     try:
         return read_bytes(results, MOST_TEXT).splitlines()
     except FileNotFoundError:
@@ -209,7 +209,7 @@ def write_verdict(run: Path, verdict: Verdict) -> Verdict:
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
-    """The stored verdict, None where a run has not begun.
+    """The stored verdict; None if the run has not begun.
 
     Raises:
         DamagedFile: if it is damaged, or another run's.

@@ -1,4 +1,4 @@
-"""`privkit verify RUN`: every file of a run folder held against its checksum, its own identity and the other files."""
+"""`privkit verify RUN`: every file of a run folder compared with its checksum, its own identity and the other files."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def examine(run: Path) -> Examination:
 
 
 def _files(folder: Path) -> list[Path]:
-    """What lies in a folder, temporary files left out; nothing where there is no folder."""
+    """The files of a folder without temporary ones; empty if there is no folder."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
 
 
 def _record(examination: Examination, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
-    """A record, None where it is missing or damaged."""
+    """A record; None if it is missing or damaged."""
     problem: PrivkitError | None = None
     fields = None
     try:

@@ -25,7 +25,7 @@ _OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "also")
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
-    """Components without those that were named before, in whatever words."""
+    """Components, each once, even if two texts name the same one."""
     found: dict[str, Component] = {}
     for component in components:
         found.setdefault(json.dumps(component.to_json(), sort_keys=True, default=str), component)
@@ -62,7 +62,7 @@ class AuditConfig(ExecutionSettings):
             a classifier of guesses.
         metrics: own metrics of images, beside those of every row.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
-        recording: what somebody recorded of a training of theirs, in place of a training here; None to train.
+        recording: a recording of a training, in place of a training here; None to train.
         settings: what `privkit.settings.resolve.resolve` made this of, as JSON; nothing if it was made otherwise.
     """
 
@@ -116,7 +116,7 @@ class AuditConfig(ExecutionSettings):
         return self.victims or ("test" if self.auxiliary == "training" else "private")
 
     def answers(self) -> dict[str, Any]:
-        """The fields that change an answer; not where it is computed, nor what it is held against."""
+        """The fields that change an answer; where it is computed and which gates judge it are left out."""
         fields = {
             "defenses": [c.to_json() for c in self.defenses],
             "attacks": [c.to_json() for c in self.attacks],

@@ -1,4 +1,4 @@
-"""Names, options and values that are not allowed, refused before torch is imported: `parts.json` tells them."""
+"""Names, options and values that are not allowed, refused before torch is imported, by the index in `parts.json`."""
 
 from __future__ import annotations
 

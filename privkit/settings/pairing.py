@@ -14,7 +14,7 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """A defense as a user wrote it, without its own protocol; and that protocol, None where it names none.
+    """A defense as a user wrote it, without its own protocol; and that protocol, None if it names none.
 
     A chain has one protocol, which any of its stages may name.
 
@@ -62,7 +62,7 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     under one say little of another. A baseline that names no protocol goes with the first defense.
 
     Args:
-        protocol: of the run, as a user names it; None where none is named.
+        protocol: of the run, as a user names it; None if none is named.
 
     Raises:
         UsageError: for what does not exist, or a group that its protocol cannot fill.

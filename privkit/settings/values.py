@@ -44,7 +44,7 @@ def as_folder(name: str) -> Callable[[Any], Path]:
 
 
 def as_many(value: Any) -> Sequence[Any]:
-    """One or several."""
+    """The value as a list, unless it is one already."""
     return value if isinstance(value, list | tuple) else [value]
 
 

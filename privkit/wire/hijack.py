@@ -1,4 +1,4 @@
-"""Clients that learn from whatever a server sends back, for a malicious server and its detection."""
+"""Clients in training that accept any answer of their server, for a malicious server and its detection."""
 
 from __future__ import annotations
 
