@@ -39,7 +39,7 @@ def compiler_unloaded() -> Iterator[None]:
         if sys.modules.get(_NAME) is stub:
             del sys.modules[_NAME], torch._dynamo
         while left_alone:
-            del left_alone.pop().__dynamo_disable  # torch keeps what `disable` returned
+            vars(left_alone.pop()).pop("__dynamo_disable", None)  # torch keeps what `disable` returned
 
     vars(stub).update(disable=disable, graph_break=lambda: None, __getattr__=real)
     sys.modules[_NAME] = torch._dynamo = stub
