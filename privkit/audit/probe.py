@@ -95,7 +95,8 @@ class ProbeSetup:
     @property
     def smallest_batch(self) -> int:
         """The smallest batch that the defense accepts and that has batch statistics."""
-        return max(2, self.defense.spec.smallest_batch)
+        smallest: int = self.defense.spec.smallest_batch
+        return max(2, smallest)
 
     def sized(self, batch_size: int) -> ProbeSetup:
         """The same with another number of records a client and round."""

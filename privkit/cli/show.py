@@ -127,16 +127,22 @@ def _print_run(rows: list[Any], page: Path) -> None:
     for proof in dict.fromkeys(f"{row.defense}: {row.certificate.statement}" for row in rows if row.certificate):
         line(proof)
     for row in rows:
-        bound = row.empirical_bound.statement if row.empirical_bound else ""
-        if row.notes or bound or row.caveats:
-            line(f"{row.defense} / {row.attack}, seed {row.seed}")
-        for text in (*filter(None, [bound]), *row.notes):
-            line(f"  {text}")
-        if row.status != "done":
-            line(f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}")
-        for caveat in (text for text in row.caveats if not bound.startswith(text)):
-            line(f"  note: {caveat}", style="dim")
+        for text, style in _remarks(row):
+            line(text, style=style)
     line(f"report: {page}", soft_wrap=True)
+
+
+def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
+    """What is to be said of a row beside its numbers, line by line, each with its style."""
+    bound = row.empirical_bound.statement if row.empirical_bound else ""
+    if row.notes or bound or row.caveats:
+        yield f"{row.defense} / {row.attack}, seed {row.seed}", None
+    for text in (*filter(None, [bound]), *row.notes):
+        yield f"  {text}", None
+    if row.status != "done":
+        yield f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}", None
+    for caveat in (text for text in row.caveats if not bound.startswith(text)):
+        yield f"  note: {caveat}", "dim"
 
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -109,8 +110,8 @@ class HeldParts(nn.Module):
 
 def moved(view: View, move: Callable[[Tensor], Tensor]) -> View:
     """The view with each of its tensors moved, such as to another device."""
-    tensors = {name: value for name, value in vars(view).items() if isinstance(value, Tensor)}
-    return replace(view, **{name: move(value) for name, value in tensors.items()})
+    tensors: dict[str, Any] = {n: move(value) for n, value in vars(view).items() if isinstance(value, Tensor)}
+    return replace(view, **tensors)
 
 
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
