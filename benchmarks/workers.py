@@ -23,8 +23,8 @@ from privkit.audit.cell import planned_row
 from privkit.audit.lead import Dispatch, Leader
 from privkit.audit.worker import Answer, CellWorker, Job, Task
 from privkit.reports.schema import Row
+from privkit.run.engines import Processes
 from privkit.run.ledger import Ledger
-from privkit.run.processes import Processes
 from privkit.run.progress import Silent
 from privkit.run.provenance import manifest
 from privkit.run.records import line

@@ -178,7 +178,6 @@ _KNOWN: dict[type, _Tests] = {}
 
 
 def _tests(cls: type) -> _Tests:
-    """What is to be checked, read from the annotations once."""
     if cls in _KNOWN:
         return _KNOWN[cls]
     hints = get_type_hints(cls, include_extras=True)
@@ -204,12 +203,10 @@ def _usual(hint: Any) -> _Usual:
 
 
 def _said(name: str, hint: Any) -> str:
-    """What users call a field."""
     return next((part.name for part in getattr(hint, "__metadata__", ()) if isinstance(part, Named)), name)
 
 
 def _test(hint: Any) -> _Test | None:
-    """The check that an annotation asks for."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         return _either(*_divided(arguments))
@@ -358,7 +355,6 @@ def _words(hint: Any) -> str:
 
 
 def _class_words(classes: Sequence[type]) -> str:
-    """A few classes in words."""
     names = [one.__name__ for one in classes if one not in (bool, NoneType)]
     said = [f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}"] if names else []
     return ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
@@ -376,7 +372,6 @@ def _or_words(classes: Sequence[type], words: Sequence[Any] = ()) -> str:
 def _real_words(
     above: float | None = None, least: float | None = None, most: float | None = None, below: float | None = None
 ) -> str:
-    """A range of numbers in words."""
     limits = ((">", above), (">=", least), ("<=", most), ("<", below))
     bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in limits if bound not in (None, inf))
     return f"a {'finite ' * (most != inf)}number{' ' * bool(bounds)}{bounds}{', or inf' * (most == inf)}"

@@ -28,7 +28,6 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.laws.parts import laws as every_law
 from privkit.parts.registry import describe, load, parse, table
-from privkit.settings import early
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "how-to" / "add-a-part.md").read_text("utf-8")
@@ -46,10 +45,7 @@ def package(file: str) -> str:
 def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Each file of the page lies in its package, and each line stands in its table."""
     table.cache_clear()
-    sources: dict[str, ast.Module] = {}
-    on_disk = early._source  # which looks beside privkit's other files
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(early, "_source", lambda module: sources.get(module) or on_disk(module))
         for file, name, code in BLOCKS:
             home = import_module(package(file))
             if name:
@@ -58,7 +54,6 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 continue
             folder = tmp_path_factory.mktemp("part")
             (folder / Path(file).name).write_text(code, "utf-8")
-            sources[f"{package(file)}.{Path(file).stem}"] = ast.parse(code)
             patch.setattr(home, "__path__", [*home.__path__, str(folder)])
         yield
     table.cache_clear()

@@ -99,7 +99,6 @@ def attack(
         image_shape: (C, H, W) of the private images; None takes that of `auxiliary` or `truth`.
         truth: the private images [N, C, H, W] in [0, 1], row for row; only scores see them.
         controls: whether to do the attack's control experiments.
-        seed: of the attack.
 
     Raises:
         UsageError: if there is no such attack, it reconstructs no images, or shapes do not fit.
@@ -163,8 +162,6 @@ def attack(
 
 
 def _asked(query: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Generator], QueryResult]:
-    """A client that answers row by row, as attacks ask it."""
-
     @torch.no_grad()
     def ask(own: Tensor, draws: Generator) -> QueryResult:
         members = torch.arange(len(own), device=own.device).unsqueeze(1)
@@ -174,7 +171,6 @@ def _asked(query: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Generator], Q
 
 
 def _scores(truth: Tensor, guess: Tensor, observation: ImageObservation, seed: int) -> dict[str, Metrics]:
-    """Metrics of guesses with their intervals."""
     domain = Images(shape=observation.image_shape)
     return summarise(scored(domain, truth.cpu(), guess.cpu(), observation.batch_size), seed)
 

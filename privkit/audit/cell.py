@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privkit.attacks.base import AnyAttack, AttackDiverged, NotApplicable, known_to, threat_model
+from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
@@ -47,7 +47,7 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training import release_count
 from privkit.training.losses import own_loss
 from privkit.training.private import of_run
-from privkit.wire.channel import record, shared_lower
+from privkit.wire.channel import Recording, record, shared_lower
 
 
 def run_cell(
@@ -77,8 +77,20 @@ def run_cell(
         if own:
             seed_data = shared.copied()
         with contained() if own else nullcontext(), limited(config.cell_seconds, config.cell_memory):
-            given = (config, cell, seed_data, folder, progress, made_of, base, log, spent)
-            context = _trained(*given) if config.recording is None else recorded_context(*given)
+            start = AttackContext(
+                config=config,
+                cell=cell,
+                seed_data=seed_data,
+                folder=folder,
+                progress=progress,
+                log=log,
+                made_of=made_of,
+                spent=spent,
+                recording=Recording(views=[], receipts=[], members=torch.empty(0)),
+                certificate=None,
+                row=base,
+            )
+            context = _trained(start) if config.recording is None else recorded_context(start)
             base = context.row
             if isinstance(context, TrainedContext):
                 _can_read_the_server(context)
@@ -153,11 +165,7 @@ def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 
 def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
-    """Refuse a row whose parts changed in place what they were given: its own truth may be among it.
-
-    Raises:
-        Misbehaved: with what was changed.
-    """
+    """Refuse a row whose parts changed in place what they were given: its own truth may be among it."""
     edited = [name for name, pairs in lent.items() if not all(torch.equal(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
@@ -186,11 +194,7 @@ def _told(context: AttackContext) -> tuple[str, ...]:
 
 
 def _can_read_the_server(context: TrainedContext) -> None:
-    """Refuse an attack that computes with the server's segment, if there are several or one with another loss.
-
-    Raises:
-        NotApplicable: with the reason.
-    """
+    """Refuse an attack that computes with the server's segment, if there is more than one or its loss is another."""
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
@@ -202,7 +206,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 
 
 def _why(context: AttackContext | None) -> str:
-    """Why the adversary lacks what the attack wants: queries are forbidden, or nobody knows the lower segment."""
+    """Why the adversary lacks what the attack needs: queries are forbidden, or lower segments are secret."""
     if not isinstance(context, TrainedContext):
         return "" if context is None else why_not(context)
     if "query" in context.attack.uses and context.config.queries.rounds == 0:
@@ -216,22 +220,13 @@ def _why(context: AttackContext | None) -> str:
     )
 
 
-def _trained(
-    config: AuditConfig,
-    cell: Cell,
-    seed_data: SeedData,
-    folder: RunFolder,
-    progress: Progress,
-    made_of: Ingredients,
-    base: Row,
-    log: _Log,
-    spent: Spent,
-) -> TrainedContext:
-    """Train (or load) the defended model and record the wire; the row has what holds whatever an attack finds."""
-    model = defended_model(config, cell, seed_data, folder, progress, log, partial(folder.note, cell, made_of))
-    spent.trained(model.known["seconds"])
-    attack: AnyAttack = cell.attack.spec
-    times = attack.mounting.passes
+def _trained(start: AttackContext) -> TrainedContext:
+    """Train (or load) the defended model and record the wire; the row has all that does not depend on the attack."""
+    config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
+    noted = partial(folder.note, cell, start.made_of)
+    model = defended_model(config, cell, seed_data, folder, start.progress, start.log, noted)
+    start.spent.trained(model.known["seconds"])
+    times = start.attack.mounting.passes
     recording = record(
         model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
     )
@@ -264,26 +259,12 @@ def _trained(
         "best_epoch": model.known["best_epoch"],
         "kept": config.training.keep,
     }
-    return TrainedContext(
-        config=config,
-        cell=cell,
-        seed_data=seed_data,
-        folder=folder,
-        progress=progress,
-        log=log,
-        made_of=made_of,
-        spent=spent,
-        model=model,
-        recording=recording,
-        release_count=often,
-        certificate=certificate,
-        row=base.model_copy(update=known),
-    )
+    row = start.row.model_copy(update=known)
+    made = {"model": model, "recording": recording, "release_count": often, "certificate": certificate, "row": row}
+    return TrainedContext(**{**vars(start), **made})
 
 
 class _Log:
-    """Appends lines with a time to a cell's log."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

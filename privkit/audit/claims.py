@@ -13,11 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from privkit.accountants.auditing.families import GAUSSIAN, Family, Gaussian, ScaledNoise
 from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
 from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
-from privkit.accountants.auditing.one_run_curve import (
-    ceiling_one_run_curve,
-    epsilon_one_run_curve,
-    planned_guesses,
-)
+from privkit.accountants.auditing.one_run_curve import ceiling_one_run_curve, epsilon_one_run_curve, planned_guesses
 from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
@@ -89,7 +85,7 @@ def audit_one_run(
             f"none (its method: {method}); leave family out"
         )
     at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
-    test = partial(_independent if independent else _dependent, values, coins, confidence, at)
+    test = partial(_bound, values, coins, {"confidence": confidence, "delta": at}, independent)
     planned = guesses
     if family is not None and not independent and guesses is None:
         planned = planned_guesses(
@@ -113,33 +109,22 @@ def _bounded_below(certificate: Certificate, family: Family) -> bool:
     return isclose(certificate.lower, certificate.epsilon, rel_tol=1e-9)
 
 
-def _independent(
+def _bound(
     values: Array,
     coins: NDArray[np.bool_],
-    confidence: float,
-    delta: float,
+    given: dict[str, Any],
+    independent: bool,
     guesses: tuple[int, int] | None,
     family: Family | None,
 ) -> tuple[EmpiricalBound, float]:
-    """The bound of independent canaries, all of which are guessed, and the largest that it could be."""
-    given: dict[str, Any] = {"confidence": confidence, "delta": delta, "family": family}
-    bound = epsilon_independent(values[coins], values[~coins], threshold=0.0, **given)
-    return bound, ceiling_independent(len(coins), **given)
-
-
-def _dependent(
-    values: Array,
-    coins: NDArray[np.bool_],
-    confidence: float,
-    delta: float,
-    guesses: tuple[int, int] | None,
-    family: Family | None,
-) -> tuple[EmpiricalBound, float]:
-    """The bound of one run with canaries that may depend on each other, and the largest that it could be."""
-    numbers = (int(coins.sum()), int((~coins).sum()))
-    given: dict[str, Any] = {"confidence": confidence, "delta": delta}
+    """The bound of canaries that are independent, or may depend on each other; and the largest that it could be."""
+    inserted, left_out = values[coins], values[~coins]
+    if independent:  # all of them are guessed
+        bound = epsilon_independent(inserted, left_out, threshold=0.0, family=family, **given)
+        return bound, ceiling_independent(len(coins), family=family, **given)
+    numbers = len(inserted), len(left_out)
     if family is None or guesses is None:
-        bound = epsilon_one_run(values[coins], values[~coins], guesses=guesses, **given)
+        bound = epsilon_one_run(inserted, left_out, guesses=guesses, **given)
         return bound, ceiling_one_run(*numbers, guesses=guesses, **given)
     ranks = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
     bound = epsilon_one_run_curve(ranks[coins], ranks[~coins], guesses=guesses, family=family, **given)
@@ -171,7 +156,6 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
     """The family that contains the claimed trade-off curve; None if no whole curve is claimed.
 
     Args:
-        certificate: of the run.
         mechanism: that it claims the ε of; None if it claims none.
 
     >>> from privkit.accountants.base import no_protection
@@ -188,10 +172,6 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
     """The limits that the claimed trade-off curve sets to any attack; None without a claim that has a curve.
-
-    Args:
-        certificate: of the run.
-        mechanism: that it claims the ε of.
 
     >>> from privkit.accountants.base import no_protection
     >>> limits_of(no_protection(), None) is None
@@ -219,7 +199,6 @@ def uncovered(certificate: Certificate, lower_model: object, known: frozenset[st
     white box has the segment itself, and answers to queries come from it, too.
 
     Args:
-        certificate: of the run.
         lower_model: as in `ReleaseCount`.
         known: fields of an observation that the attack is given.
 

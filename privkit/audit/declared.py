@@ -1,4 +1,4 @@
-"""A recording held against itself: its declared mechanism against its data, its lower segment against its release."""
+"""A recording compared with itself: its declared mechanism with its data, its lower segment with its release."""
 
 from __future__ import annotations
 
@@ -75,14 +75,7 @@ _KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]], Declared] 
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
-    """The recorded lower segment with the defense that the recording names, if any.
-
-    Args:
-        lower: as it was recorded.
-        recording: of it.
-        protocol: of its clients.
-        seed: of a frozen block.
-    """
+    """The recorded lower segment with the defense that the recording names, if any."""
     described = recording.description
     if not described.defense or isinstance(lower, Clients):
         return lower
@@ -98,7 +91,7 @@ class _Clients:
     """What is known of who released.
 
     Attributes:
-        ask: what they make of images before the noise; None if that cannot be told.
+        ask: what they make of images before the noise; None if that is unknown.
         why: the reason, if it cannot.
         plain: whether the noise is added to what is released, and nothing comes behind it.
         weaker: how the mechanism claims more than the recorded defense does; empty if it does not.
@@ -140,7 +133,6 @@ def _held(recording: Recording) -> Declared:
 
 
 def _clients(recording: Recording) -> _Clients:
-    """Of a recording; its lower segment is built."""
     described = recording.description
     try:
         lower = recording.lower()
@@ -180,7 +172,6 @@ def _effects(stage: Defense) -> frozenset[str]:
 
 @torch.no_grad()
 def _receipt(edge: Clients, recording: Recording) -> Receipt:
-    """Of one small release."""
     clients, each = edge.lowers.copies, edge.defense.smallest_batch
     images = recording.domain.zeros(clients * each).unflatten(0, (clients, each))
     labels = torch.zeros(images.shape[:2], dtype=torch.int64)
@@ -188,14 +179,13 @@ def _receipt(edge: Clients, recording: Recording) -> Receipt:
 
 
 def _variance(receipt: Receipt) -> float:
-    """Of the noise on every number, as the stages say that they added it."""
     parts = [step.receipt for step in receipt.steps] if isinstance(receipt, ChainReceipt) else [receipt]
     noises = [part.noise for part in parts if isinstance(part, Noised) and part.covers == "release"]
     return sum(noise.distribution.variance_factor * noise.smashed**2 for noise in noises)
 
 
 def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
-    """How the mechanism claims more than the recorded defense does; empty if it does not, or that cannot be told."""
+    """How the mechanism claims more than the recorded defense does; empty if it does not, or if that is unknown."""
     real = receipt.mechanism()
     if real is None:
         return ""

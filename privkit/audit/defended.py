@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -42,7 +43,7 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
 from privkit.training.costs import client_costs
 from privkit.training.distributed import joined_processes
-from privkit.training.loop import learns
+from privkit.training.loop import Epoch, learns
 from privkit.training.together import train_together
 
 CHECKPOINT = "training.ckpt"
@@ -161,13 +162,20 @@ def _accuracies(
 
     found = measured("last")
     if trained.best is not None:
-        last = [deepcopy(module.state_dict()) for module in (edge, upper)]
-        edge.load_state_dict(trained.best.edge)
-        upper.load_state_dict(trained.best.upper)
-        found |= measured("best")
-        for module, state in zip((edge, upper), last, strict=True):
-            module.load_state_dict(state)
+        with _weights_of(trained.best, edge, upper):
+            found |= measured("best")
     return found
+
+
+@contextmanager
+def _weights_of(best: Epoch, edge: Clients, upper: nn.Module) -> Iterator[None]:
+    """Inside, the networks hold the best epoch's weights."""
+    last = [deepcopy(module.state_dict()) for module in (edge, upper)]
+    edge.load_state_dict(best.edge)
+    upper.load_state_dict(best.upper)
+    yield
+    for module, state in zip((edge, upper), last, strict=True):
+        module.load_state_dict(state)
 
 
 def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
@@ -185,13 +193,11 @@ def _stored(home: Path, edge: Clients, upper: nn.Module, trained: Trained, keep:
     files = {name: save_module(home / name, module) for name, module in _named("last", edge, upper).items()}
     if trained.best is None:
         return files
-    last = [deepcopy(module.state_dict()) for module in (edge, upper)]
-    edge.load_state_dict(trained.best.edge)
-    upper.load_state_dict(trained.best.upper)
-    files |= {name: save_module(home / name, module) for name, module in _named("best", edge, upper).items()}
-    if keep == "last":
-        for module, state in zip((edge, upper), last, strict=True):
-            module.load_state_dict(state)
+    with _weights_of(trained.best, edge, upper):
+        files |= {name: save_module(home / name, module) for name, module in _named("best", edge, upper).items()}
+    if keep == "best":
+        edge.load_state_dict(trained.best.edge)
+        upper.load_state_dict(trained.best.upper)
     return files
 
 
@@ -330,11 +336,7 @@ def assemble(
 
 @torch.no_grad()
 def _check_fewer_tokens(edge: Clients, upper: nn.Module, domain: Domain, defense: str) -> None:
-    """Refuse a server's segment that reads all tokens of a record or none.
-
-    Raises:
-        UsageError: with the models that work.
-    """
+    """Refuse a server's segment that reads all tokens of a record or none."""
     each = max(2, edge.defense.smallest_batch)
     records = domain.zeros(edge.lowers.copies * each).unflatten(0, (-1, each))
     labels = torch.zeros(records.shape[:2], dtype=torch.int64)

@@ -44,7 +44,6 @@ def export(
         folder: of the recording, new or empty.
         defense: one of the run's, as its table shows it; None for the last.
         seed: one of the run's; None for the first.
-        data_root: folder of the official datasets.
 
     Raises:
         UsageError: if the run has no such defense or seed, or its records are no images.
@@ -75,7 +74,6 @@ def export(
 
 
 def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, passes: int) -> Recording:
-    """The recording of one model."""
     seed_data = prepare(config, cell.seed, torch.device("cpu"))
     domain, classes = seed_data.splits.domain, seed_data.splits.classes
     if not isinstance(domain, Images) or seed_data.victims.y.ndim > 1:
@@ -154,7 +152,6 @@ def _assembled(
     classes: int,
     seed: int,
 ) -> tuple[Clients, nn.Module]:
-    """Both sides, as the run had them before their training."""
     config = resolve({"model": model, "defense": [defense], "protocol": protocol, "attack": "mid_grey"})
     if getattr(config.model.spec, "checkpoint", None) is not None:  # the recorded weights follow, and no other file
         config = replace(config, model=config.model.replace(checkpoint=None))

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
 
+import torch
+
 from privkit.audit.cell import planned_row
-from privkit.audit.stale import refresh
+from privkit.audit.seed_data import read_records
 from privkit.audit.worker import Answer, CellWorker, Job, Task, compute
 from privkit.errors import PrivkitError, RunFolderError, one_line
 from privkit.files.sealed import Broken
-from privkit.reports.schema import Row
+from privkit.reports.origins import differences
+from privkit.reports.schema import Provenance, Row
+from privkit.run.ingredients import Ingredients
 from privkit.run.ledger import Ledger
-from privkit.run.plan import Cell
+from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
-from privkit.run.records import TRAINED, parse_row
-from privkit.run.schedule import Schedule
-from privkit.run.verdict import verdict_of, write_verdict
+from privkit.run.records import TRAINED, holds, parse_row, verdict_of, write_verdict
+from privkit.run.sources import as_it_is_now
+from privkit.settings.config import AuditConfig
 
 LIVES = 3
 """Workers that a cell may lose before it ends as an error."""
@@ -98,7 +103,6 @@ class Leader:
         return Schedule(self.worker.cells, self.rows.keys(), known, self._trained)
 
     def _trained(self, model: str) -> bool:
-        """Whether a model is finished."""
         return (self.ledger.model(model) / TRAINED).exists()
 
     def work_here(self) -> None:
@@ -138,11 +142,7 @@ class Leader:
         """Hold the files that a cell was seen to read against those of earlier rows.
 
         Args:
-            row: of the cell.
             static: files that its parts name, which were compared before the run.
-
-        Raises:
-            RunFolderError: if one of them had another content.
         """
         read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
         if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
@@ -165,10 +165,7 @@ class Dispatch:
     from what was saved, and ends as an error after `LIVES` workers.
 
     Args:
-        leader: has opened the run.
-        executor: computes.
         ahead: cells that it is given at once.
-        compute: what a worker does.
     """
 
     def __init__(
@@ -208,7 +205,6 @@ class Dispatch:
                 future.cancel()
 
     def _work(self) -> None:
-        """Hand out cells and take answers."""
         while True:
             while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
                 self._submit(cell)
@@ -227,7 +223,6 @@ class Dispatch:
         self._give_up()
 
     def _submit(self, cell: Cell) -> None:
-        """Give a cell to the engine."""
         names, self._number = self._leader.ledger.names(cell), self._number + 1
         files: dict[str, bytes] | None = None
         if self._ships:
@@ -243,7 +238,6 @@ class Dispatch:
         future.add_done_callback(self._ended.put)
 
     def _take(self, cell: Cell, answer: Answer) -> None:
-        """Store what a worker computed."""
         if answer.error is not None:
             raise answer.error
         if answer.unseen:
@@ -279,11 +273,7 @@ class Dispatch:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Cells that lost too many workers end as errors.
-
-        Raises:
-            WorkersEnded: if no worker gave an answer, so that no cell is to blame.
-        """
+        """Cells that lost too many workers end as errors."""
         if self._given_up and not self._heard:
             left, planned, why = self._leader.left, len(self._leader.worker.cells), self._given_up[-1][1]
             raise WorkersEnded(
@@ -301,7 +291,6 @@ class Dispatch:
             self._finish(cell, row, "")
 
     def _finish(self, cell: Cell, row: Row, took: str) -> None:
-        """Store a row and tell of it, with the time left."""
         self._leader.finish(cell, row)
         self._schedule.finish(cell)
         done, total = len(self._leader.rows), len(self._leader.worker.cells)
@@ -309,3 +298,85 @@ class Dispatch:
         rest = f", about {duration(rate * (total - done))} left" if done < total else ""
         status = row.status.replace("_", " ")
         self._progress.note(f"cell {done} of {total}: {named(cell)}: {status}{took}{rest}")
+
+
+def refresh(
+    config: AuditConfig,
+    folder: Ledger,
+    cells: Sequence[Cell],
+    rows: Mapping[str, Row],
+    made_of: Mapping[str, Ingredients],
+    *,
+    again: bool,
+) -> str:
+    """Compare the stored provenance of a plan with what the command would use now.
+
+    Args:
+        rows: of the finished cells, by their id.
+        made_of: of every cell but its images, by its id.
+        again: whether what changed is moved to RUN/superseded, to be made anew.
+
+    Returns:
+        A sentence on what was set aside; empty if nothing changed.
+
+    Raises:
+        RunFolderError: if something changed and `again` is False.
+        DataError: if the images cannot be read.
+    """
+    begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
+    seeds = {cell.seed for cell, _ in begun}
+    images = {seed: read_records(config, seed, torch.device("cpu")).hashes for seed in seeds}
+    changed: dict[str, None] = {}
+    flags: dict[str, None] = {}
+    touched: dict[Path, None] = {}
+    for cell, stored in begun:
+        now = made_of[cell.id].on(images[cell.seed])
+        for home, there in stored.items():
+            here = now.model if home == folder.model(cell.model_id) else now.cell
+            here = here if there is None else as_it_is_now(there, here)
+            if differs := _changes(there, here, cell.seed):
+                touched[home] = None
+                changed |= dict.fromkeys(differs)
+                flags |= dict.fromkeys(_flags(there, here))
+    if not touched:
+        return ""
+    models = len([home for home in touched if home.parent.name == "models"])
+    size = f"{models} of {len({cell.model_id for cell in cells})} models, {len(touched) - models} of {len(cells)} cells"
+    if again:
+        folder.set_aside(list(reversed(touched)))  # cells before their models
+        return f"recomputed because of {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
+    raise RunFolderError(
+        f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed"
+        f"{f' ({chr(32).join(flags)})' if flags else ''}, name another folder with --out, or give --again to recompute "
+        f"what it touches ({size})"
+    )
+
+
+def _stored(folder: Ledger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
+    """Folder -> what it is made of, of a cell's model and the cell, where they hold something to go on with."""
+    model, home = folder.model(cell.model_id), folder.cell(cell.id)
+    recorded = {model: folder.made_of(model)} if holds(model) else {}
+    if cell.id in rows:
+        recorded[home] = rows[cell.id].provenance
+    elif holds(home):
+        recorded[home] = folder.made_of(home)
+    return recorded
+
+
+def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]:
+    """What changed, in words."""
+    if there is None or not there.packages:
+        return ["provenance that nobody knows, since its record is gone"]
+    return differences(there, here, seed=seed)
+
+
+def _flags(there: Provenance | None, here: Provenance) -> list[str]:
+    """Flags that give the device, the threads and the processes of before."""
+    before = there.machine if there is not None else {}
+    flags = {key: value.partition(",")[0] for key, value in before.items()}  # no flag chooses between two kinds of GPU
+    now = {key: value.partition(",")[0] for key, value in here.machine.items()}
+    return [f"{_FLAGS.get(key, f'--{key}')} {value}" for key, value in flags.items() if value != now.get(key)]
+
+
+_FLAGS = {"processes": "torchrun --nproc-per-node"}
+"""Where a key of the machine is no flag of `privkit audit`, what sets it."""

@@ -18,29 +18,22 @@ from privkit.audit.contained import is_own
 from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.goal import audit_goal
-from privkit.audit.seed_data import SeedData
-from privkit.audit.spent import Spent
 from privkit.defenses.charge import given_labels, nothing
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR
-from privkit.reports.schema import Check, Row
+from privkit.reports.schema import Check
 from privkit.reports.verdict import DECLARED
-from privkit.run.folder import RunFolder
-from privkit.run.ingredients import Ingredients
-from privkit.run.plan import Cell
-from privkit.run.progress import Progress
 from privkit.run.records import TRAINED
-from privkit.settings.config import AuditConfig
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import clopper_pearson
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.wire import channel
-from privkit.wire.channel import black_box_query, shared_lower
+from privkit.wire.channel import black_box_query, moved, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
@@ -129,21 +122,11 @@ class RecordedContext(AttackContext):
         return imitated(self._lower, self.seed_data.splits.domain) if isinstance(self._lower, Clients) else None
 
 
-def recorded_context(
-    config: AuditConfig,
-    cell: Cell,
-    seed_data: SeedData,
-    folder: RunFolder,
-    progress: Progress,
-    made_of: Ingredients,
-    base: Row,
-    log: Callable[[str], None],
-    spent: Spent,
-) -> RecordedContext:
+def recorded_context(start: AttackContext) -> RecordedContext:
     """The context of a cell on a recording; its row holds what does not depend on the attack's result."""
-    source = config.recording
+    config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
-    described, device, passes = source.description, seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
+    described, device, passes = source.description, start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
     write_record(folder.model(cell.model_id) / TRAINED, {"model": cell.model_id, "files": {}, "recorded": source.files})
     measured = described.measured
     accuracy = None
@@ -154,27 +137,20 @@ def recorded_context(
     limits = limits_of(certificate, mechanism) if certificate is not None else None
     doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
-    views = [_on(view, device) for view in source.views[:rounds]]
+    views = [moved(view, lambda value: value.to(device)) for view in source.views[:rounds]]
     if is_own(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
     members = source.members if len(source.truth) else torch.full_like(source.members, -1)
-    row = base.model_copy(update={"accuracy": accuracy, "certificate": certificate, "limits": limits, "doubt": doubt})
-    return RecordedContext(
-        config=config,
-        cell=cell,
-        seed_data=seed_data,
-        folder=folder,
-        progress=progress,
-        log=log,
-        made_of=made_of,
-        spent=spent,
-        recording=channel.Recording(views=views, receipts=[], members=members.flatten().repeat(passes)),
-        certificate=certificate,
-        row=row,
-        source=source,
-        device=device,
-        declared=declared,
-    )
+    known = {"accuracy": accuracy, "certificate": certificate, "limits": limits, "doubt": doubt}
+    made = {
+        "recording": channel.Recording(views=views, receipts=[], members=members.flatten().repeat(passes)),
+        "certificate": certificate,
+        "row": start.row.model_copy(update=known),
+        "source": source,
+        "device": device,
+        "declared": declared,
+    }
+    return RecordedContext(**{**vars(start), **made})
 
 
 def _certificate(
@@ -268,11 +244,7 @@ def why_not(context: AttackContext) -> str:
 
 @torch.no_grad()
 def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None:
-    """Refuse a lower segment that does not make what was recorded.
-
-    Raises:
-        UsageError: with both shapes.
-    """
+    """Refuse a lower segment that does not make what was recorded."""
     if isinstance(lower, Clients):
         return
     wanted = list(source.views[0].smashed.shape[1:])
@@ -288,19 +260,3 @@ def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None
             f"the recorded lower segment makes {made} of an image, and the rounds hold {wanted}; record the segment "
             "with its defense, up to what crosses the cut"
         )
-
-
-def _on(view: View, device: torch.device) -> View:
-    """A view on a device."""
-
-    def moved(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value.to(device)
-
-    return replace(
-        view,
-        smashed=view.smashed.to(device),
-        cut_gradient=moved(view.cut_gradient),
-        labels=moved(view.labels),
-        weights=moved(view.weights),
-        clients=moved(view.clients),
-    )

@@ -15,8 +15,7 @@ from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict
 from privkit.run.arrays import read_arrays
 from privkit.run.commands import cell_command
-from privkit.run.records import PICTURES, SCORES, read_manifest, read_rows
-from privkit.run.verdict import stored_gates, verdict_of, write_verdict
+from privkit.run.records import PICTURES, SCORES, read_manifest, read_rows, stored_gates, verdict_of, write_verdict
 from privkit.shared.measures import records_called
 
 if TYPE_CHECKING:

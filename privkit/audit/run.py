@@ -23,11 +23,11 @@ from privkit.run.engines import engine as opened
 from privkit.run.ledger import Ledger
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import default_threads, manifest
+from privkit.run.records import verdict_of
 from privkit.run.stopping import finished_cells
-from privkit.run.verdict import verdict_of
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
-from privkit.settings.values import as_workers
+from privkit.settings.values import as_count
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ class AuditRun:
         return DataFrame([record(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
-        """For a notebook: the verdict, the tables and the first reconstructions."""
         from privkit.reports import answers, html, tables
         from privkit.reports.summaries import over_seeds
 
@@ -114,16 +113,13 @@ def run_audit(
     Args:
         config: what to run; or give its settings as keywords, as in a configuration file (`defense="batch_shuffle"`).
         out: the run folder; None for one named after the configuration under ./privkit-runs.
-        progress: told what happens; silent by default.
+        progress: shows what happens; silent by default.
         again: recompute models and cells whose data, code, versions or device changed; False refuses them.
         workers: processes of this machine that share the work; the threads are divided among them, and devices too.
             With an engine, the cells that it is given at once; 1 for as many as may be.
         engine: where cells are computed, as `privkit.run.engines.ENGINES` names it; None for this machine.
         **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, modules that a recording may build its
             segments from.
-
-    Returns:
-        The rows, the folder and the report's page.
 
     Raises:
         PrivkitError: with one sentence, for anything that is wrong with the configuration, the data or the folder.
@@ -174,16 +170,12 @@ def plan_audit(
     """Begin an audit and compute nothing, so that what does not fit together is refused; `run_audit` goes on with it.
 
     Args, errors: as of `run_audit`.
-
-    Returns:
-        The run folder.
     """
     with _led(_given(config, settings), out, None, again, workers, engine) as leader:
         return leader.ledger.path
 
 
 def _given(config: AuditConfig | None, settings: Mapping[str, Any]) -> AuditConfig:
-    """A configuration, or the one of these settings."""
     if config is None:
         return resolve(settings)
     if settings:
@@ -226,12 +218,8 @@ def _led(
 
 
 def check_workers(config: AuditConfig, workers: int) -> None:
-    """Refuse a number of workers that there cannot be.
-
-    Raises:
-        UsageError: with what is allowed.
-    """
-    as_workers(workers)
+    """Refuse a number of workers that there cannot be."""
+    as_count("workers")(workers)
     if ":" in config.device:
         raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")
     if not config.settings:

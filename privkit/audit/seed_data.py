@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,21 +29,18 @@ from privkit.shared.seeds import derive
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedData:
-    """What all cells of one seed share.
+class SeedRecords:
+    """The records of one seed: who has them, and which are attacked.
 
     Attributes:
-        splits: private, auxiliary and test images, on the device.
-        shares: the private images of each client.
-        victims: the attacked images.
-        auxiliary: the adversary's images.
-        dropped: auxiliary images left out, because they are private or attacked ones.
-        guesses: scores of the constant guesses, record by record, as `scored` gives them.
-        floors: metrics of the constant guesses.
-        perception: networks and metrics that score reconstructions, beside pixels.
+        splits: private, auxiliary and test records, on the device.
+        shares: the private records of each client.
+        victims: the attacked records.
+        auxiliary: the adversary's records.
+        dropped: auxiliary records left out, because they are private or attacked ones.
+        hashes: part -> SHA-256 of its records.
         warnings: on images that look clipped and records that were left out, one sentence each.
-        hashes: part -> SHA-256 of its images.
-        labeled: whether the adversary's images have labels; a recording may lack them.
+        labeled: whether the adversary's records have labels; a recording may lack them.
     """
 
     splits: Splits
@@ -52,12 +48,24 @@ class SeedData:
     victims: Batch
     auxiliary: Batch
     dropped: int
+    hashes: dict[str, str]
+    warnings: tuple[str, ...] = ()
+    labeled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedData(SeedRecords):
+    """What all cells of one seed share.
+
+    Attributes:
+        guesses: scores of the constant guesses, record by record, as `scored` gives them.
+        floors: metrics of the constant guesses.
+        perception: networks and metrics that score reconstructions, beside pixels.
+    """
+
     guesses: dict[str, dict[str, Scores]]
     floors: dict[str, dict[str, Metrics]]
     perception: Perception
-    warnings: tuple[str, ...] = ()
-    hashes: dict[str, str]
-    labeled: bool = True
 
     @property
     def own_images(self) -> Tensor | None:
@@ -73,13 +81,8 @@ class SeedData:
     def copied(self) -> SeedData:
         """A copy of the records, for a cell whose parts may change them in place."""
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
-        held: dict[str, Any] = {
-            "splits": self.splits,
-            "shares": self.shares,
-            "victims": self.victims,
-            "auxiliary": self.auxiliary,
-        }
-        return replace(self, **deepcopy(held, shared))
+        records = {name: getattr(self, name) for name in ("splits", "shares", "victims", "auxiliary")}
+        return replace(self, **deepcopy(records, shared))
 
     def changed(self, copy: SeedData) -> tuple[str, ...]:
         """Names of the records or labels of a copy that differ from these."""
@@ -99,22 +102,8 @@ class SeedData:
         return parts | own
 
 
-@dataclass(frozen=True, kw_only=True)
-class Images:
-    """The images of one seed: who holds them, and which are attacked. See `SeedData`."""
-
-    splits: Splits
-    shares: ClientPartition
-    victims: Batch
-    auxiliary: Batch
-    dropped: int
-    notes: tuple[str, ...]
-    hashes: dict[str, str]
-    labeled: bool = True
-
-
-def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
-    """Open the data, split them and choose the attacked and the auxiliary images.
+def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedRecords:
+    """Open the data, split them and choose the attacked and the auxiliary records.
 
     Raises:
         UsageError: if the parts are too small for the batch size.
@@ -122,29 +111,15 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
     """
     if config.recording is not None:
         return _recorded(config.recording, device)
-    budget = config.budget
     pools, other, _ = open_data(config)
     with faults_of(f"dataset {config.dataset.label}", config.dataset.spec):
-        cpu = split(
-            pools,
-            private=budget.private,
-            auxiliary=budget.auxiliary,
-            test=budget.test,
-            validation=budget.validation,
-            seed=seed,
-        )
+        cpu = split(pools, **_wished(config), seed=seed)
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
         sizes = {name: len(part) for name, part in cpu.parts.items() if name != "validation"}
         _check_sizes(config, cpu.domain.records, **sizes)
-    splits = Splits(
-        private=cpu.private.to(device),
-        auxiliary=cpu.auxiliary.to(device),
-        test=cpu.test.to(device),
-        classes=cpu.classes,
-        validation=None if cpu.validation is None else cpu.validation.to(device),
-    )
+    splits = Splits(**{name: part.to(device) for name, part in cpu.parts.items()}, classes=cpu.classes)
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
     victims = _victims(config, splits, shares)
@@ -157,32 +132,38 @@ def read_images(config: AuditConfig, seed: int, device: torch.device) -> Images:
         hashes[config.auxiliary] = auxiliary.sha256()
     elif len(auxiliary) + dropped > len(splits.auxiliary):
         hashes["auxiliary"] = auxiliary.sha256()
-    return Images(
+    return SeedRecords(
         splits=splits,
         shares=shares,
         victims=victims,
         auxiliary=auxiliary,
         dropped=dropped,
-        notes=pools.notes,
         hashes=hashes,
+        warnings=_warnings((*pools.notes, splits.domain.warning(splits.private.x)), len(victims)),
     )
+
+
+def _warnings(notes: Iterable[str], victims: int) -> tuple[str, ...]:
+    return (*filter(None, notes), *few(victims))
+
+
+def _wished(config: AuditConfig) -> dict[str, int]:
+    """Numbers of records of each part, as the budget has them."""
+    return {name: getattr(config.budget, name) for name in ("private", "auxiliary", "test", "validation")}
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
     """Everything that cells of one seed share.
 
     Args:
-        config: of the run.
-        seed: of the splits.
-        device: where the images go.
         perception: the configuration's feature networks, if they are loaded already.
 
     Raises:
         UsageError: if the parts are too small for the batch size.
         DataError: if files are missing, damaged or too few.
     """
-    images = read_images(config, seed, device)
-    splits, victims, auxiliary = images.splits, images.victims, images.auxiliary
+    records = read_records(config, seed, device)
+    splits, victims = records.splits, records.victims
     batch = config.protocol.spec.active * config.training.batch_size
     if perception is None:
         perception = Perception.of(config.features, device, config.own_metrics)
@@ -190,22 +171,14 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         perception = perception.fitted(without(splits.auxiliary, victims), splits.classes, seed)
     guesses = {
         name: scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception, victims.y)
-        for name, guess in constant_guesses(splits.domain, auxiliary.x).items()
+        for name, guess in constant_guesses(splits.domain, records.auxiliary.x).items()
         if len(victims)
     }
     return SeedData(
-        splits=splits,
-        shares=images.shares,
-        victims=victims,
-        auxiliary=auxiliary,
-        dropped=images.dropped,
+        **vars(records),
         guesses=guesses,
         floors={name: summarise(scores, seed, perception) for name, scores in guesses.items()},
         perception=perception,
-        warnings=tuple(filter(None, (*images.notes, splits.domain.warning(splits.private.x))))
-        + few(len(images.victims)),
-        hashes=images.hashes,
-        labeled=images.labeled,
     )
 
 
@@ -216,24 +189,23 @@ def constant_guesses(domain: Domain, auxiliary: Tensor) -> dict[str, Tensor]:
     return {name: guess for name, guess in domain.guesses(domain.zeros(1)).items() if name == "mid_grey"}
 
 
-def _recorded(recording: Recording, device: torch.device) -> Images:
-    """The images of a recording: those whose truth is known, and the adversary's own; nothing else is known.
+def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
+    """The true images of a recording that are known, and the adversary's own; other parts are empty.
 
     Own images that are true ones are left out.
     """
     own = without(recording.own, recording.truth)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
-    return Images(
-        splits=Splits(
-            private=none.to(device), auxiliary=own.to(device), test=none.to(device), classes=recording.classes
-        ),
+    empty, clipped = none.to(device), recording.domain.warning(recording.truth.x)
+    return SeedRecords(
+        splits=Splits(private=empty, auxiliary=own.to(device), test=empty, classes=recording.classes),
         shares=nobody,
         victims=recording.truth.to(device),
         auxiliary=own.to(device),
         dropped=len(recording.own) - len(own),
-        notes=tuple(filter(None, (*recording.description.notes, recording.domain.warning(recording.truth.x)))),
         hashes=dict(recording.files),
+        warnings=_warnings((*recording.description.notes, clipped), len(recording.truth)),
         labeled=recording.own_labels,
     )
 
@@ -258,7 +230,6 @@ def open_data(
     Pictures are not decoded yet.
 
     Args:
-        config: of the audit.
         instead: maps a dataset to the one that is opened in its place, such as its stand-in.
 
     Raises:
@@ -276,9 +247,7 @@ def open_data(
         domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
     if domain.name == "images":  # else `check_same_domain` refused the augmentation
         check_colors(config.training.augment, domain.shape[0])
-    sizes = part_sizes(
-        pools, private=budget.private, auxiliary=budget.auxiliary, test=budget.test, validation=budget.validation
-    )
+    sizes = part_sizes(pools, **_wished(config))
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
     elif config.auxiliary != "disjoint":
@@ -299,11 +268,7 @@ def _opened(
 def _check_sizes(
     config: AuditConfig, records: str, *, private: int, auxiliary: int, test: int, validation: int | None = None
 ) -> None:
-    """Refuse a batch size that a part of the data does not fill once, before anything is trained.
-
-    Raises:
-        UsageError: with the part that is the smallest, and a batch size that works.
-    """
+    """Refuse a batch size that a part of the data does not fill once, before anything is trained."""
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked {records} (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {f"private {records}": private, f"test {records}": test, attacked: min(config.budget.victims, source)}
@@ -325,7 +290,6 @@ def _check_sizes(
 
 
 def _takes_controls(attack: AnyAttack) -> bool:
-    """Whether the controls of an attack take auxiliary images."""
     return bool(goal_of(attack).reads(attack)) and not attack.mounting.ignores_views
 
 
@@ -340,14 +304,7 @@ def _auxiliary(
         return splits.private, 0
     pool, auxiliary, budget = pools.train, splits.auxiliary, config.budget
     if other is None:
-        rest = spare(
-            pools,
-            private=budget.private,
-            auxiliary=budget.auxiliary,
-            test=budget.test,
-            validation=budget.validation,
-            seed=seed,
-        )
+        rest = spare(pools, **_wished(config), seed=seed)
     else:
         order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
         pool, rest = other, order[budget.auxiliary :]

@@ -1,13 +1,15 @@
 """An attack's fields chosen on the adversary's own records: some of them play victims, the others train the attack.
 
-The adversary plays both sides, so nothing here reads an attacked record.
+The adversary plays both sides, so nothing here reads an attacked record. Trials are lines of a file, and the next one
+follows from the seed and the lines before it, so a killed study goes on with the same trials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +18,13 @@ from torch import Generator
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
 from privkit.attacks.goals.reconstruct import ImageAttack
 from privkit.attacks.query_rules import QueryRules
-from privkit.attacks.search_space import search_space, why_untuned
-from privkit.audit import trials as study
+from privkit.attacks.search_space import Choice, Range, search_space, why_untuned
 from privkit.audit.goals.reconstruct import must_be_mountable, observe
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.scoring import scored
-from privkit.audit.trials import Trial
+from privkit.files.paths import read_bytes
+from privkit.files.sealed import Broken, opened, sealed
+from privkit.files.storage import append_line, write_bytes
 from privkit.parts.registry import Component, parse, read_part
 from privkit.reports.schema import Tuned
 from privkit.run.records import TRIALS
@@ -49,18 +52,18 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
     rehearsal, asked = _rehearsal(context, plan.share)
     metric, space, seed = _metric(rehearsal), search_space(attack.spec), derive(context.cell.seed, "tune", attack.name)
     path, rules = context.folder.cell(context.cell.id) / TRIALS, context.config.queries
-    past = study.read(path, context.cell.id)
+    past = _read(path, context.cell.id)
     asked += sum(trial.queries for trial in past)
     context.progress.stage(f"tune {attack.label} on {context.cell.defense.label}, seed {context.cell.seed}", "trials")
     for number in range(len(past), plan.trials):
         given = {name: getattr(attack.spec, name) for name in space}
-        values = study.suggested(space, past, seed) if number else given
+        values = suggested(space, past, seed) if number else given
         known = next((trial for trial in past if trial.values == values), None)
         trial = _tried(rehearsal, values, _left(rules, asked), metric) if known is None else replace(known, queries=0)
         if number == 0 and trial.reason:
             own = len(rehearsal.seed_data.auxiliary)
             raise NotApplicable(f"{trial.reason} (tuning, with {own} own records and after {asked} rounds of queries)")
-        study.append(path, context.cell.id, number, trial)
+        _append(path, context.cell.id, number, trial)
         past.append(trial)
         asked += trial.queries
         context.progress.step(len(past), plan.trials, min(trial.objective for trial in past))
@@ -115,11 +118,7 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
 
 
 def _left(rules: QueryRules, asked: int) -> QueryRules:
-    """What the threat model still allows to ask.
-
-    Raises:
-        NotApplicable: if that is nothing.
-    """
+    """What the threat model still allows to ask."""
     if not rules.rounds:  # any number, or none from the beginning
         return rules
     if asked >= rules.rounds:
@@ -153,7 +152,6 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
 
 
 def _metric(context: TrainedContext) -> str:
-    """The metric by which attacks on these records are compared."""
     return deciding(list(next(iter(context.seed_data.floors.values()))["unaligned"]))
 
 
@@ -162,3 +160,92 @@ def _changed(attack: Component, values: Mapping[str, Any]) -> Component:
     name, options = read_part(attack.label)
     label = parse("attacks", {"name": name, **options, **values}).label
     return replace(attack.replace(**values), label=label)
+
+
+_DIGITS = 3
+"""Significant digits of a tuned number, so that it can be written down."""
+_RANDOM = 5
+"""Trials drawn at random before the sampler learns from their outcomes."""
+_SEEDS = 2**32
+Space = Mapping[str, Range | Choice]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One set of tried values.
+
+    Attributes:
+        values: field -> value; other fields are as given.
+        objective: smaller for a stronger attack; infinite if the trial failed.
+        reason: why the trial failed.
+        queries: rounds of own records that the trial sent.
+    """
+
+    values: dict[str, Any]
+    objective: float
+    reason: str = ""
+    queries: int = 0
+
+
+def _read(path: Path, cell: str) -> list[Trial]:
+    """The trials of an earlier start; a damaged line and what follows it are dropped from the file."""
+    data = read_bytes(path) if path.exists() else b""
+    trials, whole = [], b""
+    for number, line in enumerate(data.splitlines()):
+        try:
+            fields = opened(line, cell=cell, trial=number)
+            objective = inf if fields["objective"] is None else fields["objective"]
+            told = {name: fields[name] for name in ("values", "reason", "queries")}
+            trials.append(Trial(**told, objective=objective))
+        except (Broken, KeyError):
+            break
+        whole += line + b"\n"
+    if whole != data:
+        write_bytes(path, whole)
+    return trials
+
+
+def _append(path: Path, cell: str, number: int, trial: Trial) -> None:
+    """Store one more trial."""
+    objective = None if trial.objective == inf else trial.objective  # JSON has no infinity
+    append_line(path, sealed({"cell": cell, "trial": number, **asdict(trial), "objective": objective}))
+
+
+def suggested(space: Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
+    """The values to try next.
+
+    Args:
+        space: field -> where to look.
+        past: every trial so far; values outside `space` are left out.
+
+    Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
+    """
+    import optuna
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    laws: dict[str, BaseDistribution] = {
+        name: FloatDistribution(found.low, found.high, log=found.log)
+        if isinstance(found, Range)
+        else CategoricalDistribution(range(len(found.values)))
+        for name, found in space.items()
+    }
+    sampler = optuna.samplers.TPESampler(seed=derive(seed, "trial", len(past)) % _SEEDS, n_startup_trials=_RANDOM)
+    study = optuna.create_study(sampler=sampler)
+    for trial in past:
+        coded = {name: _coded(space[name], value) for name, value in trial.values.items() if value in space[name]}
+        held = {name: laws[name] for name in coded}
+        study.add_trial(optuna.trial.create_trial(params=coded, distributions=held, value=trial.objective))
+    drawn = study.ask(laws).params
+    return {name: _decoded(found, drawn[name]) for name, found in space.items()}
+
+
+def _coded(found: Range | Choice, value: Any) -> Any:
+    """A value as the sampler has it: of a list, its place."""
+    return found.values.index(value) if isinstance(found, Choice) else value
+
+
+def _decoded(found: Range | Choice, drawn: Any) -> Any:
+    if isinstance(found, Choice):
+        return found.values[drawn]
+    return min(max(float(f"{drawn:.{_DIGITS}g}"), found.low), found.high)

@@ -27,7 +27,7 @@ from privkit.files.storage import make_folder, read_record, write_bytes
 from privkit.metrics.perception import Perception
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
-from privkit.run import processes
+from privkit.run import engines
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients, ingredients
 from privkit.run.ledger import LEADER, SCRATCH
@@ -50,7 +50,7 @@ class CellWorker:
         config: of the run.
         device: where to compute.
         threads: of the CPU.
-        progress: told what happens.
+        progress: shows what happens.
         cells: the plan.
         here: what all numbers of this process share.
         made_of: what each cell is made of but its images, by its id.
@@ -117,7 +117,7 @@ class CellWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run, as its workers are told of it.
+    """What a worker needs to know of a run.
 
     Attributes:
         settings: of the run, as they were given.
@@ -179,13 +179,10 @@ class Answer:
 
 
 class _Notes(Silent):
-    """Keeps what a user is to hear."""
-
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def note(self, text: str) -> None:
-        """Keep a line."""
         self.texts.append(text)
 
 
@@ -193,8 +190,6 @@ class _Scratch(RunFolder):
     """The folder of one task; control experiments that another worker did meanwhile are taken from the run.
 
     Args:
-        path: where it lies.
-        run: the run folder.
         sees: whether this worker reads the run folder.
     """
 
@@ -203,7 +198,6 @@ class _Scratch(RunFolder):
         self._run, self._sees = run, sees
 
     def control(self, attack: dict[str, Any]) -> Path:
-        """File of an attack's control experiments."""
         path = super().control(attack)
         if self._sees and not path.exists():
             done = self._run.content(path.relative_to(self.path).as_posix())
@@ -219,7 +213,7 @@ _opened: tuple[str, CellWorker] | None = None
 def compute(job: Job, task: Task) -> Answer:
     """A cell, in a folder of its own; one at a time in a process, whose random generators all threads share.
 
-    An error of the run is in the answer: whatever is raised here instead is the engine's.
+    An error of the run is in the answer; an error that is raised here is the engine's.
     """
     with _one:
         try:
@@ -231,7 +225,6 @@ def compute(job: Job, task: Task) -> Answer:
 
 
 def _computed(job: Job, task: Task) -> Answer:
-    """The answer to a task."""
     run = RunFolder(job.run)
     try:
         sees = (read_record(run.path / LEADER) or {}).get("token") == job.token
@@ -293,17 +286,13 @@ def _folder(wanted: Path | None) -> Iterator[Path]:
 
 
 def _open(job: Job) -> CellWorker:
-    """This process as a worker of a run; the last run is kept.
-
-    Raises:
-        RunFolderError: if it computes with other versions than the command that leads.
-    """
+    """This process as a worker of a run; the last run is kept."""
     global _opened
     if _opened is None or _opened[0] != job.token:
         use_own_caches()
         keep_freed_memory()
         config = resolve({**job.settings, "trust": list(job.trust)})
-        place = pick_device(processes.device or job.device)
+        place = pick_device(engines.device or job.device)
         check_precision(config, place)
         worker = CellWorker(config=config, device=place, threads=job.threads, progress=Silent())
         here = Provenance(packages={**worker.here.packages, **worker.here.machine})
@@ -335,11 +324,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def check_precision(config: AuditConfig, device: torch.device) -> None:
-    """Refuse bfloat16 on a card that would only emulate it.
-
-    Raises:
-        UsageError: with what works.
-    """
+    """Refuse bfloat16 on a card that would only emulate it."""
     if any(part.training.precision == "bfloat16" for part in config.parts) and not computes_bfloat16(device):
         raise UsageError(
             f"--training precision=bfloat16, but {torch.cuda.get_device_name()} computes no bfloat16; use "
@@ -352,7 +337,6 @@ def devices(kind: str, workers: int) -> Sequence[str]:
 
     Args:
         kind: "cpu" or "cuda".
-        workers: how many.
 
     >>> devices("cpu", 2)
     ['cpu', 'cpu']

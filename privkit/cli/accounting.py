@@ -15,20 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privkit.accountants.columns import COLUMNS, schema
-from privkit.cli.flags import flag, with_flags
-from privkit.cli.refusals import Refusals
+from privkit.cli.flags import flag, whole, with_flags
 from privkit.cli.say import say, say_json
-from privkit.cli.whole import whole
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 
 if TYPE_CHECKING:
+    from privkit.cli.budgets import Tally
     from privkit.reports.budgets import BudgetRow
     from privkit.shared.certificate import Certificate
 
 _FORMATS = (".csv", ".json", ".md", ".tex")
-_SHOWN = 100
-"""Rows that are printed; a longer table belongs into a file."""
 
 Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
@@ -36,7 +33,6 @@ Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi boun
 
 
 def _with_columns(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with one flag for each column of a parameter table."""
     columns = (column for column in COLUMNS if column.name != "source")
     return with_flags(
         command,
@@ -61,7 +57,7 @@ def epsilon(
 ) -> None:
     """ε of a parameter table, or of one mechanism that flags describe.
 
-    Every row is checked on its own: the others are computed and written whatever is wrong with one.
+    Every row is checked on its own: a wrong one does not keep the others from being computed and written.
     """
     if show_schema:
         _print_schema()
@@ -72,46 +68,25 @@ def epsilon(
     if out is not None and out.suffix not in _FORMATS:
         raise UsageError(f"--out must end in {', '.join(_FORMATS)}, got {out}")
     from privkit.accountants import table as tables
-    from privkit.cli.budgets import budgets
+    from privkit.cli.budgets import Tally, budgets
 
-    shown: list[BudgetRow] = []
-    last: Certificate | None = None
-    refusals = Refusals()
-
-    def told() -> Iterator[BudgetRow]:
-        nonlocal last
-        entries = tables.read([given] if table is None else _loaded(table), delta)
-        for row, certificate in budgets(entries, tight=not fast, compare=compare):
-            last = certificate
-            yield row
-
-    def counted() -> Iterator[BudgetRow]:
-        for row in _write(told(), out, compare):
-            refusals.see(row)
-            if sys.stderr.isatty() and refusals.rows % 50 == 0:
-                print(f"\r{refusals.rows:,} rows", end="", file=sys.stderr, flush=True)
-            if row.status == "ok" and len(shown) < _SHOWN:
-                shown.append(row)
-            yield row
-
+    entries, tally = tables.read([given] if table is None else _loaded(table), delta), Tally()
+    rows = tally.of(_write(tally.certified(budgets(entries, tight=not fast, compare=compare)), out, compare))
     if as_json:
         from privkit.reports.budgets import json_text
 
-        for text in json_text(counted()):
+        for text in json_text(rows):
             typer.echo(text, nl=False)
     else:
-        deque(counted(), maxlen=0)
-    for sentence in refusals.sentences():
+        deque(rows, maxlen=0)
+    for sentence in tally.sentences():
         tell(sentence)
-    if not refusals.rows:
+    if not tally.rows:
         raise UsageError(f"{table} holds no rows below its header")
-    computed = refusals.rows - refusals.refused
-    if shown and not as_json:
-        _print_table(shown, compare, computed, out)
-        if last is not None and refusals.rows == 1:
-            print_certificate(last)
-    if refusals.refused:
-        raise typer.Exit(3 if computed else 2)
+    if not as_json:
+        _print_table(tally, compare, out)
+    if tally.refused:
+        raise typer.Exit(3 if tally.computed else 2)
 
 
 @_with_columns
@@ -242,7 +217,6 @@ def _rates(text: str) -> tuple[float, float]:
 
 
 def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
-    """Refuse a share outside [0, 1], and any share without batch shuffling."""
     if keep is None:
         return
     if not 0 <= keep <= 1:
@@ -301,7 +275,6 @@ def _without_infinities(value: Any) -> Any:
 
 
 def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
-    """The rows of a file or of standard input; what is wrong with the file is the user's error."""
     from privkit.accountants import table as tables
 
     if table == "-" and isinstance(sys.stdin, TextIOWrapper):
@@ -350,17 +323,22 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _print_table(rows: list[BudgetRow], compare: bool, total: int, out: Path | None) -> None:
-    """The first rows and what is to be said about them."""
+def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
+    """The first rows with their remarks; for a single row, its certificate."""
     from privkit.reports import escape
     from privkit.reports.budgets import NOTE, remarks, rich_table
 
+    if not (shown := tally.shown):
+        return
     console = escape.console(width=None if sys.stdout.isatty() else 160)
-    console.print(rich_table(rows, compare))
-    for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(rows, compare), start=1))):
+    console.print(rich_table(shown, compare))
+    for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1))):
         console.print(line, style="dim", highlight=False, markup=False)
-    if total > len(rows):
-        say(f"the first {len(rows)} of {total:,} rows" + (f"; all are in {out}" if out else "; --out FILE stores all"))
+    if tally.computed > len(shown):
+        rest = f"; all are in {out}" if out else "; --out FILE stores all"
+        say(f"the first {len(shown)} of {tally.computed:,} rows{rest}")
+    if tally.last is not None and tally.rows == 1:
+        print_certificate(tally.last)
 
 
 def print_certificate(certificate: Any) -> None:
@@ -373,7 +351,6 @@ def print_certificate(certificate: Any) -> None:
 
 
 def _print_schema() -> None:
-    """The columns of a table, for people."""
     for column in schema():
         default = f" [{column['default']}]" if column["default"] else ""
         say(f"{column['column']:<14} {column['what']}{default}")

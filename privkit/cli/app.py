@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from privkit.cli.accounting import COMMANDS
-from privkit.cli.check import check
-from privkit.cli.compare import compare
-from privkit.cli.describe import describe as describe_part
+from privkit.cli.compare import compare, record
+from privkit.cli.described import describe as describe_part
 from privkit.cli.described import described
 from privkit.cli.flags import flag_of, with_flags
 from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
-from privkit.cli.new import new
+from privkit.cli.new import check, new
 from privkit.cli.papers import papers
-from privkit.cli.record import record
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
-from privkit.cli.show import Annotations, Events, Junit, Quiet, Shown
+from privkit.cli.show import Annotations, AsEvents, Junit, Quiet, Shown
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
 from privkit.parts.registry import TABLES, as_written
@@ -44,7 +42,6 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
-    """Print the version."""
     if wanted:
         from privkit import __version__
 
@@ -59,13 +56,12 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before the command; without a command, the help."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 def audit(
-    junit: Junit = None, annotations: Annotations = None, quiet: Quiet = False, as_json: Events = False, **flags: Any
+    junit: Junit = None, annotations: Annotations = None, quiet: Quiet = False, as_json: AsEvents = False, **flags: Any
 ) -> None:
     """Train the defended models, attack them, account for them and write a report.
 
@@ -107,7 +103,6 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
-    """Compute a run and show it; under torchrun, the first process does."""
     from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
     from privkit.run.plan import plan
@@ -123,12 +118,10 @@ def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
 
 
 def _hands(command: CommandFlags) -> dict[str, Any]:
-    """Who computes the cells."""
     return {"workers": command.workers, "engine": command.engine}
 
 
 def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: Shown) -> None:
-    """The runs of a grid: estimated or computed."""
     from privkit.cli import grid
 
     if shown.junit is not None:
@@ -151,13 +144,12 @@ def report(
     junit: Junit = None,
     annotations: Annotations = None,
     quiet: Quiet = False,
-    as_json: Events = False,
+    as_json: AsEvents = False,
 ) -> None:
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""
     from privkit.audit.report import build
-    from privkit.run.records import read_rows
-    from privkit.run.verdict import last_verdict
+    from privkit.run.records import last_verdict, read_rows
 
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     page = build(run)
@@ -207,7 +199,6 @@ def list_(
 
 
 def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
-    """The options of a part: each on a line of its own with what is allowed, or all on one."""
     written = {key: f"{key}={as_written(value)}" for key, value in entry["options"].items()}
     if apart:
         return [": ".join(filter(None, [text, entry["allowed"].get(key)])) for key, text in written.items()]

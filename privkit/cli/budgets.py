@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privkit.accountants import answer
 from privkit.accountants.columns import TOO_MANY
@@ -14,6 +16,9 @@ from privkit.papers.as_published import Paper, as_published
 from privkit.reports.budgets import BudgetRow, plain
 from privkit.shared.certificate import Certificate
 
+if TYPE_CHECKING:
+    from privkit.reports.budgets import BudgetRow
+
 CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
 
@@ -22,7 +27,6 @@ def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator
     """A report's row and its certificate for each entry, in order; a refused entry becomes a row with its error.
 
     Args:
-        entries: rows of a parameter table.
         tight: whether to compose numerically where no closed form is exact.
         compare: whether to put the published formula's value beside.
 
@@ -56,7 +60,6 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
 
 
 def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
-    """A certificate, or why there is none, as a row of a report."""
     kind = str(entry.cells.get("mechanism") or "")
     read: dict[str, Any] = {"row": entry.row, "name": entry.name, "mechanism": kind}
     columns = tuple((name, plain(value)) for name, value in entry.given.items() if name != TOO_MANY)
@@ -88,3 +91,66 @@ def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[Budge
         notes=notes,
     )
     return row, outcome
+
+
+_NAMED = 3
+"""Rows that a message names; the others are counted."""
+_SHOWN = 100
+"""Rows that are printed; a longer table belongs into a file."""
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """The rows of a table that a command has seen: it shows the first ones, and one message for each reason of refusal.
+
+    Attributes:
+        rows: rows seen, refused or not.
+        shown: the first of those with a result.
+        last: certificate of the last row; None if that was refused.
+        reasons: reason of a refusal -> how the first rows with it are called, and how many have it.
+    """
+
+    rows: int = 0
+    shown: list[BudgetRow] = field(default_factory=list)
+    last: Certificate | None = None
+    reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
+
+    def certified(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
+        """The rows of `budgets`."""
+        for row, self.last in pairs:
+            yield row
+
+    def of(self, rows: Iterable[BudgetRow]) -> Iterator[BudgetRow]:
+        """The same rows, counted as they pass; a terminal shows how many there are."""
+        for row in rows:
+            self.rows += 1
+            if sys.stderr.isatty() and self.rows % 50 == 0:
+                print(f"\r{self.rows:,} rows", end="", file=sys.stderr, flush=True)
+            if row.status == "error":
+                called = f"{row.row} ({row.name})" if row.name != f"row {row.row}" else str(row.row)
+                first, count = self.reasons.get(row.error, ([], 0))
+                self.reasons[row.error] = ([*first, called] if count < _NAMED else first, count + 1)
+            elif len(self.shown) < _SHOWN:
+                self.shown.append(row)
+            yield row
+
+    @property
+    def computed(self) -> int:
+        """How many rows have a result."""
+        return self.rows - self.refused
+
+    @property
+    def refused(self) -> int:
+        """How many rows were refused."""
+        return sum(count for _, count in self.reasons.values())
+
+    def sentences(self) -> Iterator[str]:
+        """One line a reason, in the order in which they were met."""
+        for reason, (first, count) in self.reasons.items():
+            if count == 1:
+                who = f"row {first[0]}"
+            elif count == self.rows:
+                who = f"all {count:,} rows"
+            else:
+                who = f"rows {', '.join(first)}" + (f" and {count - len(first):,} more" if count > len(first) else "")
+            yield f"{who}: {reason}"

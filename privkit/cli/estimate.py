@@ -10,7 +10,7 @@ import torch
 
 from privkit.attacks.search_space import why_untuned
 from privkit.audit.goals.goal import audit_goal
-from privkit.audit.probe import Timed, smallest_batch, training_step, untrained
+from privkit.audit.probe import Timed, training_step
 from privkit.audit.run import check_batches, default_folder
 from privkit.audit.seed_data import open_data
 from privkit.audit.worker import pick_device
@@ -19,9 +19,10 @@ from privkit.files.caches import use_own_caches
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
 from privkit.settings.config import AuditConfig
+from privkit.torch_utils.compiler import compiler_unloaded
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
-_PROBE_SECONDS = 1.0
+_PROBE_SECONDS = 0.8
 """For timing attacks, all together; opening the data and some steps of training for every defense come on top."""
 _FORWARD = 1 / 3
 """Of a step of training, the share that sends records through the networks and takes no gradient."""
@@ -33,28 +34,13 @@ class Estimate:
 
     Attributes:
         cells: each with its time, in the order of the plan.
-        controls: seconds of all control experiments.
-        least: whether the time of a cell is a lower limit.
-        where: device and threads.
-        unseen: official datasets that random records stood in for.
+        sentence: the time of all of them, with their controls.
+        needs: what the run needs beside its command, in a sentence, if anything.
     """
 
     cells: list[tuple[Cell, Timed]]
-    controls: float
-    least: bool
-    where: str
-    unseen: list[str]
-
-    @property
-    def told(self) -> str:
-        """The whole time in words."""
-        total = self.controls + sum(timed.seconds for _, timed in self.cells)
-        return f"{'at least ' if self.least else ''}about {total:.0f} s with controls on {self.where}"
-
-    @property
-    def needs(self) -> list[str]:
-        """What the run needs beside its command, in a sentence, if anything."""
-        return [f"the run needs --data-root with the files of {' and '.join(self.unseen)}"] if self.unseen else []
+    sentence: str
+    needs: list[str]
 
 
 def estimate(parts: Sequence[AuditConfig]) -> Estimate:
@@ -78,16 +64,22 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     device, threads = pick_device(parts[0].device), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = [_part(part, device, _PROBE_SECONDS / len(parts)) for part in parts]
+        with compiler_unloaded():
+            found = [_part(part, device, _PROBE_SECONDS / len(parts)) for part in parts]
     finally:
         torch.set_num_threads(threads)
-    names = dict.fromkeys(name for part in parts if not part.data_root for name in _datasets(part))
+    cells = [cell for part, _ in found for cell in part]
+    total = sum(controls for _, controls in found) + sum(timed.seconds for _, timed in cells)
+    least = "at least " if any(timed.reason.startswith("at least") for _, timed in cells) else ""
+    where = f"{device.type}, {parts[0].threads or default_threads()} threads"
+    named = [
+        name for part in parts if not part.data_root for name in (part.dataset.name, part.auxiliary.partition(":")[0])
+    ]
+    unseen = [name for name in dict.fromkeys(named) if name in OFFICIAL]
     return Estimate(
-        cells=[cell for cells, _, _ in found for cell in cells],
-        controls=sum(controls for _, controls, _ in found),
-        least=any(open_end for _, _, open_end in found),
-        where=f"{device.type}, {parts[0].threads or default_threads()} threads",
-        unseen=[name for name in names if name in OFFICIAL],
+        cells=cells,
+        sentence=f"{least}about {total:.0f} s with controls on {where}",
+        needs=[f"the run needs --data-root with the files of {' and '.join(unseen)}"] if unseen else [],
     )
 
 
@@ -95,7 +87,6 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
     """The cells of a run, an estimate of its time, and where it goes: a line each.
 
     Args:
-        config: of the run.
         out: its folder; None for that of a command that names none.
 
     Raises:
@@ -107,36 +98,30 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
         cells = plan(config)
         return "\n".join([*(cell.id for cell in cells), f"{len(cells)} cells on a recording; {folder}"])
     found = estimate(config.parts)
-    lines = [f"{cell.id}  about {timed.seconds:.0f} s{_said(timed)}" for cell, timed in found.cells]
-    return "\n".join([*lines, f"{len(lines)} cells, {found.told}; {folder}", *found.needs])
+    reasons = [f"; {timed.reason}" if timed.reason else "" for _, timed in found.cells]
+    lines = [
+        f"{cell.id}  about {timed.seconds:.0f} s{reason}"
+        for (cell, timed), reason in zip(found.cells, reasons, strict=True)
+    ]
+    return "\n".join([*lines, f"{len(lines)} cells, {found.sentence}; {folder}", *found.needs])
 
 
-def _datasets(config: AuditConfig) -> list[str]:
-    """Names of the private and of the auxiliary dataset."""
-    return list(dict.fromkeys([config.dataset.name, config.auxiliary.partition(":")[0]]))
-
-
-def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[list[tuple[Cell, Timed]], float, bool]:
-    """Cells of one protocol with their times, the seconds of its controls, and whether a time is a lower limit."""
+def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[list[tuple[Cell, Timed]], float]:
+    """Cells of one protocol with their times, and the seconds of its controls."""
     pools, _, sizes = open_data(config, instead=without_files) if config.data_root is None else open_data(config)
-    protocol, batch = config.protocol.spec, config.training.batch_size
-    rounds = config.budget.epochs * sizes["private"] // (protocol.clients * batch)
-    baseline, steps, probed = config.defenses[0], {}, {}
-    for defense in config.defenses:
-        model = untrained(config, defense, pools, device)
-        steps[defense.label] = step = training_step(config, defense, model, pools, device)
-        if defense is baseline:
-            small = replace(config, training=replace(config.training, batch_size=step.batch_size))
-            for attack in config.every_attack:
-                who, limit = f"{defense.label} / {attack.label}", seconds / len(config.every_attack)
-                if probe := audit_goal(attack.spec).probe(attack.spec):
-                    least = smallest_batch(defense)
-                    probed[attack.label] = probe(small, attack, who, model, pools, device, limit, least)
+    a_round = config.protocol.spec.active * config.training.batch_size
+    rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
+    setups = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
+    baseline, _ = setups[config.defenses[0].label]
+    probed: dict[str, Timed] = {}
+    for attack in config.every_attack:
+        if probe := audit_goal(attack.spec).probe(attack.spec):
+            probed[attack.label] = probe(baseline, attack, seconds / len(config.every_attack))
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
-    sizes["victims"], a_round = victims, protocol.active * batch
+    sizes["victims"] = victims
     cells, trained = [], set()
     for cell in plan(replace(config, also=())):
-        a_step, timed = steps[cell.defense.label].seconds, probed.get(cell.attack.label, Timed())
+        a_step, timed = setups[cell.defense.label][1], probed.get(cell.attack.label, Timed())
         attack, goal = cell.attack.spec, audit_goal(cell.attack.spec)
         took = goal.seconds(attack, timed, config, sizes)
         if config.tune and not why_untuned(attack):
@@ -146,14 +131,9 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
             trained.add(cell.model_id)
             took += (rounds + _FORWARD * sizes["test"] / a_round) * a_step
         cells.append((cell, replace(timed, seconds=took)))
-    attacks = {attack.label: attack.spec for attack in config.every_attack}
-    controls = sum(
-        audit_goal(attacks[label]).control_seconds(attacks[label], timed, sizes["auxiliary"], a_round)
-        for label, timed in probed.items()
-    )
-    return cells, controls, any(timed.reason.startswith("at least") for timed in probed.values())
-
-
-def _said(timed: Timed) -> str:
-    """A reason behind a time."""
-    return f"; {timed.reason}" if timed.reason else ""
+    controls = [
+        audit_goal(attack.spec).control_seconds(attack.spec, probed[attack.label], sizes["auxiliary"], a_round)
+        for attack in config.every_attack
+        if attack.label in probed
+    ]
+    return cells, sum(controls)

@@ -1,14 +1,15 @@
-"""Flags made from a table: of the settings of an audit, of the columns of an accountant."""
+"""Flags: their numbers, and those that are made from a table of settings or of an accountant's columns."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 
-from privkit.cli.whole import seed, whole
+from privkit.errors import shortened
 from privkit.settings.table import Setting
 
 
@@ -16,11 +17,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
     """A flag as a parameter of a command.
 
     Args:
-        name: of the parameter.
         kind: what it reads, such as `str` or `list[str]`; None is allowed as well if it is the default.
-        help_: its sentence.
         words: how it is written, if not as `--name VALUE`.
-        default: its value if it is not given.
         more: as `typer.Option` takes them.
     """
     option = typer.Option(*words, help=help_, **more)
@@ -48,3 +46,32 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in every}
     return command
+
+
+def whole(given: str | int) -> int:
+    """The number that a flag's text writes in digits; a range or a list is none, and a default is itself.
+
+    Libraries that read numbers may take "0-4" for -4.
+
+    Raises:
+        BadParameter: with what is allowed.
+
+    >>> whole("12"), whole("-1")
+    (12, -1)
+    """
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", str(given)):
+        raise typer.BadParameter(f"one whole number such as 4, got {shortened(given)}")
+    return int(given)
+
+
+def seed(given: str | int) -> int:
+    """One seed; more than one are given by repeating the flag.
+
+    Raises:
+        BadParameter: with what is allowed.
+    """
+    if re.search(r"[-,:\s]", str(given).strip().lstrip("-")):
+        raise typer.BadParameter(
+            f"one whole number, got {shortened(given)}; repeat the flag for several: --seed 0 --seed 1"
+        )
+    return whole(given)

@@ -97,18 +97,15 @@ def _axis(text: str, label: str, stages: Sequence[Component]) -> tuple[str, list
 
 
 def _names(stage: Component) -> list[str]:
-    """The options of a stage."""
     return [field.name for field in fields(stage.spec)]
 
 
 def _changed(stage: Component, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage as a table, with those changes that are options of it."""
     name, options = read_part(stage.label, placed=True)
     return {"name": name, **options, **{key: value for key, value in changes.items() if key in _names(stage)}}
 
 
 def _read(config: Path | None) -> dict[str, Any]:
-    """The settings of a configuration file."""
     from privkit.settings.resolve import read_toml
 
     return read_toml(config) if config else {}

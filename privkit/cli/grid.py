@@ -33,7 +33,6 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
     Args:
         settings: of an audit, except that `dataset` and `model` may be lists.
-        out: folder of the runs.
         yes: whether a large grid is meant.
 
     Raises:
@@ -88,7 +87,6 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands:
 
 
 def _axis(settings: Mapping[str, Any], key: str) -> Sequence[Any]:
-    """The values of an axis, one for what is no list."""
     given = settings.get(key, DEFAULTS[key] if key == "dataset" else None)
     if given == []:
         raise UsageError(f"{key} is an empty list; name at least one, or leave it out")
@@ -96,5 +94,4 @@ def _axis(settings: Mapping[str, Any], key: str) -> Sequence[Any]:
 
 
 def _name(config: AuditConfig) -> str:
-    """A run's folder: its data, its model and its configuration's hash."""
     return re.sub(r"[^\w.-]+", "-", f"{config.dataset.name}-{config.model.name}-{config.fingerprint}")

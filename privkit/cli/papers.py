@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from privkit.shared.interval import Interval
 
 
-Table = tuple[list[str], list[list[str]]]
+TextTable = tuple[list[str], list[list[str]]]
 """Heading and rows of a table."""
 
 
@@ -66,11 +66,10 @@ def papers(
 
 
 def _list(shown: list[Paper], as_json: bool) -> None:
-    """One line a paper."""
     from privkit.papers.orderings import orderings
     from privkit.papers.values import printed_values
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "paper": one.name,
             "title": one.title,
@@ -85,23 +84,13 @@ def _list(shown: list[Paper], as_json: bool) -> None:
     if as_json:
         say_json(rows)
         return
-    cells = [
-        [
-            str(row["paper"]),
-            str(row["title"]),
-            str(row["printed_numbers"]),
-            str(row["orderings"]),
-            str(len(one.experiments)),
-            ", ".join(path.stem for path in one.presets),
-            "--figures" if one.pictures else "",
-        ]
-        for row, one in zip(rows, shown, strict=True)
-    ]
-    print_table(["paper", "title", "printed numbers", "orderings", "experiments", "presets", "figures"], cells)
+    for row, one in zip(rows, shown, strict=True):
+        row["experiments"], row["presets"] = len(one.experiments), ", ".join(row["presets"])
+        row["figures"] = "--figures" if one.pictures else ""
+    print_table([name.replace("_", " ") for name in rows[0]], [[*map(str, row.values())] for row in rows])
 
 
 def _print_values(shown: Paper, table: str, as_json: bool) -> None:
-    """The printed numbers of one table."""
     from privkit.papers.values import printed_values
 
     values = printed_values(shown.name)
@@ -112,25 +101,16 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
     if as_json:
         say_json([asdict(value) for value in chosen])
         return
-    print_table(
-        ["row", "column", "value", "unit or range", "line"],
-        [
-            [
-                value.row,
-                value.column,
-                (value.note if value.value is None else f"{value.value:g}")
-                + ("" if value.spread is None else f" ± {value.spread:g}"),
-                value.unit,
-                str(value.line),
-            ]
-            for value in chosen
-        ],
-    )
+    rows = []
+    for value in chosen:
+        number = value.note if value.value is None else f"{value.value:g}"
+        spread = "" if value.spread is None else f" ± {value.spread:g}"
+        rows.append([value.row, value.column, number + spread, value.unit, str(value.line)])
+    print_table(["row", "column", "value", "unit or range", "line"], rows)
     say(f"{shown.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
 
 
 def _print_coverage(chosen: Paper, as_json: bool) -> None:
-    """What became of every printed number, and how many numbers that are."""
     from privkit.papers.coverage import STATES, coverage
 
     covered = list(coverage(chosen.name).covered())
@@ -151,7 +131,6 @@ _STATES = {"measured": "measured", "configured": "configured", "reason": "with a
 
 
 def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
-    """Every figure as PNG and SVG, and those of a run folder's models."""
     from privkit.papers import PAPERS, paper
     from privkit.reports.figures import save
 
@@ -176,7 +155,6 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 
 
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
-    """Claims, then orderings, then where the experiments lie."""
     from privkit.papers.orderings import judge, measured, orderings, read_rows
     from privkit.papers.reproduced import tiny_verdicts
 
@@ -222,22 +200,16 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         say("", f"the paper's own settings, for privkit audit --preset NAME --data-root DATA: {names}")
 
 
-def coverage_table(covered: list[Covered]) -> Table:
+def coverage_table(covered: list[Covered]) -> TextTable:
     """Heading and rows: entry by entry what became of its numbers; a figure that prints none has no count."""
-    return ["table", "rows", "columns", "numbers", "state", "by"], [
-        [
-            one.entry.table,
-            one.entry.rows if one.values else "",
-            one.entry.columns if one.values else "",
-            str(len(one.values) or ""),
-            one.state,
-            one.by,
-        ]
-        for one in covered
-    ]
+    rows = []
+    for one in covered:
+        places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
+        rows.append([one.entry.table, *places, str(len(one.values) or ""), one.state, one.by])
+    return ["table", "rows", "columns", "numbers", "state", "by"], rows
 
 
-def claims_table(comparisons: list[Comparison]) -> Table:
+def claims_table(comparisons: list[Comparison]) -> TextTable:
     """Heading and rows: one claim a row, with published and own number, verdict and reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [
@@ -246,35 +218,24 @@ def claims_table(comparisons: list[Comparison]) -> Table:
     ]
 
 
-def methods_table(methods: list[Measured]) -> Table:
+def methods_table(methods: list[Measured]) -> TextTable:
     """Heading and rows: what was measured of each method that ran."""
-    return ["method", "quantity", "seeds", "value"], [
-        [
-            one.method,
-            one.quantity,
-            str(len(one.values)),
-            _interval(one.interval) or f"{next(iter(one.values.values())):.3f}",
-        ]
-        for one in methods
-        if one.values
-    ]
+    rows = []
+    for one in (one for one in methods if one.values):
+        value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
+        rows.append([one.method, one.quantity, str(len(one.values)), value])
+    return ["method", "quantity", "seeds", "value"], rows
 
 
-def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> Table:
+def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
     """Heading and rows: the verdict on each ordering, and that at tiny scale if these are given."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
-    return [*heading, *([] if tiny is None else ["at tiny scale"])], [
-        [
-            one.ordering.claim,
-            one.ordering.source,
-            one.ordering.quantity,
-            "" if one.published is None else f"{one.published:+.3f}",
-            _interval(one.difference, sign="+"),
-            one.verdict,
-            *([] if tiny is None else [tiny.get((one.ordering.source, one.ordering.claim), "not run")]),
-        ]
-        for one in judged
-    ]
+    rows = []
+    for one in judged:
+        what, published = one.ordering, "" if one.published is None else f"{one.published:+.3f}"
+        row = [what.claim, what.source, what.quantity, published, interval_text(one.difference, sign="+"), one.verdict]
+        rows.append([*row, *([] if tiny is None else [tiny.get((what.source, what.claim), "not run")])])
+    return [*heading, *([] if tiny is None else ["at tiny scale"])], rows
 
 
 def ordering_json(one: Judged) -> dict[str, Any]:
@@ -283,7 +244,7 @@ def ordering_json(one: Judged) -> dict[str, Any]:
     return {**asdict(one.ordering), "published": one.published, "difference": gap, "verdict": one.verdict}
 
 
-def _interval(interval: Interval | None, *, sign: str = "") -> str:
+def interval_text(interval: Interval | None, *, sign: str = "") -> str:
     """A value with its limits; nothing without them."""
     if interval is None:
         return ""
@@ -291,7 +252,6 @@ def _interval(interval: Interval | None, *, sign: str = "") -> str:
 
 
 def _number(value: float | None) -> str:
-    """Six digits at most; nothing for None."""
     return "" if value is None else f"{value:.6g}"
 
 
@@ -305,9 +265,7 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
 
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in header:
-        table.add_column(
-            name, justify="right" if name in ("published", "ours", "value", "seeds", "line", "numbers") else "left"
-        )
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for row in rows:
         table.add_row(*(Text(escape.terminal(cell)) for cell in row))
     escape.console(width=None if sys.stdout.isatty() else 160).print(table)

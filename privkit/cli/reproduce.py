@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privkit.cli.accounting import Json
-from privkit.cli.papers import Table, claims_table, ordering_json, orderings_table, print_table
+from privkit.cli.papers import TextTable, claims_table, interval_text, ordering_json, orderings_table, print_table
 from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.run.stopping import keeping
@@ -76,38 +76,28 @@ def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
     found = estimate([replace(group[0].config, seeds=own) for group, own in zip(groups.values(), seeds, strict=True)])
     for one, (_, timed) in zip(ordered, found.cells, strict=True):
         say(f"{_called(one)}: about {timed.seconds:.0f} s")
-    say(f"{len(cells)} cells at scale {scale}, {found.told}; run folders in {out}", *found.needs)
+    say(f"{len(cells)} cells at scale {scale}, {found.sentence}; run folders in {out}", *found.needs)
 
 
 def _called(one: Work) -> str:
-    """A cell by all that tells it from the others: what stands for the paper's data and model at this scale."""
     config = one.config
     parts = [config.dataset.label, config.model.label, one.row["protocol"], one.row["partition"]]
     parts += [f"auxiliary {config.auxiliary}", f"seed {one.row['seed']}", f"of {one.experiment}"]
     return f"{one.row['defense']} / {one.row['attack']}, {', '.join(parts)}"
 
 
-def _methods(found: Reproduced) -> Table:
+def _methods(found: Reproduced) -> TextTable:
     """Each method beside its printed number, which is a share where the paper prints per cent."""
     rows = []
     for one in found.methods:
-        published, limits = found.published.get((one.method, one.quantity)), one.interval
-        mean = sum(one.values.values()) / len(one.values)
-        rows.append(
-            [
-                one.method,
-                one.quantity,
-                "" if published is None else f"{published:.3f}",
-                f"{mean:.3f}" if limits is None else f"{limits.value:.3f} [{limits.low:.3f}, {limits.high:.3f}]",
-                str(len(one.values)),
-                found.verdict(one),
-            ]
-        )
+        printed = found.published.get((one.method, one.quantity))
+        published = "" if printed is None else f"{printed:.3f}"
+        ours = interval_text(one.interval) or f"{sum(one.values.values()) / len(one.values):.3f}"
+        rows.append([one.method, one.quantity, published, ours, str(len(one.values)), found.verdict(one)])
     return ["method", "quantity", "published", "ours", "seeds", "verdict"], rows
 
 
 def _json(found: Reproduced) -> dict[str, Any]:
-    """The same for programs."""
     return {
         "paper": found.paper,
         "table": found.table,

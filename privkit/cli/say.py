@@ -12,7 +12,7 @@ from privkit.reports.escape import json_text, terminal
 
 
 def say(*lines: str) -> None:
-    """Print lines; a line end inside of one is shown, because only a name of somebody else's has it."""
+    """Print lines. A line end inside a line is escaped, since only a foreign name can have one."""
     for line in lines:
         typer.echo(terminal(line))
 

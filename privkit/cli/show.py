@@ -16,7 +16,7 @@ import typer
 from privkit.cli.say import say, say_json
 from privkit.errors import UsageError, tell, unknown
 
-Events = Annotated[bool, typer.Option("--json", help="JSON on standard output: an event a line, the result last.")]
+AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: an event a line, the result last.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no tables: failures and the exit code alone.")]
 Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates as JUnit XML.")]
 Annotations = Annotated[
@@ -32,7 +32,7 @@ class Shown:
         as_json: events and the result as JSON, one object a line; with `quiet` the result alone.
         quiet: nothing but failures.
         junit: file of the JUnit XML, None for none.
-        annotations: whether failures are printed as annotations of GitHub Actions; None where it runs there.
+        annotations: whether failures are printed as annotations of GitHub Actions; None prints them if it runs there.
     """
 
     as_json: bool = False
@@ -48,7 +48,7 @@ class Shown:
 
     @contextmanager
     def progress(self) -> Iterator[Any]:
-        """What a run tells while it works."""
+        """Shows a run while it works."""
         from privkit.run.progress import Events, Silent, shown
 
         if self.quiet or self.as_json:
@@ -97,60 +97,68 @@ class Shown:
 
 
 def _print_run(rows: list[Any], page: Path) -> None:
-    """Verdicts by threat model, the table, what is proven, the caveats, and where the page lies."""
+    """Verdicts by threat model, the tables, what is proven, the caveats, and where the page lies."""
     from privkit.parts.threats import threats_of
     from privkit.reports import escape
-    from privkit.reports.answers import NOTE as ANSWERS_NOTE
-    from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
-    from privkit.reports.frontier import NOTE as FRONTIER_NOTE
-    from privkit.reports.frontier import frontier, frontier_table
     from privkit.reports.origins import mixture
     from privkit.reports.strongest import strongest
-    from privkit.reports.summaries import over_seeds
-    from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
+    from privkit.reports.tables import rich_table
     from privkit.reports.threats import MEANING, told
 
     console = escape.console(width=None if sys.stdout.isatty() else 160)
+
+    def line(text: str, **more: Any) -> None:
+        console.print(text, highlight=False, markup=False, **more)
+
     if threats := threats_of(rows):
-        for line in told(threats):
-            console.print(line, highlight=False, markup=False)
-        console.print(MEANING, style="dim", highlight=False, markup=False)
-    summaries = over_seeds(rows)
-    numbers = summary_table(summaries) if summaries else table(rows)
-    if numbers.rows:  # none if all attacks asked for labels, members or canaries: they have a table of their own
-        console.print(rich_table(numbers))
-    if mixed := mixture(rows):
-        console.print(mixed, highlight=False, markup=False)
-    note = note_of(rows)
-    if summaries:
-        note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
-    if numbers.rows:
-        console.print(note, style="dim", highlight=False, markup=False)
-    found = frontier(rows, summaries)
-    others = ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE))
-    for other, text in (*others, (frontier_table(found) if found else None, FRONTIER_NOTE)):
-        if other is not None:
-            console.print(rich_table(other))
-            console.print(text, style="dim", highlight=False, markup=False)
+        for text in told(threats):
+            line(text)
+        line(MEANING, style="dim")
+    for number, (table, note) in enumerate(_tables(rows, page)):
+        if table is not None:
+            console.print(rich_table(table))
+        if number == 0 and (mixed := mixture(rows)):
+            line(mixed)
+        if table is not None:
+            line(note, style="dim")
     for best in strongest(rows):
         if best.attacks > 1:
-            text = f"{best.row.defense}, seed {best.row.seed}: {best.sentence}"
-            console.print(text, highlight=False, markup=False)
-    proofs = {f"{row.defense}: {row.certificate.statement}": None for row in rows if row.certificate}
-    for proof in proofs:
-        console.print(proof, highlight=False, markup=False)
+            line(f"{best.row.defense}, seed {best.row.seed}: {best.sentence}")
+    for proof in dict.fromkeys(f"{row.defense}: {row.certificate.statement}" for row in rows if row.certificate):
+        line(proof)
     for row in rows:
-        bound = row.empirical_bound
-        if row.notes or bound or row.caveats:
-            console.print(f"{row.defense} / {row.attack}, seed {row.seed}", highlight=False, markup=False)
-        if bound:
-            console.print(f"  {bound.statement}", highlight=False, markup=False)
-        for sentence in row.notes:
-            console.print(f"  {sentence}", highlight=False, markup=False)
-        if row.status != "done":
-            text = f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}"
-            console.print(text, highlight=False, markup=False)
-        said = bound.statement if bound else ""
-        for caveat in (text for text in row.caveats if not said.startswith(text)):
-            console.print(f"  note: {caveat}", style="dim", highlight=False, markup=False)
-    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+        for text, style in _remarks(row):
+            line(text, style=style)
+    line(f"report: {page}", soft_wrap=True)
+
+
+def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
+    """What is to be said of a row beside its numbers, line by line, each with its style."""
+    bound = row.empirical_bound.statement if row.empirical_bound else ""
+    if row.notes or bound or row.caveats:
+        yield f"{row.defense} / {row.attack}, seed {row.seed}", None
+    for text in (*filter(None, [bound]), *row.notes):
+        yield f"  {text}", None
+    if row.status != "done":
+        yield f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}", None
+    for caveat in (text for text in row.caveats if not bound.startswith(text)):
+        yield f"  note: {caveat}", "dim"
+
+
+def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
+    """Each table with its note; None for one without lines. The first has means over seeds, or a line for each row."""
+    from privkit.reports.answers import NOTE, ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.frontier import NOTE as FRONTIER_NOTE
+    from privkit.reports.frontier import frontier, frontier_table
+    from privkit.reports.summaries import over_seeds
+    from privkit.reports.tables import note_of, summary_note, summary_table, table
+
+    summaries = over_seeds(rows)
+    numbers, note = summary_table(summaries) if summaries else table(rows), note_of(rows)
+    if summaries:
+        note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
+    yield numbers if numbers.rows else None, note  # none if all attacks asked for labels, members or canaries
+    yield answers_table(rows), NOTE
+    yield orders_table(rows), ORDER_NOTE
+    found = frontier(rows, summaries)
+    yield frontier_table(found) if found else None, FRONTIER_NOTE

@@ -18,11 +18,7 @@ INTERNAL_FAULT = 70
 """Exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h."""
 _LEAST_MEMORY = 300 * 2**20
 """Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
-_HEAVY = {
-    "audit": "privkit.audit.run, privkit.audit.report",
-    "work": "privkit.audit.run, privkit.audit.report",
-    "list": "torch",
-}
+_HEAVY = {"audit": "privkit.audit.run, privkit.audit.report", "list": "torch"}
 """Command -> what it imports: torch, which under a limit may end the process by itself as well."""
 _READER_GONE = 141
 """What a shell says of a program that SIGPIPE ended."""
@@ -32,7 +28,7 @@ class Output(io.FileIO):
     """A standard stream whose failures do not stop a computation: what cannot be written is dropped.
 
     Attributes:
-        failed: the first error, None where all was written.
+        failed: the first error; None if all was written.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -77,7 +73,6 @@ def main() -> NoReturn:
 
 
 def _told(error: BaseException) -> int:
-    """Tell an error in one sentence, and the exit code that goes with it."""
     if isinstance(error, BrokenPipeError) or (
         isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
     ):
@@ -152,20 +147,16 @@ def _refuse_small_limits() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return
-    modules = _HEAVY.get(next(iter(sys.argv[1:]), ""))
-    if limit < _LEAST_MEMORY or (modules is not None and not _loads(modules)):
+    modules, fails = _HEAVY.get(next(iter(sys.argv[1:]), "")), False
+    if modules is not None:
+        import subprocess
+
+        fails = subprocess.run([sys.executable, "-c", f"import {modules}"], capture_output=True).returncode != 0
+    if fails or limit < _LEAST_MEMORY:
         raise MemoryError(f"{limit >> 20} MiB are too few for the libraries to load")
 
 
-def _loads(modules: str) -> bool:
-    """Whether a child process survives importing modules."""
-    import subprocess
-
-    return subprocess.run([sys.executable, "-c", f"import {modules}"], capture_output=True, check=False).returncode == 0
-
-
 def _usage(error: Any) -> str:
-    """Click's message as one sentence with a suggestion."""
     message = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     where = context.command_path.replace("python -m privkit", "privkit") if context else "privkit"

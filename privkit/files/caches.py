@@ -57,7 +57,6 @@ def plain_matplotlib() -> Iterator[None]:
 
 
 def _own(folder: Path) -> bool:
-    """Whether this user can write to a folder, and nobody else."""
     known = os.lstat(folder)
     mine = not hasattr(os, "getuid") or (known.st_uid == os.getuid() and not known.st_mode & 0o022)
     return stat.S_ISDIR(known.st_mode) and mine and os.access(folder, os.W_OK | os.X_OK)

@@ -131,11 +131,7 @@ def imported(what: str, path: str) -> Any:
 
 
 def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> None:
-    """Refuse what a trusted module only imported, such as `load` of "from torch import load".
-
-    Raises:
-        Untrusted: with the module that defines it.
-    """
+    """Refuse what a trusted module only imported, such as `load` of "from torch import load"."""
     home = getattr(found, "__module__", None)
     if not isinstance(home, str) or not is_trusted(home, trusted):
         raise Untrusted(
@@ -151,7 +147,6 @@ def faults_of(what: str, part: object) -> Iterator[None]:
 
     Args:
         what: how to call the part.
-        part: its specification.
 
     Raises:
         UsageError: with the part, its error and where it was raised.

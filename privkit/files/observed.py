@@ -180,7 +180,6 @@ def _ignored(path: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _places() -> frozenset[str]:
-    """Folders of which nothing is noted."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), site.getusersitepackages()}
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     ours = {
@@ -192,5 +191,4 @@ def _places() -> frozenset[str]:
 
 
 def _below(path: str, places: Iterable[str]) -> bool:
-    """Whether a path is one of these places, or lies below one."""
     return any(path == place or path.startswith(place + os.path.sep) for place in places)

@@ -75,7 +75,6 @@ def open_file(path: Path, flags: int) -> int:
 
     Args:
         path: whose folder has no link among its parts.
-        flags: of `os.open`.
 
     Raises:
         OSError: ELOOP for a link, EINVAL for a pipe, a device or a folder, and whatever `os.open` raises.
@@ -98,7 +97,6 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     """The content of a plain file of the run.
 
     Args:
-        path: of the file.
         most: bytes that are read at most; None for all of it.
 
     Raises:

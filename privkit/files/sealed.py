@@ -25,8 +25,6 @@ def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
     """Why a file of the run could not be read. What it holds is unknown, so the advice is never to delete it.
 
     Args:
-        path: of the file.
-        error: why it could not be read.
         unit: folder of the cell or model whose record lists the file; None if it stands by itself.
     """
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
@@ -94,7 +92,6 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
     """Files that are no longer what a record lists, each with what is wrong; empty where all are whole.
 
     Args:
-        folder: where they lie.
         files: name, or path below the folder -> SHA-256, from the record.
     """
     changes = []
@@ -127,5 +124,4 @@ def checked(path: Path, known: str | None) -> bytes:
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
-    """Of the JSON with sorted keys and no spaces."""
     return digest(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())

@@ -49,8 +49,6 @@ def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
     Its folder is made, but not the one above: a run folder that was removed does not come back half.
 
     Args:
-        path: of the file.
-        data: its content.
         flush: False for a file whose reader checks it and can do without it after a loss of power.
     """
     with writing(path):
@@ -85,10 +83,9 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """Fields of a record, None where there is none.
+    """Fields of a record; None if there is none.
 
     Args:
-        path: the file.
         **identity: fields with the values that the reader expects.
 
     Raises:
@@ -108,7 +105,6 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
     """Append one line with a single write; a kill leaves at most a truncated last line.
 
     Args:
-        path: of the file.
         line: without its end.
         flush: whether it is on the disk afterwards, and outlives a loss of power.
     """
@@ -160,7 +156,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked payload of what `save_state` wrote, None where there is nothing.
+    """The checked payload of what `save_state` wrote; None if there is no file.
 
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.
@@ -182,7 +178,7 @@ def read_state(path: Path) -> bytes | None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote, None where there is nothing. Never unpickles an object.
+    """Read what `save_state` wrote; None if there is no file. Never unpickles an object.
 
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.
@@ -230,8 +226,6 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     """Read weights into a module.
 
     Args:
-        path: of the safetensors.
-        module: of the same shape.
         known: what `save_module` returned.
 
     Raises:
@@ -275,5 +269,4 @@ def make_folder(folder: Path) -> None:
 
 
 def _unit(path: Path) -> str:
-    """What a file belongs to: its cell's or model's id, and its own name."""
     return f"{path.parent.name}/{path.name}"

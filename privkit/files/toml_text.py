@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 1 << 18
+_MOST_BYTES = 1 << 18
 """Size limit of a configuration file; those in this repository have less than one kibibyte."""
 _MOST_DOTS = 100
 """Limit for a line: reading a dotted key takes time and memory in the square of its parts."""
@@ -29,16 +29,16 @@ def read_text(path: Path) -> str:
 
     Raises:
         OSError: if it cannot be read, or is a device or a folder.
-        TooMuch: if it is larger than `MOST_BYTES`.
+        TooMuch: if it is larger than `_MOST_BYTES`.
         TomlError: if it is no UTF-8.
     """
     with path.open("rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise OSError(None, "it is a device or a socket, and not a file")
-        data = handle.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise TooMuch(f"it has more than {MOST_BYTES >> 10} KiB")
+        data = handle.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise TooMuch(f"it has more than {_MOST_BYTES >> 10} KiB")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -77,7 +77,6 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _check(value: Any) -> None:
-    """Refuse whole numbers beyond 64 bits, wherever they stand."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             _check(part)

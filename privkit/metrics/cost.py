@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
 
 from privkit.constraints import choice, real, whole
 
@@ -229,6 +228,8 @@ def _travelling(lower: nn.Module) -> int:
 
 def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tuple[int, int, int]:
     """Numbers in one image's smashed data; multiply-accumulates forward; and in a whole training step."""
+    from torch.utils.flop_counter import FlopCounterMode  # it loads triton
+
     lower.eval()  # no dropout, and no batch statistics of a single image
     with _countable(), FlopCounterMode(display=False) as counter:
         smashed = lower(record)

@@ -56,5 +56,4 @@ def meanings(cls: type) -> dict[str, str]:
 
 
 def _lines(part: object) -> list[str]:
-    """Lines of a docstring without its indent; an instance has that of its class."""
     return inspect.cleandoc(part.__doc__ or "").split("\n")

@@ -17,10 +17,7 @@ _CONTRACTS: dict[str, tuple[str, ...]] = {
     "metrics": ("__call__", "name", "higher_is_closer"),
 }
 """Kind -> what a user's own object must have to be a part of it."""
-_FUNCTIONS = {
-    "datasets": "privkit.domains.images.own:FromFunction",
-    "models": "privkit.models.imported:FromFunction",
-}
+_FUNCTIONS = {"datasets": "privkit.domains.images.own:FromFunction", "models": "privkit.models.imported:FromFunction"}
 """Kind -> the specification of a part that is a user's own function."""
 
 
@@ -38,7 +35,6 @@ def is_own(name: str, names: Container[str]) -> bool:
 
     Args:
         name: as `read_part` gives it.
-        names: of the registered parts.
 
     Raises:
         UsageError: if options of a registered part have no value.

@@ -75,7 +75,7 @@ def load(target: str) -> Any:
     """The object behind "module:object".
 
     Raises:
-        UsageError: if it cannot be imported, whatever its module does.
+        UsageError: if it cannot be imported, for any reason.
     """
     module, _, name = target.partition(":")
     watch(module)
@@ -138,7 +138,6 @@ def describe(kind: str) -> list[dict[str, Any]]:
 
 
 def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
-    """One line of `privkit list`."""
     return {"name": name, "summary": summary, "options": {}, "allowed": {}, "meaning": {}} | more
 
 
@@ -246,7 +245,6 @@ def named(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _with_classes(what: str, spec: Any, classes: object) -> Any:
-    """A dataset of some classes only, as any dataset can be."""
     from privkit.domains.chosen import with_classes
 
     try:
@@ -290,11 +288,7 @@ def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]
 
 
 def _placed(name: str, default: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Options without the place of a defense that has only one.
-
-    Raises:
-        UsageError: if it cannot run at the place that is given.
-    """
+    """Options without the place of a defense that has only one."""
     if "place" not in options or any(field.name == "place" for field in dataclasses.fields(default)):
         return options
     place = options.pop("place")
@@ -304,7 +298,6 @@ def _placed(name: str, default: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chain(stages: Sequence[Component]) -> Component:
-    """Several defenses as one."""
     from privkit.defenses.chain import Chain
 
     if len(stages) == 1:
@@ -384,11 +377,7 @@ def split_options(text: str) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """A TOML value, or the text itself where it is none.
-
-    Raises:
-        UsageError: if it is nested too deeply, or a number beyond 64 bits.
-    """
+    """A TOML value, or the text itself where it is none."""
     try:
         parsed = parse_toml(f"v = {_BARE_POINT.sub('0.', text)}")
     except TooMuch as error:
@@ -410,7 +399,6 @@ def as_written(value: Any) -> str:
 
 
 def _imported(given: str) -> Component:
-    """A user's own `lower:upper` pair."""
     from privkit.models.imported import ImportedPair
 
     lower, colon, upper = given.partition(":")

@@ -25,11 +25,7 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
 
 @cache
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
-    """Threat model -> attacks on such records by their default options; attacks that ask something else together.
-
-    Args:
-        records: what the dataset holds, in words.
-    """
+    """Threat model -> attacks on such records by their default options; attacks that ask something else together."""
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(set(table("attacks")) - CONSTANT_ATTACKS):
         try:
@@ -62,6 +58,6 @@ def threat(attack: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def _indexed() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """`threat` of privkit's own attacks as it is shipped: who reads a run loads no attack, and so no torch."""
+    """`threat` of privkit's own attacks as shipped, so that a run can be read without loading an attack and torch."""
     with INDEX.open(encoding="utf-8", newline="") as file:
         return {row["attack"]: (row["threat_model"], tuple(row["domains"].split())) for row in csv.DictReader(file)}

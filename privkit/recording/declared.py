@@ -52,15 +52,12 @@ class Compared:
 
 
 class _Findings:
-    """Findings so far."""
-
     def __init__(self) -> None:
         self.refuted: list[str] = []
         self.checked: list[str] = []
         self.unchecked: list[str] = []
 
     def hold(self, what: str, refutation: str) -> None:
-        """Note something that was checked, or refuted."""
         if refutation:
             self.refuted.append(f"the recording declares {refutation}")
         else:
@@ -174,7 +171,6 @@ def _mixing(recording: Recording, mechanism: SplitMechanism, found: _Findings) -
 
 
 def _form(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
-    """Whether a row has as few numbers as are charged."""
     shape = list(recording.views[0].smashed.shape[1:])
     clip, numbers = mechanism.smashed, prod(shape)
     if isinstance(clip, PatchBall) and len(shape) == 2:
@@ -364,7 +360,6 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: _Findings) -
 
 
 def _law(mechanism: SplitMechanism) -> Law:
-    """Of its noise."""
     return "laplace" if mechanism.noise.law == "laplace" else "gaussian"
 
 
@@ -403,7 +398,6 @@ def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor
 
 
 def _most_rows(rows: Tensor) -> int:
-    """How many of rows [N, D] are tested."""
     return max(8, _NUMBERS // rows.shape[1])
 
 

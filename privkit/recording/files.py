@@ -140,7 +140,6 @@ def unpacked_sizes(data: bytes) -> dict[str, int]:
 
 
 def _safetensors(data: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, whose reader holds sizes against the file."""
     if int.from_bytes(data[:8], "little") > _MOST_HEADER:
         raise ValueError(f"its header has more than {_MOST_HEADER >> 20} MiB")
     try:
@@ -150,7 +149,6 @@ def _safetensors(data: bytes) -> dict[str, Tensor]:
 
 
 def _npz(data: bytes) -> dict[str, Tensor]:
-    """The arrays of an npz file."""
     sizes = unpacked_sizes(data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {
@@ -159,7 +157,7 @@ def _npz(data: bytes) -> dict[str, Tensor]:
 
 
 def _array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
-    """One array; the size in its own header is held against that of the archive before memory is taken."""
+    """One array; the size in its header is compared with that in the archive before memory is taken."""
     with archive.open(name) as member:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -34,8 +34,6 @@ def network(described: Network, files: Files, *, trust: Sequence[str] = (), trai
     """A segment without gradients of its weights, permanently in evaluation mode or in training mode.
 
     Args:
-        described: by the recording.
-        files: of the recording.
         trust: modules that the command named; other import paths are refused (`privkit.files.import_path.only`).
         training: whether it stays in training mode.
 
@@ -50,7 +48,6 @@ def network(described: Network, files: Files, *, trust: Sequence[str] = (), trai
 
 
 def _built(described: Network, files: Files) -> nn.Module:
-    """What the builder makes, with the recorded weights in it."""
     if ":" not in described.builder or described.builder.partition(".")[0].partition(":")[0] in sys.stdlib_module_names:
         raise UsageError(f"builder {described.builder!r} names no segment; write module:object, such as mynets:Lower")
     builder = imported("the builder", described.builder)
@@ -130,9 +127,6 @@ class Program(nn.Module):
     """A program as a module without weights, since programs refuse methods such as `train` that attacks call.
 
     A module in it stays in its mode, too.
-
-    Args:
-        program: what computes.
     """
 
     def __init__(self, program: nn.Module) -> None:
@@ -145,14 +139,13 @@ class Program(nn.Module):
         return made
 
     def _apply(self, move: Callable[[Tensor], Tensor], recurse: bool = True) -> Program:
-        """Move the program with its wrapper."""
         self._program[0]._apply(move)
         return self
 
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Stop whatever registers more modules and weights than a segment has."""
+    """Stop code that registers more modules and weights than a segment has."""
     found = {"numbers": 0, "parts": 0}
 
     def count(owner: nn.Module, name: str, value: object) -> None:

@@ -34,7 +34,7 @@ _REST = ("own.images", "own.labels", "truth.images", "truth.labels", "truth.memb
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A recording of somebody's training.
+    """A recording of a training, read and checked.
 
     Attributes:
         description: its `recording.json`.
@@ -90,12 +90,7 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """The first rounds of each pass and the first own images, as many as a budget allows; at least one round.
-
-        Args:
-            victims: attacked images.
-            own: images of the adversary's.
-        """
+        """The first rounds of each pass and the first own images, as many as a budget allows; at least one round."""
         each = len(self.views) // self.description.passes
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
@@ -128,7 +123,7 @@ class Recording:
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each)
 
     def members_of(self, number: int) -> Tensor:
-        """The true image on each seat of each row of a round, int64 [N, k]; −1 where nobody knows it."""
+        """The true image on each seat of each row of a round, int64 [N, k]; −1 where it is unknown."""
         each = len(self.views) // self.description.passes
         parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[:each]])
         return parts[number % each]
@@ -169,7 +164,7 @@ class Recording:
         return self._network(self.description.lower, training=sent is not None and sent.mode == "train")
 
     def upper(self) -> nn.Module | None:
-        """The server's segment, likewise."""
+        """The server's segment, built anew; None if it was not recorded."""
         return self._network(self.description.upper)
 
     def _network(self, described: Network | None, *, training: bool = False) -> nn.Module | None:
@@ -189,7 +184,6 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     """Read and check a recording; its segments are built later, but their files are checked here.
 
     Args:
-        folder: of the recording.
         trust: modules that its builders and own parts may come from, beside privkit.
 
     Raises:
@@ -248,7 +242,6 @@ def _known(name: str, rounds: int) -> bool:
 
 
 def _view(described: Description, number: int, tensors: Mapping[str, Tensor], here: Path) -> View:
-    """One round as an adversary sees it."""
     given = {kind: tensors.get(f"round_{number}.{kind}") for kind in _ROUND}
     smashed, rows = given["smashed"], described.batch_size * described.clients // described.mixed
     if smashed is None:
@@ -332,22 +325,14 @@ def _images(
 
 
 def _check_labels(labels: Tensor, what: str) -> None:
-    """Refuse numbers that are no classes: as many columns are made as the largest one has.
-
-    Raises:
-        DataError: naming the largest and the smallest.
-    """
+    """Refuse numbers that are no classes: as many columns are made as the largest one has."""
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < MOST_CLASSES):
         held = f"{int(labels.min())}..{int(labels.max())}"
         raise DataError(f"{what} must lie in 0..{MOST_CLASSES - 1}, got {held}; number the classes")
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """The true image on each seat of one pass; without `truth.members`, image n is on row n.
-
-    Raises:
-        DataError: if the truth does not match the rows.
-    """
+    """The true image on each seat of one pass; without `truth.members`, image n is on row n."""
     described, given = recording.description, tensors.get("truth.members")
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:
@@ -379,11 +364,7 @@ def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, he
 
 
 def _mechanism(described: Description, folder: Path) -> tuple[SplitMechanism | None, tuple[str, ...]]:
-    """The described mechanism, and the fields that an old recording left out.
-
-    Raises:
-        DataError: if it is none, or leaves out a field: each default would be the most favorable value.
-    """
+    """The described mechanism, and the fields that an old recording left out."""
     if described.mechanism is None:
         return None, ()
     try:
@@ -404,7 +385,6 @@ def _mechanism(described: Description, folder: Path) -> tuple[SplitMechanism | N
 
 
 def _missing(given: Any, whole: Any, path: str = "") -> Iterator[str]:
-    """Fields of a specification that were not written, by their path."""
     if isinstance(whole, dict) and isinstance(given, dict):
         for name, value in whole.items():
             if name not in given:

@@ -27,8 +27,6 @@ from privkit.recording.write import write_recording
 
 
 class _Round:
-    """One message as it crossed the cut, with what is known of it."""
-
     def __init__(self, smashed: Tensor, x: Tensor | None, y: Tensor | None) -> None:
         self.smashed = _kept(smashed)
         self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
@@ -78,7 +76,7 @@ class Recorder:
             self(smashed, x=given[0])
 
     def __call__(self, smashed: Tensor, *, x: Tensor | None = None, y: Tensor | None = None) -> Tensor:
-        """Remember one message, and return it as it is.
+        """Remember one message, and return it unchanged.
 
         Args:
             smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D].
@@ -125,7 +123,7 @@ class Recorder:
                 module (`--trust module`); empty to record it as a
                 TorchScript program, traced on the recorded images.
             upper: the server's segment, from what crosses the cut to logits.
-            upper_builder: likewise.
+            upper_builder: "module:object" that builds `upper`; empty to record it as a program.
             mechanism: what the defense's certificate is computed from.
             accuracy: share of right answers, and the number of test images.
             **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
@@ -264,5 +262,4 @@ def _together(parts: list[Tensor | None]) -> Tensor | None:
 
 
 def _kept(value: Tensor) -> Tensor:
-    """A copy on the CPU, away from any graph."""
     return value.detach().cpu().clone()

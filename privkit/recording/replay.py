@@ -78,7 +78,6 @@ def replay(ask: Ask, images: Tensor, released: Tensor) -> Replay:
     """Send images of a round again.
 
     Args:
-        ask: the lower segment.
         images: [N, C, H, W].
         released: [N, ...].
 
@@ -95,7 +94,6 @@ def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
     Args:
         recording: with true images.
         number: of the round, over all passes.
-        ask: the lower segment.
 
     Raises:
         ValueError: saying what was not recorded of this round.
@@ -137,7 +135,6 @@ def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
 
 
 def _drawn(answer: Callable[[], Tensor], number: int) -> Tensor:
-    """One answer, with draws of its own."""
     with seeded(torch.device("cpu"), derive(0, "replay", number)):
         return answer().detach().cpu().float()
 
@@ -146,9 +143,8 @@ def rounds_to_replay(recording: Recording, pixels: int = 2**21, numbers: int = 2
     """Few rounds for a quick check, evenly spaced, with the last one.
 
     Args:
-        recording: any.
         pixels: at most, of all images together, but at least one round.
-        numbers: of all releases together, likewise.
+        numbers: at most, of all releases together, but at least one round.
     """
     last = recording.views[-1]
     shape = recording.description.image_shape

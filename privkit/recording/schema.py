@@ -17,7 +17,7 @@ SCHEMA_VERSION = 2
 """Raised whenever the folder changes: 2 is sealed, and its mechanism leaves nothing out. A newer one is refused."""
 FILE = "recording.json"
 
-MOST_BYTES = 4 << 20
+_MOST_BYTES = 4 << 20
 """Of `recording.json`."""
 MOST_CLASSES = 100_000
 _MOST_SEATS = 100_000
@@ -33,10 +33,10 @@ def _printable(text: str) -> str:
     return text
 
 
-Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
-Seats = Annotated[int, Field(ge=1, le=_MOST_SEATS)]
-Name = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
+_Seats = Annotated[int, Field(ge=1, le=_MOST_SEATS)]
+_Name = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
@@ -55,10 +55,10 @@ class Network(_Frozen):
         program: file of a TorchScript program or an exported program, in place of the other three.
     """
 
-    builder: Name = ""
+    builder: _Name = ""
     options: dict[str, Any] = {}
-    weights: Name = ""
-    program: Name = ""
+    weights: _Name = ""
+    program: _Name = ""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Network:
@@ -78,9 +78,9 @@ class Measured(_Frozen):
     """
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
-    test_images: Whole | None = None
-    bytes_up: Amount | None = None
-    bytes_down: Amount | None = None
+    test_images: _Whole | None = None
+    bytes_up: _Amount | None = None
+    bytes_down: _Amount | None = None
 
     @model_validator(mode="after")
     def _with_its_number(self) -> Measured:
@@ -98,7 +98,7 @@ class Replayed(_Frozen):
     """
 
     mode: Literal["eval", "train"]
-    distance: Amount
+    distance: _Amount
 
 
 class Description(_Frozen):
@@ -111,7 +111,7 @@ class Description(_Frozen):
         batch_size: images of one client in a round.
         clients: number of clients that send in a round.
         rounds: recorded messages of all clients, pass after pass.
-        watched: rounds that the recorder saw, of which it kept the last; None if nobody counted.
+        watched: rounds that the recorder saw, of which it kept the last; None if they were not counted.
         passes: how often the same images were sent, in the same order.
         messages: number of messages in a round, all with equally many rows.
         mixed: images that each released row holds.
@@ -125,35 +125,35 @@ class Description(_Frozen):
         replay: of the last round through `lower`, as the recorder measured it; its mode is that of `lower`.
         mechanism: the basis of a certificate, as `privkit.accountants.spec.records` reads it.
         measured: what the owner measured.
-        dataset: a name for tables, like the next two.
-        model: likewise.
-        protocol: likewise.
+        dataset: a name for tables.
+        model: a name for tables.
+        protocol: a name for tables.
         notes: sentences for every row.
         files: file -> SHA-256, of every file; version 1 may leave some out.
     """
 
     schema_version: Literal[1, 2]
-    name: Annotated[Name, Field(min_length=1)]
-    image_shape: Annotated[list[Whole], Field(min_length=3, max_length=3)]
-    batch_size: Whole
-    clients: Seats = 1
-    rounds: Whole
-    watched: Whole | None = None
-    passes: Whole = 1
-    messages: Seats = 1
-    mixed: Seats = 1
+    name: Annotated[_Name, Field(min_length=1)]
+    image_shape: Annotated[list[_Whole], Field(min_length=3, max_length=3)]
+    batch_size: _Whole
+    clients: _Seats = 1
+    rounds: _Whole
+    watched: _Whole | None = None
+    passes: _Whole = 1
+    messages: _Seats = 1
+    mixed: _Seats = 1
     whole: bool = True
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
-    tensors: Name = "tensors.safetensors"
+    tensors: _Name = "tensors.safetensors"
     lower: Network | None = None
     defense: Annotated[str, Field(max_length=10_000)] = ""
     upper: Network | None = None
     replay: Replayed | None = None
     mechanism: dict[str, Any] | None = None
     measured: Measured = Measured()
-    dataset: Name = "recorded"
-    model: Name = "recorded"
-    protocol: Name = "recorded"
+    dataset: _Name = "recorded"
+    model: _Name = "recorded"
+    protocol: _Name = "recorded"
     notes: list[str] = []
     files: dict[str, str] = {}
 
@@ -180,7 +180,6 @@ def description(data: bytes, path: Path) -> Description:
 
     Args:
         data: JSON, sealed from version 2 on.
-        path: of the file, for errors.
 
     Raises:
         DataError: if it was changed, is of a newer schema, or a field is missing, unknown or not allowed.
@@ -220,7 +219,7 @@ def description_file(folder: Path) -> bytes:
         DataError: if there is none, or it is no plain file.
     """
     try:
-        return plain(folder, FILE, MOST_BYTES)
+        return plain(folder, FILE, _MOST_BYTES)
     except DataError as error:
         raise DataError(
             f"{folder} holds no recording: {str(error).removeprefix(f'{folder}: ').partition(';')[0]}; write the "
@@ -233,7 +232,6 @@ def plain(folder: Path, name: str, most: int) -> bytes:
 
     Args:
         folder: which may itself be reached through links.
-        name: of the file.
         most: bytes that are read at most.
 
     Raises:

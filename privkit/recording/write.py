@@ -80,7 +80,6 @@ def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write the `recording.json` of a folder that holds the other files, sealed and with their checksums.
 
     Args:
-        folder: of the recording.
         fields: of docs/reference/recording.md; `files` is filled in.
 
     >>> import json, tempfile

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from privkit.errors import DamagedFile
 
-MOST_BYTES = 1 << 30
+_MOST_BYTES = 1 << 30
 """Size limit of all arrays of a file, unpacked: a thousand times what a run stores."""
 
 
@@ -28,17 +28,16 @@ def read_arrays(
 
     Args:
         path: of the file, for errors.
-        data: its content.
         wanted: name -> kind of its numbers as numpy has it ("f", "u", "b", "U") and number of dimensions.
-        optional: likewise, for arrays that the file may lack.
+        optional: the same for arrays that the file may lack.
 
     Raises:
-        DamagedFile: if it is no such file, or unpacks to more than `MOST_BYTES`.
+        DamagedFile: if it is no such file, or unpacks to more than `_MOST_BYTES`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
-                raise ValueError(f"it unpacks to more than {MOST_BYTES >> 20} MiB")
+            if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
+                raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 20} MiB")
             held = set(archive.namelist())
             kinds = {**wanted, **{name: kind for name, kind in optional.items() if f"{name}.npy" in held}}
             arrays = {name: _array(archive, f"{name}.npy") for name in kinds}
@@ -54,7 +53,7 @@ def read_arrays(
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """One array; the size in its own header is held against that of the archive before memory is taken."""
+    """One array; the size in its header is compared with that in the archive before memory is taken."""
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:
         version = np.lib.format.read_magic(member)

@@ -80,7 +80,6 @@ def _timer(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def _ceiling(memory: int | None) -> Iterator[None]:
-    """Let allocations of the block fail above a limit."""
     if memory is None:
         yield
         return

@@ -21,7 +21,6 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
 
     Args:
         argv: of the run, as its manifest has it.
-        row: of the cell.
 
     >>> from privkit.reports.schema import Row
     >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")

@@ -14,7 +14,6 @@ def config_differences(
 
     Args:
         old: fields of a configuration, as a manifest holds them.
-        new: those of the other.
         called: how to call the one and the other.
         prefix: the field that holds these.
 
@@ -43,7 +42,6 @@ def config_differences(
 
 
 def _short(value: Any) -> str:
-    """As JSON; of a list of specifications, their names."""
     if isinstance(value, list) and all(isinstance(part, dict) and "name" in part for part in value):
         value = [part["name"] for part in value]
     return json.dumps(value)

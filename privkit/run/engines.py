@@ -3,19 +3,211 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Event, Lock, Thread
+from types import ModuleType
 from typing import Any
 
 from privkit.errors import PrivkitError, UsageError, one_line, unknown
 from privkit.files.import_path import imported
 from privkit.parts.registry import read_options
-from privkit.run.jobs import Jobs
-from privkit.run.processes import Processes, main_hidden
+
+device = ""
+"""The device of this process, if its engine gave it one."""
+
+
+class Processes(Executor):
+    """One pool for each process: a process that is lost takes one task with it.
+
+    Args:
+        devices: of each process.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices, self._lock = devices, Lock()
+        self._pools: list[ProcessPoolExecutor | None] = [None] * len(devices)
+        self._load = [0] * len(devices)
+        self._children: dict[int, BaseProcess] = {}  # slot -> its process
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        with self._lock:
+            slot = min(range(len(self._load)), key=self._load.__getitem__)
+            self._load[slot] += 1
+            inner = self._submitted(slot, partial(fn, *args, **named))
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # nobody cancels what a process does
+        inner.add_done_callback(partial(self._ended, slot, future))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for pool in filter(None, self._pools):
+            pool.shutdown(wait=False, cancel_futures=True)
+        children = list(self._children.values())  # they vanish as they end
+        for child in children:
+            child.kill()
+        for child in children:
+            child.join()
+
+    def _submitted(self, slot: int, task: Callable[[], Any]) -> Future[Any]:
+        """A task in its pool, which is made anew if its process was lost."""
+        with suppress(BrokenExecutor):
+            if (pool := self._pools[slot]) is not None:
+                return pool.submit(task)
+        context = multiprocessing.get_context("spawn")
+        before = set(multiprocessing.active_children())
+        self._pools[slot] = pool = ProcessPoolExecutor(1, context, _begin, (self._devices[slot],))
+        with main_hidden():
+            future = pool.submit(task)
+        for child in set(multiprocessing.active_children()) - before:
+            self._children[slot] = child
+        return future
+
+    def _ended(self, slot: int, future: Future[Any], inner: Future[Any]) -> None:
+        """Pass on what became of a task; if its process ended, how."""
+        with self._lock:
+            self._load[slot] -= 1
+        if inner.cancelled():
+            future.set_exception(CancelledError())
+        elif (error := inner.exception()) is None:
+            future.set_result(inner.result())
+        elif not isinstance(error, BrokenExecutor):
+            future.set_exception(error)
+        else:
+            self._pools[slot], child = None, self._children.pop(slot, None)
+            future.set_exception(BrokenExecutor("its process ended at once" if child is None else _end_of(child)))
+
+
+def _end_of(child: BaseProcess) -> str:
+    child.join(5)
+    code = child.exitcode
+    how = f"was ended by signal {-code}" if code and code < 0 else f"ended with code {code}"
+    return f"process {child.pid} {how}"
+
+
+def _begin(own: str) -> None:
+    """In a new process: its device; it ends with its parent, and neither Ctrl-C nor its output disturb the command."""
+    global device
+    device = own
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    Thread(target=follow, daemon=True, name="parent").start()
+    with suppress(AttributeError, OSError):  # not on Windows
+        os.setsid()
+    os.dup2(2, 1)  # standard output is the command's
+
+
+@contextmanager
+def main_hidden() -> Iterator[None]:
+    """Inside, new processes do not import the program that runs: it may be a script that would begin its audit anew."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+class _Task:
+    """A task as a job of submitit; after a time limit or a preemption, the same job starts once more."""
+
+    def __call__(self, task: Callable[[], Any]) -> Any:
+        return task()
+
+    def checkpoint(self, task: Callable[[], Any]) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, task)
+
+
+class Jobs(Executor):
+    """Jobs of submitit, which submits those that come together as one array.
+
+    Args:
+        home: folder of its files and logs, which all nodes see.
+        options: submitit's parameters, such as partition and time (minutes); `cluster` is slurm, local or debug.
+    """
+
+    PAUSE = 0.5
+    """Seconds between two looks at the jobs."""
+
+    def __init__(self, home: Path, options: Mapping[str, Any]) -> None:
+        options = {"name": "privkit", **options}
+        self._executor = _submitit_module().AutoExecutor(home, cluster=options.pop("cluster", None))
+        try:
+            self._executor.update_parameters(**{self._named(key): value for key, value in options.items()})
+        except (NameError, TypeError, ValueError) as error:
+            raise UsageError(f"--engine submitit refuses its parameters ({one_line(error)})") from None
+        self._new: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self._jobs: dict[Future[Any], Any] = {}
+        self._lock, self._over = Lock(), Event()
+        Thread(target=self._watch, daemon=True, name="jobs").start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            self._new.append((future, partial(fn, *args, **named)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._over.set()
+        for job in self._jobs.values():
+            with suppress(Exception):
+                job.cancel(check=False)
+
+    def _named(self, key: str) -> str:
+        """A parameter as submitit names it for any cluster, or for Slurm alone."""
+        if key == "time":
+            return "timeout_min"
+        return key if key in self._executor._valid_parameters() or key.startswith("slurm_") else f"slurm_{key}"
+
+    def _watch(self) -> None:
+        while not self._over.wait(self.PAUSE):
+            with self._lock:
+                new, self._new = self._new, []
+            try:
+                jobs = self._executor.map_array(_Task(), [task for _, task in new]) if new else []
+                self._jobs |= {future: job for (future, _), job in zip(new, jobs, strict=True)}
+            except Exception as error:  # sbatch refuses
+                for future, _ in new:
+                    future.set_exception(error)
+            for future, job in list(self._jobs.items()):
+                try:
+                    if not job.done():
+                        continue
+                    future.set_result(job.result())
+                except Exception as error:  # the job was lost
+                    future.set_exception(error)
+                del self._jobs[future]
+
+
+def _submitit_module() -> Any:
+    """The module submitit, which sets up logging in its jobs alone: here that would close the handlers of others."""
+    level = "SUBMITIT_LOG_LEVEL"
+    ours = level not in os.environ
+    os.environ.setdefault(level, "NOCONFIG")
+    try:
+        return import_module("submitit")
+    except ImportError:
+        raise UsageError("--engine submitit needs the package submitit: pip install 'privkit[slurm]'") from None
+    finally:
+        if ours:
+            del os.environ[level]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +262,10 @@ ENGINES: dict[str, Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit
 
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
-    """The executor of a run, which ends with the block, whatever it does.
+    """The executor of a run; it is shut down at the end of the block.
 
     Args:
         named: NAME or NAME:… of `ENGINES`, or module:factory of an executor; None for processes of this machine.
-        wanted: what the run asks.
 
     Raises:
         UsageError: if there is no such engine, or it does not start.
@@ -101,7 +292,6 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _module(name: str, extra: str) -> Any:
-    """A package of an extra."""
     try:
         return import_module(name)
     except ImportError:

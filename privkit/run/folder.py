@@ -26,7 +26,6 @@ class RunFolder:
     """Models, control experiments and cells by their ids: of a whole run, or of the one cell that a worker computes.
 
     Args:
-        path: where they lie.
         origin: the folder of the run, for a reader; None if it is this one.
     """
 
@@ -85,11 +84,7 @@ class RunFolder:
         write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
-        """What a model or a cell that began is made of, None where nothing says so.
-
-        Args:
-            home: its folder.
-        """
+        """What a model or a cell that began is made of; None if no record says it."""
         try:
             record = read_record(home / MADE_OF, of=home.name)
         except DamagedFile:
@@ -115,7 +110,7 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store what the code of a cell and its model was seen to read so far, and return what the row is made of.
+        """Store which files the code of a cell and its model has read so far, and return what the row is made of.
 
         Raises:
             UsageError: if a file was edited since the code read it.

@@ -68,9 +68,6 @@ def ingredients(
     """What each cell is made of but its images, by its id.
 
     Args:
-        config: of the run.
-        cells: its plan.
-        perception: the feature networks, loaded.
         here: what all numbers of this process share (`privkit.run.provenance.circumstances`).
 
     Raises:
@@ -137,12 +134,10 @@ def _files(spec: Any) -> dict[str, str]:
 
 
 def _perceived(perception: Perception) -> Provenance:
-    """Feature networks with their weights' hash, and the packages that compute them."""
     return Provenance(files=perception.contents(), packages=versions(perception.packages()))
 
 
 def _joined(first: Provenance, *others: Provenance) -> Provenance:
-    """All of it together."""
     together = {name: dict(getattr(first, name)) for name in Provenance.model_fields}
     for other in others:
         for name, values in together.items():

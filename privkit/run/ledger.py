@@ -139,11 +139,7 @@ class Ledger(RunFolder):
         return self
 
     def _acquire(self) -> None:
-        """Lock the folder, if it can be locked.
-
-        Raises:
-            RunFolderError: if another process writes there.
-        """
+        """Lock the folder, if it can be locked."""
         if self.unlocked:
             return
         try:
@@ -160,7 +156,7 @@ class Ledger(RunFolder):
             ) from None
 
     def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run here, None where nothing is begun; all else is refused."""
+        """The manifest of this configuration's earlier run here; None if there is no run. Another run is refused."""
         earlier = check_usable(self.path)
         if earlier is None:
             return None
@@ -223,9 +219,6 @@ class Ledger(RunFolder):
         The cells' own `result.json` are the truth; `results.jsonl` is their append-only copy, which is written anew
         where it differs. A damaged `result.json` is restored from a whole line of the copy. A cell runs again where
         there is none, where it ended in an error, or where another file of the cell is damaged.
-
-        Args:
-            cells: ids of the planned cells.
         """
         rows = {}
         present, mended = self._lines()
@@ -304,7 +297,6 @@ class Ledger(RunFolder):
             self._write_lines(wanted)  # and flushed
 
     def _write_lines(self, lines: Iterable[str]) -> None:
-        """Write `results.jsonl` anew."""
         write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
 
     def _lines(self) -> tuple[list[str], list[str]]:

@@ -1,10 +1,12 @@
-"""The cells of a run and their ids: a versioned hash of the fields that change the answer."""
+"""The cells of a run: their ids, a versioned hash of the fields that change the answer, and which comes next."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from privkit.attacks.query_rules import ANY_QUERIES
@@ -47,7 +49,6 @@ def plan(config: AuditConfig) -> list[Cell]:
 
 
 def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int) -> Cell:
-    """One cell with its ids."""
     budget = asdict(config.budget)
     for of_attacks in ("attack_epochs", "attack_doublings"):  # the attack's own fields say it
         del budget[of_attacks]
@@ -71,8 +72,8 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
         "victims": victims,
         "delta": config.delta,
         "features": list(config.features),
-        **({"metrics": [metric.to_json() for metric in config.metrics]} if config.metrics else {}),
         **({"parts": list(config.held)} if config.held and defense.spec.storages else {}),
+        **({"metrics": [metric.to_json() for metric in config.metrics]} if config.metrics else {}),
         **({"queries": asdict(config.queries)} if config.queries != ANY_QUERIES else {}),
         **({"tune": asdict(config.tune)} if config.tune else {}),
     }
@@ -88,3 +89,93 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
 def short_hash(fields: dict[str, Any]) -> str:
     """Ten hex digits that identify JSON-able fields."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:10]
+
+
+class Schedule:
+    """The cells of a run that have no row yet, in the order of the plan as far as others need not wait.
+
+    A cell waits while another one trains its model. Control experiments use the first seed's images, so a later seed's
+    cell waits for the first seed's cells with its defense and its attack. A cell also waits while another one begins
+    its attack, since both would do the control experiments; it waits no longer if nothing else is left to begin.
+
+    Args:
+        cells: the plan.
+        done: ids of the cells that have a row.
+        known: labels of attacks whose control experiments may be stored.
+        trained: whether the model of an id is finished.
+    """
+
+    def __init__(
+        self, cells: Sequence[Cell], done: Collection[str], known: Collection[str], trained: Callable[[str], bool]
+    ) -> None:
+        self._cells, self._done, self._known, self._trained = cells, set(done), set(known), trained
+        self._order = {cell.id: number for number, cell in enumerate(cells)}
+        self._ready = [number for number, cell in enumerate(cells) if cell.id not in self._done]
+        self._begins: list[int] = []  # they wait for control experiments of a running cell
+        self._waiting: dict[str, list[int]] = {}  # id of a cell or a model -> those that wait for it
+        self._training: dict[str, str] = {}  # model -> cell that trains it
+        self._beginning: dict[str, str] = {}  # label of an attack -> cell that begins it
+        self._first: dict[tuple[str, str], list[str]] = {}
+        for cell in cells:
+            if cell.seed == cells[0].seed:
+                self._first.setdefault((cell.defense.label, cell.attack.label), []).append(cell.id)
+
+    def take(self) -> Cell | None:
+        """The next cell, which begins now; None if all that are left have begun or wait."""
+        while self._ready:
+            number = heappop(self._ready)
+            cell = self._cells[number]
+            if (needed := self._needed(cell)) is not None:
+                self._waiting.setdefault(needed, []).append(number)
+            elif cell.attack.label in self._beginning and cell.attack.label not in self._known:
+                heappush(self._begins, number)
+            else:
+                return self._begin(cell)
+        while self._begins:
+            number = heappop(self._begins)
+            cell = self._cells[number]
+            if (needed := self._needed(cell)) is None:
+                return self._begin(cell)
+            self._waiting.setdefault(needed, []).append(number)
+        return None
+
+    def finish(self, cell: Cell) -> None:
+        """A cell that began has a row."""
+        self._done.add(cell.id)
+        self._release(cell)
+        self._ready_again(self._waiting.pop(cell.id, []))
+        if cell.attack.label not in self._known:
+            self._known.add(cell.attack.label)
+            self._ready_again(self._begins)
+            self._begins = []
+
+    def again(self, cell: Cell) -> None:
+        """A cell that began ended without a row, and is to begin once more."""
+        self._release(cell)
+        self._ready_again([self._order[cell.id]])
+
+    def _begin(self, cell: Cell) -> Cell:
+        if not self._trained(cell.model_id):
+            self._training[cell.model_id] = cell.id
+        self._beginning.setdefault(cell.attack.label, cell.id)
+        return cell
+
+    def _needed(self, cell: Cell) -> str | None:
+        """The id of what a cell waits for; None if nothing is in its way."""
+        if cell.seed != self._cells[0].seed:
+            for first in self._first.get((cell.defense.label, cell.attack.label), ()):
+                if first not in self._done:
+                    return first
+        return cell.model_id if cell.model_id in self._training else None
+
+    def _release(self, cell: Cell) -> None:
+        """Let go on what waited for a cell's model."""
+        if self._training.get(cell.model_id) == cell.id:
+            del self._training[cell.model_id]
+            self._ready_again(self._waiting.pop(cell.model_id, []))
+        if self._beginning.get(cell.attack.label) == cell.id:
+            del self._beginning[cell.attack.label]
+
+    def _ready_again(self, numbers: Collection[int]) -> None:
+        self._ready += numbers
+        heapify(self._ready)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from time import perf_counter
-from typing import Protocol
+from typing import Any
 
 from privkit.reports.escape import json_text, terminal
 
@@ -16,54 +16,27 @@ SILENCE = 30.0
 """Seconds after which a log hears of a stage that is still running."""
 
 
-class Progress(Protocol):
-    """What a run tells while it works."""
+class Progress:
+    """Shows a run while it works."""
 
     def note(self, text: str) -> None:
         """One line that stays."""
-        return
 
     def cell(self, number: int, total: int, name: str) -> None:
         """A cell begins, the `number`-th of `total`, counted from 1; finished ones of an earlier command count."""
-        return
 
     def ended(self, status: str) -> None:
         """The cell ends: "done", "not_applicable" or "error"."""
-        return
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         """A stage of the cell begins; its steps are counted in `unit`."""
-        return
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
         """`done` of `total` steps of the stage, with the newest value of its curve, where it has one."""
-        return
 
 
 class Silent(Progress):
-    """Tells nothing: the default of the Python interface."""
-
-
-class Cells:
-    """How far a run is: which cell it is at, and how long the remaining ones may take."""
-
-    def __init__(self) -> None:
-        self._begun = self._start = perf_counter()
-        self._first, self._number, self._total, self._name = 0, 0, 0, ""
-
-    def begin(self, number: int, total: int, name: str) -> str:
-        """The cell that begins, in words."""
-        self._start, self._number, self._total, self._name = perf_counter(), number, total, name
-        self._first = self._first or number
-        return f"cell {number} of {total}: {name}"
-
-    def end(self, status: str) -> str:
-        """The cell that ends, in words, with the time that the others may take if they take as long on average."""
-        now, finished = perf_counter(), self._number - self._first + 1
-        left = (now - self._begun) / finished * (self._total - self._number)
-        rest = f", about {duration(left)} left" if self._number < self._total else ""
-        status = status.replace("_", " ")
-        return f"cell {self._number} of {self._total}: {self._name}: {status} in {duration(now - self._start)}{rest}"
+    """Shows nothing: the default of the Python interface."""
 
 
 def duration(seconds: float) -> str:
@@ -80,32 +53,39 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-class Lines:
+class Lines(Progress):
     """Plain lines for logs and CI: one a stage and one a cell, and one every `SILENCE` seconds of a long stage."""
 
     def __init__(self) -> None:
-        self._name, self._unit, self._start, self._heard = "", "", perf_counter(), perf_counter()
-        self._cells = Cells()
+        self._begun = self._cell_start = self._start = self._heard = perf_counter()
+        self._name = self._unit = self._cell = ""
+        self._first, self._number, self._total = 0, 0, 0
 
     def note(self, text: str) -> None:
-        """Print it."""
         print(terminal(text), file=sys.stderr, flush=True)
         self._heard = perf_counter()
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Print that it begins."""
-        self.note(self._cells.begin(number, total, name))
+        self._cell_start, self._number, self._total = perf_counter(), number, total
+        self._cell = f"cell {number} of {total}: {name}"
+        self._first = self._first or number
+        self.begun(self._cell)
+
+    def begun(self, cell: str) -> None:
+        """A cell begins, in words."""
+        self.note(cell)
 
     def ended(self, status: str) -> None:
-        """Print how long it took, and the time left."""
-        self.note(self._cells.end(status))
+        """Say how long the cell took, and how long the others may take if they take as long on average."""
+        now, finished = perf_counter(), self._number - self._first + 1
+        left = (now - self._begun) / finished * (self._total - self._number)
+        rest = f", about {duration(left)} left" if self._number < self._total else ""
+        self.note(f"{self._cell}: {status.replace('_', ' ')} in {duration(now - self._cell_start)}{rest}")
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """Remember the stage and its start."""
         self._name, self._unit, self._start = name, unit, perf_counter()
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Print the stage when it is done, and now and then before."""
         now = perf_counter()
         if done == total or now - self._heard > SILENCE:
             steps = f"{total}" if done == total else f"{done} of {total}"
@@ -113,68 +93,53 @@ class Lines:
             self.note(f"{self._name}: {steps} {self._unit}, {shown}{now - self._start:.1f} s")
 
 
-class Events:
+class _Bar(Lines):
+    """A live line in a terminal: the cell, its stage and the stage's steps; finished cells stay as lines above it."""
+
+    def __init__(self, live: Any) -> None:
+        super().__init__()
+        self._live, self._task, self._shown = live, live.add_task("", total=None), ""
+
+    def note(self, text: str) -> None:
+        self._live.console.print(terminal(text), highlight=False, markup=False)
+
+    def begun(self, cell: str) -> None:
+        """The live line shows it."""
+
+    def stage(self, name: str, unit: str = "epochs") -> None:
+        from rich.markup import escape
+
+        where = f"cell {self._number} of {self._total}: " if self._number else ""
+        self._shown = where + escape(terminal(name))  # a column reads markup
+        self._live.reset(self._task, total=None, description=self._shown)
+
+    def step(self, done: int, total: int, value: float | None = None) -> None:
+        text = self._shown if value is None else f"{self._shown}  {value:.4f}"
+        self._live.update(self._task, completed=done, total=total, description=text)
+
+
+class Events(Progress):
     """One JSON object a line on standard output: {"event": "cell", …}; NaN and infinity are strings."""
 
     def note(self, text: str) -> None:
-        """{"event": "note", "text": …}."""
         event("note", text=text)
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """{"event": "cell", "number": …, "total": …, "name": …}."""
         event("cell", number=number, total=total, name=name)
 
     def ended(self, status: str) -> None:
-        """{"event": "cell_end", "status": …}."""
         event("cell_end", status=status)
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """{"event": "stage", "name": …, "unit": …}."""
         event("stage", name=name, unit=unit)
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """{"event": "step", "done": …, "total": …, "value": …}."""
         event("step", done=done, total=total, value=value if value is None or isfinite(value) else str(value))
 
 
 def event(kind: str, **fields: object) -> None:
     """Print an event."""
     print(json_text(json.dumps({"event": kind, **fields})), flush=True)
-
-
-class _Bar:
-    """A live line in a terminal: the cell, its stage and the stage's steps; finished cells stay as lines above it."""
-
-    def __init__(self, live: object) -> None:
-        self._live: object = live
-        self._task: object = live.add_task("", total=None)  # type: ignore[attr-defined]
-        self._where, self._name = "", ""
-        self._cells = Cells()
-
-    def note(self, text: str) -> None:
-        """Print above the line."""
-        self._live.console.print(terminal(text), highlight=False, markup=False)  # type: ignore[attr-defined]
-
-    def cell(self, number: int, total: int, name: str) -> None:
-        """Show which cell is computed."""
-        self._cells.begin(number, total, name)
-        self._where = f"cell {number} of {total}: "
-
-    def ended(self, status: str) -> None:
-        """Leave a line, with the time left."""
-        self.note(self._cells.end(status))
-
-    def stage(self, name: str, unit: str = "epochs") -> None:
-        """Start the line anew."""
-        from rich.markup import escape
-
-        self._name = self._where + escape(terminal(name))  # a column reads markup
-        self._live.reset(self._task, total=None, description=self._name)  # type: ignore[attr-defined]
-
-    def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Move the bar."""
-        text = self._name if value is None else f"{self._name}  {value:.4f}"
-        self._live.update(self._task, completed=done, total=total, description=text)  # type: ignore[attr-defined]
 
 
 @contextmanager

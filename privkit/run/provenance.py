@@ -63,7 +63,6 @@ def circumstances(device: str, threads: int) -> Provenance:
 
     Args:
         device: "cpu" or "cuda".
-        threads: of the CPU.
     """
     from privkit.training.distributed import joined_processes
 
@@ -79,11 +78,7 @@ def circumstances(device: str, threads: int) -> Provenance:
     together = joined_processes()[1]
     return Provenance(
         packages=packages,
-        machine={
-            "device": device,
-            "threads": str(threads),
-            **({"processes": str(together)} if together > 1 else {}),
-        },
+        machine={"device": device, "threads": str(threads), **({"processes": str(together)} if together > 1 else {})},
         noted={"commit": _git_revision(), "processor": _processor(), "system": _system()},
     )
 
@@ -118,7 +113,7 @@ def _git_revision() -> str:
 
 
 def _version(package: str, module: str) -> str | None:
-    """Installed version, None where it is not installed; a loaded one that is another is told, too."""
+    """The installed version; None if there is none. A loaded version that differs is named as well."""
     try:
         installed = version(package)
     except PackageNotFoundError:
@@ -133,7 +128,6 @@ def _version(package: str, module: str) -> str | None:
 
 @cache
 def _processor() -> str:
-    """Model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -142,5 +136,4 @@ def _processor() -> str:
 
 
 def _system() -> str:
-    """Operating system and architecture."""
     return f"{platform.system()} {platform.machine()}"

@@ -1,8 +1,9 @@
-"""Records of a run on disk: its manifest, its rows, and the names of its files."""
+"""Records of a run on disk: its manifest, its rows, its verdict, and the names of its files."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -13,8 +14,11 @@ from pydantic import BaseModel, ValidationError
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
+from privkit.files.storage import read_record, write_record
+from privkit.reports.gate import Gate
 from privkit.reports.older import READ, upgraded
 from privkit.reports.schema import Manifest, Row
+from privkit.reports.verdict import Verdict, judge
 
 MADE_OF = "made_of.json"
 """In the folder of a model or a cell: its provenance, written before its first number."""
@@ -50,7 +54,7 @@ def parse_row(data: bytes | str, **identity: str) -> Row:
 
 
 def read_row(cell: Path) -> Row | None:
-    """The row of a cell's folder, None where it is not finished.
+    """The row of a cell's folder; None if the cell is not finished.
 
     Raises:
         DamagedFile: if it is damaged, or another cell's.
@@ -67,11 +71,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """How long the last computation of a cell took, by the times of its log; None where it has no such log.
-
-    Args:
-        cell: its folder.
-    """
+    """How long the last computation of a cell took, by the times of its log; None without such a log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -91,7 +91,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Manifest of a run folder, None where there is none.
+    """The manifest of a run folder; None if there is none.
 
     Raises:
         RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
@@ -146,7 +146,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def lines_of(results: Path) -> list[bytes]:
-    """Lines of `results.jsonl`, none where there is no such file."""
+    """Lines of `results.jsonl`; empty without such a file."""
     try:
         return read_bytes(results, MOST_TEXT).splitlines()
     except FileNotFoundError:
@@ -162,7 +162,6 @@ class OtherVersion(Broken):
 
 
 def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
-    """A record parsed as a `kind`."""
     try:
         fields = upgraded(opened(data, **identity))
         return kind.model_validate_json(json.dumps(fields))
@@ -189,3 +188,61 @@ def _other_version(data: bytes | str) -> object | None:
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None
     return claimed if claimed not in READ else None
+
+
+VERDICT = "verdict.json"
+
+
+def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
+    """The verdict on the rows that a run has so far."""
+    also = manifest.config.get("also", [])
+    parts = [manifest.config, *(also if isinstance(also, list) else [])]
+    protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
+    silent = {p["name"] for p in protocols if isinstance(p, dict) and p.get("upper") == "own"}
+    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent)
+
+
+def write_verdict(run: Path, verdict: Verdict) -> Verdict:
+    """Store a verdict."""
+    write_record(run / VERDICT, verdict.model_dump(mode="json"))
+    return verdict
+
+
+def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
+    """The stored verdict; None if the run has not begun.
+
+    Raises:
+        DamagedFile: if it is damaged, or another run's.
+    """
+    record = read_record(run / VERDICT, run=manifest.fingerprint)
+    try:
+        return None if record is None else Verdict.model_validate(upgraded(record))
+    except ValidationError:
+        raise DamagedFile(
+            f"{run / VERDICT} is no verdict of this privkit's; delete it and repeat the command"
+        ) from None
+
+
+def last_verdict(run: Path) -> Verdict:
+    """The stored verdict of a run whose report was written.
+
+    Raises:
+        RunFolderError: if there is none.
+        DamagedFile: if it is damaged.
+    """
+    run = root(run)
+    manifest = read_manifest(run)
+    verdict = None if manifest is None else read_verdict(run, manifest)
+    if verdict is None:
+        raise RunFolderError(f"{run} holds no {VERDICT}; write it with privkit report {run}")
+    return verdict
+
+
+def stored_gates(run: Path, manifest: Manifest) -> tuple[Gate, ...]:
+    """The user's gates of the last command on a run.
+
+    Raises:
+        DamagedFile: if the verdict that holds them is damaged.
+    """
+    verdict = read_verdict(run, manifest)
+    return () if verdict is None else tuple(map(Gate.parse, verdict.gates))

@@ -25,7 +25,6 @@ def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None
 
     Args:
         stage: goes on from `saved` where that exists, and otherwise begins; with new networks in each call.
-        saved: file of the state.
         tell: is given a sentence where the stage starts over.
 
     >>> or_anew(lambda: "result", Path("/none"), print)

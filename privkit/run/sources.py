@@ -183,7 +183,7 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
 
 
 def _tree(path: Path) -> ast.AST:
-    """The syntax of a source file; nothing where it is compiled."""
+    """The syntax tree of a source file; an empty one for a compiled module."""
     try:
         return ast.parse(path.read_bytes() if path.suffix == ".py" else b"")
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
@@ -220,7 +220,6 @@ def _computes_imports(tree: ast.AST) -> bool:
 
 
 def _called(node: ast.Call) -> str:
-    """The last name of what is called."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 

@@ -17,14 +17,14 @@ _SIGNALS = tuple(
 
 
 class Stopped(BaseException):
-    """Somebody stopped the command.
+    """A signal stopped the command.
 
     No `KeyboardInterrupt`, which the command-line library turns into a silent exit, and no `Exception`, so that a cell
     that is stopped is not taken for one that failed.
 
     Attributes:
         signal: the signal.
-        kept: what is kept, in a few words; empty where nobody looked, as while the libraries load.
+        kept: what is kept, in a few words; empty if that is unknown, such as while the libraries load.
     """
 
     def __init__(self, number: int) -> None:

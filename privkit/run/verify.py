@@ -1,4 +1,4 @@
-"""`privkit verify RUN`: every file of a run folder held against its checksum, its own identity and the other files."""
+"""`privkit verify RUN`: every file of a run folder compared with its checksum, its own identity and the other files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from privkit.files.paths import root
 from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
 from privkit.reports.schema import Manifest, Row
-from privkit.run.records import MADE_OF, TRAINED, lines_of, parse_row, read_manifest, read_row
-from privkit.run.verdict import FILE, read_verdict, verdict_of
+from privkit.run.records import (
+    MADE_OF,
+    TRAINED,
+    VERDICT,
+    lines_of,
+    parse_row,
+    read_manifest,
+    read_row,
+    read_verdict,
+    verdict_of,
+)
 
 _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
@@ -64,7 +73,6 @@ class Examination:
             self.fault(path, str(problem).replace(f"{path} ", "").partition(";")[0], cure)
 
     def _name(self, path: Path) -> str:
-        """Its path in the run."""
         return path.relative_to(self.run).as_posix()
 
 
@@ -89,7 +97,7 @@ def examine(run: Path) -> Examination:
             raise
         examination.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
     rows = dict(_cells(examination, manifest))
-    _models(examination, manifest)
+    _models(examination)
     for control in _files(home / "controls"):
         _record(examination, control, f"delete it and {_REPEAT}", control=control.stem)
     _lines(examination, manifest, rows)
@@ -102,14 +110,14 @@ def examine(run: Path) -> Examination:
 
 
 def _files(folder: Path) -> list[Path]:
-    """What lies in a folder, temporary files left out; nothing where there is no folder."""
+    """The files of a folder without temporary ones; empty if there is no folder."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
 
 
 def _record(examination: Examination, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
-    """A record, None where it is missing or damaged."""
+    """A record; None if it is missing or damaged."""
     problem: PrivkitError | None = None
     fields = None
     try:
@@ -122,14 +130,12 @@ def _record(examination: Examination, path: Path, cure: str, **identity: str) ->
 
 
 def _listed(examination: Examination, home: Path, files: dict[str, str], cure: str) -> None:
-    """The files that a record lists."""
     wrong = dict(altered(home, files))
     for name in files:
         examination.reads(home / name, ValueError(wrong[name]) if name in wrong else None, cure)
 
 
 def _state(examination: Examination, path: Path) -> None:
-    """A checkpoint, where there is one."""
     try:
         if read_state(path) is None:
             return
@@ -140,7 +146,6 @@ def _state(examination: Examination, path: Path) -> None:
 
 
 def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
-    """Every cell's files; the rows that are whole."""
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
     for home in (*_files(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
         cure = f"{_REPEAT}: the cell is restored or done again"
@@ -163,8 +168,7 @@ def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tupl
         yield home.name, row
 
 
-def _models(examination: Examination, manifest: Manifest | None) -> None:
-    """Every model's files."""
+def _models(examination: Examination) -> None:
     for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
         _record(examination, home / MADE_OF, cure, of=home.name)
@@ -188,7 +192,6 @@ def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) ->
 
 
 def _links(examination: Examination) -> None:
-    """Symbolic links that no other check met."""
     named = {path for path, _ in examination.faults}
     for folder, folders, names in os.walk(examination.run):
         for path in (Path(folder, name) for name in (*folders, *names)):
@@ -197,7 +200,6 @@ def _links(examination: Examination) -> None:
 
 
 def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
-    """The lines of `results.jsonl`, each against its cell's own record."""
     path = examination.run / "results.jsonl"
     seen: dict[str, int] = {}
     cure = f"{_REPEAT}: it is written anew from the cells"
@@ -227,7 +229,7 @@ def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, 
 
 def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """The verdict against the rows, and the report against the verdict."""
-    path = examination.run / FILE
+    path = examination.run / VERDICT
     try:
         stored = read_verdict(examination.run, manifest)
     except PrivkitError as error:

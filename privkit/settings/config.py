@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from privkit.training.spec import TrainingSpec
 
 
+_OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "also")
+"""Fields that a configuration without them leaves out, so that its fingerprint is that of earlier versions."""
+
+
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
-    """Components without those that were named before, in whatever words."""
+    """Components, each once, even if two texts name the same one."""
     found: dict[str, Component] = {}
     for component in components:
         found.setdefault(json.dumps(component.to_json(), sort_keys=True, default=str), component)
@@ -58,7 +62,7 @@ class AuditConfig(ExecutionSettings):
             a classifier of guesses.
         metrics: own metrics of images, beside those of every row.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
-        recording: what somebody recorded of a training of theirs, in place of a training here; None to train.
+        recording: a recording of a training, in place of a training here; None to train.
         settings: what `privkit.settings.resolve.resolve` made this of, as JSON; nothing if it was made otherwise.
     """
 
@@ -112,15 +116,11 @@ class AuditConfig(ExecutionSettings):
         return self.victims or ("test" if self.auxiliary == "training" else "private")
 
     def answers(self) -> dict[str, Any]:
-        """The fields that change an answer; not where it is computed, nor what it is held against."""
-        return {
+        """The fields that change an answer; where it is computed and which gates judge it are left out."""
+        fields = {
             "defenses": [c.to_json() for c in self.defenses],
             "attacks": [c.to_json() for c in self.attacks],
-            **(
-                {"automatic": {d: [c.to_json() for c in cs] for d, cs in self.automatic.items()}}
-                if self.automatic
-                else {}
-            ),
+            "automatic": {label: [c.to_json() for c in chosen] for label, chosen in self.automatic.items()},
             "dataset": self.dataset.to_json(),
             "model": self.model.to_json(),
             "protocol": self.protocol.to_json(),
@@ -132,12 +132,13 @@ class AuditConfig(ExecutionSettings):
             "auxiliary": self.auxiliary,
             "victims": self.attacked,
             "features": list(self.features),
-            **({"metrics": [c.to_json() for c in self.metrics]} if self.metrics else {}),
-            **({"parts": list(self.held)} if self.held else {}),
-            **({"queries": asdict(self.queries)} if self.queries != ANY_QUERIES else {}),
-            **({"tune": asdict(self.tune)} if self.tune else {}),
-            **({"also": [part.answers() for part in self.also]} if self.also else {}),
+            "metrics": [c.to_json() for c in self.metrics],
+            "parts": list(self.held),
+            "queries": asdict(self.queries) if self.queries != ANY_QUERIES else {},
+            "tune": asdict(self.tune) if self.tune else {},
+            "also": [part.answers() for part in self.also],
         }
+        return {name: value for name, value in fields.items() if value or name not in _OPTIONAL}
 
     @property
     def fingerprint(self) -> str:

@@ -14,12 +14,9 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """A defense as a user wrote it, without its own protocol; and that protocol, None where it names none.
+    """A defense as a user wrote it, without its own protocol; and that protocol, None if it names none.
 
     A chain has one protocol, which any of its stages may name.
-
-    Raises:
-        UsageError: if two stages of a chain name protocols.
 
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
@@ -65,8 +62,7 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     under one say little of another. A baseline that names no protocol goes with the first defense.
 
     Args:
-        defenses: as a user names them.
-        protocol: of the run, as a user names it; None where none is named.
+        protocol: of the run, as a user names it; None if none is named.
 
     Raises:
         UsageError: for what does not exist, or a group that its protocol cannot fill.

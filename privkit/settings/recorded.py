@@ -17,7 +17,7 @@ from privkit.settings.values import as_trust
 from privkit.shared.measures import IMAGES
 from privkit.training.protocol import SplitProtocol
 
-NAME = "recorded"
+_NAME = "recorded"
 """In ids and configurations, of each part that a recording stands for."""
 
 
@@ -31,7 +31,7 @@ class Recorded:
         builders: modules that its segments are built by.
     """
 
-    name: ClassVar[str] = NAME
+    name: ClassVar[str] = _NAME
     domain: ClassVar[str] = "images"
     storages: ClassVar[tuple[str, ...]] = ()
     smallest_batch: ClassVar[int] = 1
@@ -61,7 +61,7 @@ class RecordedParts:
         builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
         modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
         spec = Recorded(part=part, sha256=self.recording.files, builders=modules)
-        return Component(name=NAME, spec=spec, label=label)
+        return Component(name=_NAME, spec=spec, label=label)
 
     @property
     def dataset(self) -> Component:
@@ -77,7 +77,7 @@ class RecordedParts:
     def pairs(self) -> list[tuple[Component, tuple[Component, ...]]]:
         """The protocol and the defense."""
         described = self.recording.description
-        protocol = Component(name=NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
+        protocol = Component(name=_NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
         return [(protocol, (self._part("defense", described.name),))]
 
     @property

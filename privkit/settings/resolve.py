@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from privkit.training.spec import TrainingSpec
 
 
+_OF_TRAININGS = ("data_root", "download", "tune")
+"""Settings that have no effect on a recording; others that it refuses are recorded."""
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a configuration file; unknown keys are errors with a suggestion."""
     try:
@@ -69,7 +73,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
     3
     """
-    _check_trust(settings)
+    if settings.get("trust") and settings.get("recorded") is None:
+        raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
     given = with_defaults(settings)
     asked, execution = checked(AuditSettings, given), _rooted(checked(ExecutionSettings, given))
     _check_early(settings, given, asked)  # what follows imports torch
@@ -139,14 +144,7 @@ class NamedParts:
         """What `auto` mounts depends on the defense."""
 
 
-def _check_trust(settings: Mapping[str, Any]) -> None:
-    """Refuse trust in nothing."""
-    if settings.get("trust") and settings.get("recorded") is None:
-        raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
-
-
 def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
-    """With the data root of the environment, if the settings name none."""
     root = os.environ.get(DATA_ROOT_VARIABLE)
     return replace(execution, data_root=Path(root).expanduser()) if root and not execution.data_root else execution
 
@@ -165,7 +163,6 @@ def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditCo
 
 
 def _source(settings: Mapping[str, Any], asked: AuditSettings) -> NamedParts | RecordedParts:
-    """Where the parts of a run come from: their names, or a recording in place of a training here."""
     if asked.recorded is None:
         return NamedParts(asked=asked)
     from privkit.settings.recorded import recorded_parts
@@ -191,7 +188,6 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
 
 
 def _is_none(defense: Any) -> bool:
-    """Whether a named defense is the undefended baseline."""
     return stages_given(defense) is None and named("defenses", defense)[0] == "none"
 
 
@@ -202,10 +198,10 @@ def _check_recorded(settings: Mapping[str, Any]) -> None:
     beside = {name for name, setting in SETTINGS.items() if setting.recorded}
     others = [key for key, value in settings.items() if value not in (None, [], False) and key not in beside]
     if others:
-        raise UsageError(
-            f"a recording brings its own {others[0]}, so leave --{others[0].replace('_', '-')} out; an audit of a "
-            f"recording may have {', '.join(sorted(beside - {'recorded'}))}"
-        )
+        name, flag = others[0], SETTINGS[others[0]].flag
+        why = f"{name} does not go with a recording" if name in _OF_TRAININGS else f"a recording brings its own {name}"
+        allowed = ", ".join(sorted(beside - {"recorded"}))
+        raise UsageError(f"{why}, so leave {flag} out; an audit of a recording may have {allowed}")
     folder = Path(settings["recorded"]).expanduser()
     description(description_file(folder), folder / FILE)
 
@@ -225,17 +221,16 @@ def _under(
 
 
 def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
-    """How the task is trained under a protocol."""
     from privkit.training.spec import TrainingSpec
 
-    options = {"batch_size": _natural_batch(protocol.spec.clients), **wished}
+    batch = max(5, 50 // protocol.spec.clients)  # fifty records a round over all clients, but at least five of each
+    options = {"batch_size": batch, **wished}
     training: TrainingSpec = specify("training", TrainingSpec, options)
     training.check_epochs(budget.epochs)
     return training
 
 
 def _check_domain(config: AuditConfig) -> None:
-    """Refuse what reads or brings records of another domain."""
     dataset, auxiliary = config.dataset, config.auxiliary
     domain = domain_of(dataset)
     other = domain if auxiliary in ("disjoint", "training") else domain_of(parse("datasets", auxiliary))
@@ -248,11 +243,7 @@ def _check_domain(config: AuditConfig) -> None:
 
 
 def _skipping(dataset: Component) -> Component:
-    """The dataset without its bad rows.
-
-    Raises:
-        UsageError: if it has no rows of text that could be bad.
-    """
+    """The dataset without its bad rows."""
     if getattr(dataset.spec, "skip_bad_rows", None) is not None:
         beside = "," if ":" in dataset.label else ":"
         given = dataset.label if dataset.spec.skip_bad_rows else f"{dataset.label}{beside}skip_bad_rows=true"
@@ -344,11 +335,6 @@ def _automatic(
         for label, one in chosen.items()
     }
     return {"automatic": mounted, "remarks": {label: one.remark for label, one in chosen.items() if one.remark}}
-
-
-def _natural_batch(clients: int) -> int:
-    """Fifty images a round over all clients, but at least five of each."""
-    return max(5, 50 // clients)
 
 
 def _auxiliary(given: Any, dataset: Component) -> str:

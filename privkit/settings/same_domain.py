@@ -31,7 +31,6 @@ def model_for(dataset: Component, given: Any) -> Component:
     """The model that a user named, or the default one of the dataset's domain.
 
     Args:
-        dataset: the private one.
         given: as a user wrote it; None for the default.
 
     Raises:
@@ -56,10 +55,6 @@ def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Ite
     """The error of a model that reads records of another domain than the dataset's.
 
     Args:
-        model: its name.
-        read: its domain.
-        dataset: its name.
-        domain: of the dataset.
         fitting: names of models of this domain.
     """
     return UsageError(
@@ -74,15 +69,9 @@ def check_same_domain(
     """Refuse what reads or brings records of another domain.
 
     Args:
-        dataset: name of the private one.
-        domain: its domain.
         auxiliary: "disjoint", "training" or another dataset.
         other: the domain of the auxiliary records.
-        augment: of the training.
         features: networks that look at reconstructions.
-
-    Raises:
-        UsageError: naming the part and what to do.
     """
     if other != domain:
         raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -11,6 +11,7 @@ from privkit.attacks.query_rules import QueryRules
 from privkit.errors import unknown
 from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget, as_tuning
 from privkit.settings.values import (
+    as_count,
     as_delta,
     as_device,
     as_features,
@@ -21,17 +22,15 @@ from privkit.settings.values import (
     as_queries,
     as_seconds,
     as_seeds,
-    as_switch,
-    as_threads,
     as_trust,
     as_victims,
-    as_workers,
+    of_type,
 )
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
-Declared = TypeVar("Declared")
+_Class = TypeVar("_Class")
 
 DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
@@ -47,7 +46,8 @@ class Setting:
         many: whether several values may be given, by a flag that is repeated or a list in a file.
         default: None if there is none, or if it depends on other settings.
         absent: in words, what holds without it, if `default` does not say it.
-        check: a value as a flag, a file or Python gives it -> the value in one form; raises UsageError.
+        check: a value as a flag, a file or Python gives it -> the value in one form; raises UsageError. Without one, a
+            switch is a bool, and one value of several is a list.
         answer: whether it may change an answer, so that the fingerprint of a run depends on it.
         file: whether a configuration file may hold it.
         recorded: whether an audit of a recording may have it; others describe a training.
@@ -119,28 +119,20 @@ class AuditSettings:
         recorded=True,
     )
     defense: Sequence[Any] = _setting(
-        f"{_PART}, or your own module:object; repeatable.",
-        many=True,
-        default=["batch_shuffle"],
-        check=as_many,
-        of_cell=False,
+        f"{_PART}, or your own module:object; repeatable.", many=True, default=["batch_shuffle"], of_cell=False
     )
     attack: Sequence[Any] = _setting(
         f"{_PART}, your own module:object, all, or auto (the strongest known quick ones); repeatable.",
         many=True,
         default=["auto"],
         of_cell=False,
-        check=as_many,
         recorded=True,
     )
     dataset: Any = _setting(
         f"{_PART} such as folder:path=DIR or arrays:path=FILE, or your own module:object.", default="digits"
     )
     skip_bad_rows: bool = _setting(
-        "Leave out bad rows of text files; the results say how many.",
-        kind=bool,
-        default=False,
-        check=as_switch("skip_bad_rows"),
+        "Leave out bad rows of text files; the results say how many.", kind=bool, default=False
     )
     model: Any = _setting(
         f"{_PART}, or your own by import path: module:object or two segments, package.Lower:package.Upper.",
@@ -179,11 +171,7 @@ class AuditSettings:
         check=as_tuning,
     )
     parts: Sequence[Any] = _setting(
-        "Part of a split release that the adversary holds (part_1, …); repeatable.",
-        many=True,
-        default=(),
-        absent="all",
-        check=as_many,
+        "Part of a split release that the adversary holds (part_1, …); repeatable.", many=True, default=(), absent="all"
     )
     features: tuple[str, ...] = _setting(
         "Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), lpips:alex, "
@@ -198,7 +186,6 @@ class AuditSettings:
         "Your own metric of images, module:object; its column is own_NAME; repeatable.",
         many=True,
         default=(),
-        check=as_many,
         recorded=True,
     )
     gate: tuple[Gate, ...] = _how(
@@ -215,29 +202,26 @@ class ExecutionSettings:
     """How a run is computed; an answer depends on none of these. A configuration has them as its own fields."""
 
     data_root: Path | None = _how(
-        "Folder of the official datasets.",
-        kind=Path,
-        absent=f"${DATA_ROOT_VARIABLE}",
-        check=as_folder("data_root"),
+        "Folder of the official datasets.", kind=Path, absent=f"${DATA_ROOT_VARIABLE}", check=as_folder("data_root")
     )
-    download: bool = _how(
-        "Fetch missing official files into the data root.", kind=bool, default=False, check=as_switch("download")
-    )
+    download: bool = _how("Fetch missing official files into the data root.", kind=bool, default=False)
     device: str = _how("auto, cpu, cuda, or cuda:0, cuda:1, ….", default="auto", check=as_device, recorded=True)
     threads: int | None = _how(
-        "CPU threads.", kind=int, absent="all usable, at most 8", check=as_threads, recorded=True
+        "CPU threads.", kind=int, absent="all usable, at most 8", check=as_count("threads"), recorded=True
     )
     cell_seconds: float | None = _how(
         "Seconds after which a cell ends as an error.",
         kind=float,
         absent="no limit",
         check=as_seconds,
+        recorded=True,
         of_cell=False,
     )
     cell_memory: int | None = _how(
         "Memory at which a cell ends as an error, such as 4GiB.",
         absent="no limit",
         check=as_memory,
+        recorded=True,
         of_cell=False,
     )
 
@@ -260,7 +244,7 @@ class CommandFlags:
         "given at once.",
         kind=int,
         default=1,
-        check=as_workers,
+        check=as_count("workers"),
         of_cell=False,
     )
     engine: str | None = _flag(
@@ -285,7 +269,14 @@ class CommandFlags:
 
 def settings_of(declared: type) -> tuple[Setting, ...]:
     """The settings that a class declares, in their order."""
-    return tuple(Setting(name=each.name, **each.metadata) for each in fields(declared))
+    return tuple(Setting(name=each.name, **{"check": _check_of(each), **each.metadata}) for each in fields(declared))
+
+
+def _check_of(declared: Field[Any]) -> Callable[[Any], Any]:
+    """The check of a setting that names none."""
+    if declared.metadata.get("kind") is bool:
+        return of_type(declared.name, bool, "true or false")
+    return as_many if declared.metadata.get("many") else lambda given: given
 
 
 SETTINGS = {each.name: each for declared in (AuditSettings, ExecutionSettings) for each in settings_of(declared)}
@@ -308,7 +299,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
 
 
-def checked(declared: type[Declared], settings: Mapping[str, Any]) -> Declared:
+def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
     """The settings that a class declares, each checked.
 
     Raises:

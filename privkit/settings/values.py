@@ -17,8 +17,6 @@ from privkit.parts.registry import read_options, specify
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
-_MOST_THREADS = 1024
-_MOST_WORKERS = 1024
 _UNITS = {"M": 2**20, "G": 2**30}
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
@@ -45,13 +43,8 @@ def as_folder(name: str) -> Callable[[Any], Path]:
     return lambda given: Path(checked(given)).expanduser()
 
 
-def as_switch(name: str) -> Callable[[Any], bool]:
-    """A check of a setting that is on or off."""
-    return of_type(name, bool, "true or false")
-
-
 def as_many(value: Any) -> Sequence[Any]:
-    """One or several."""
+    """The value as a list, unless it is one already."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -94,18 +87,15 @@ def as_memory(given: Any) -> int:
     return size
 
 
-def as_threads(given: Any) -> int:
-    """CPU threads, 1 to `_MOST_THREADS`."""
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_THREADS:
-        raise UsageError(f"threads must be a whole number from 1 to {_MOST_THREADS}, got {shortened(given)}")
-    return given
+def as_count(name: str, most: int = 1024) -> Callable[[Any], int]:
+    """A check of a setting that is a whole number from 1 to `most`."""
 
+    def checked(given: Any) -> int:
+        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= most:
+            raise UsageError(f"{name} must be a whole number from 1 to {most}, got {shortened(given)}")
+        return given
 
-def as_workers(given: Any) -> int:
-    """Processes of a run, 1 to `_MOST_WORKERS`."""
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_WORKERS:
-        raise UsageError(f"workers must be a whole number from 1 to {_MOST_WORKERS}, got {given!r}")
-    return given
+    return checked
 
 
 def as_trust(given: Any) -> tuple[str, ...]:
@@ -171,7 +161,6 @@ def as_gates(given: Any) -> tuple[Gate, ...]:
 
 
 def _gate(text: Any) -> Gate:
-    """One condition."""
     from privkit.reports.gate import Gate, GateError
 
     if not isinstance(text, str) or len(text) > LONGEST:

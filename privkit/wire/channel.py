@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,7 +16,7 @@ from privkit.domains.base import Batch
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import ClientForward, Clients
-from privkit.wire.copies import CopiesOnce
+from privkit.training.stacked import Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,6 @@ def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes:
     """Send the private images over the wire again after training, in messages of the training's size.
 
     Args:
-        edge: the trained clients.
         victims: images on the clients' device, a multiple of one round's images; the first `batch_size` of each round
             belong to client 0, and so on.
         batch_size: images a client and round.
@@ -87,7 +88,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
     if not same:
         return None
     lower = edge.client(0).eval().requires_grad_(False)
-    return lower if holds_all(edge) else nn.Sequential(lower, Held(edge))
+    return lower if holds_all(edge) else nn.Sequential(lower, HeldParts(edge))
 
 
 def holds_all(edge: Clients) -> bool:
@@ -95,7 +96,7 @@ def holds_all(edge: Clients) -> bool:
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 
-class Held(nn.Module):
+class HeldParts(nn.Module):
     """The channels of a release that the adversary holds."""
 
     def __init__(self, edge: Clients) -> None:
@@ -107,12 +108,17 @@ class Held(nn.Module):
         return held_parts(rows, self.storages, self.held)
 
 
+def moved(view: View, move: Callable[[Tensor], Tensor]) -> View:
+    """The view with each of its tensors moved, such as to another device."""
+    tensors: dict[str, Any] = {n: move(value) for n, value in vars(view).items() if isinstance(value, Tensor)}
+    return replace(view, **tensors)
+
+
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m.
 
     Args:
         sent: one round.
-        number: of the round.
         edge: the clients, whose defense says whether coins are public and whether the server applies it itself.
     """
     sent = sent.seen()
@@ -138,3 +144,47 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
         parts=tuple(name for name in edge.defense.storages if not edge.held or name in edge.held),
     )
     return QueryResult(view=view, members=members)
+
+
+_TRIALS = 4  # rounds of copies that pass in full: one of them may hold black images, which hide draws
+
+
+class CopiesOnce:
+    """Lower segments that compute each client's record once if its batch is copies of that record.
+
+    This fails for a user's segment that draws or reads its whole batch, and on a machine that rounds fewer rows
+    differently. So the first rounds of copies pass in full as well; if any bit differs, all later ones do. The defense
+    always gets the whole batch.
+
+    Args:
+        lowers: in eval mode.
+
+    Attributes:
+        trials: remaining rounds of copies that pass in full; None if all do.
+
+    >>> lowers = CopiesOnce(Stacked(torch.nn.Linear(3, 2), 1))
+    >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials
+    (torch.Size([1, 50, 2]), 3)
+    """
+
+    def __init__(self, lowers: Stacked) -> None:
+        self._lowers, self.trials = lowers, _TRIALS if type(lowers) is Stacked else None
+
+    def __call__(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
+        """As `Stacked.forward`, whose only output is a tensor."""
+        once = inputs[:, :1]
+        if self.trials is None or rows is not None or not torch.equal(inputs, once.expand_as(inputs)):
+            whole: Tensor = self._lowers(inputs, rows)
+            return whole
+        if self.trials == 0:
+            return self._copied(once, inputs.shape[1])
+        whole = self._lowers(inputs)
+        with seeded(inputs.device, 0):
+            same = torch.equal(whole, self._copied(once, inputs.shape[1]))
+        self.trials = self.trials - 1 if same else None
+        return whole
+
+    def _copied(self, once: Tensor, count: int) -> Tensor:
+        """What [n, 1, ...] gives, as many times as a batch has records, [n, B, ...]."""
+        given: Tensor = self._lowers(once)
+        return given.repeat_interleave(count, 1)

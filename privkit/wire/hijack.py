@@ -1,4 +1,4 @@
-"""Clients that learn from whatever a server sends back, for a malicious server and its detection."""
+"""Clients in training that accept any answer of their server, for a malicious server and its detection."""
 
 from __future__ import annotations
 
@@ -211,9 +211,7 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
     """An honest server: what hijacks and their detection are compared with.
 
     Args:
-        clients: in training.
         upper: the server's segment; its weights are trained here.
-        rounds: how many.
         spec: of the server's optimizer.
         seed: of the segment's own draws, such as dropout.
 

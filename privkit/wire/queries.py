@@ -15,10 +15,6 @@ from privkit.torch_utils.seeded import seeded
 class Queries:
     """A query that counts its rounds and refuses what the threat model forbids; satisfies `privkit.attacks.base.Query`.
 
-    Args:
-        ask: the defended clients.
-        rules: of the threat model.
-
     Attributes:
         rounds: queries sent so far.
     """
@@ -48,18 +44,12 @@ class Queries:
 
 
 class CountingSession(Session):
-    """A session that also saves the number of rounds, so that a killed attack goes on counting.
-
-    Args:
-        session: of the attack.
-        queries: the counter.
-    """
+    """A session that also saves the number of rounds, so that a killed attack goes on counting."""
 
     def __init__(self, session: Session, queries: Queries) -> None:
         self._session, self._queries = session, queries
 
     def load(self) -> dict[str, Any] | None:
-        """Load the attack's state and the count."""
         if (saved := self._session.load()) is None:
             return None
         self._queries.rounds = saved["queries"]
@@ -67,13 +57,10 @@ class CountingSession(Session):
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Save the state with the count, now and then."""
         self._session.save({"queries": self._queries.rounds, "attack": state})
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Save both at once."""
         self._session.keep({"queries": self._queries.rounds, "attack": state})
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Pass the progress on."""
         self._session.report(done, total, value)

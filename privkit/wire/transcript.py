@@ -12,7 +12,7 @@ from privkit.attacks.base import View
 from privkit.defenses.split_parts import held_parts
 from privkit.training.clients import Clients
 from privkit.training.round import Round, message_weights, split_round
-from privkit.wire.channel import answer_of
+from privkit.wire.channel import answer_of, moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
         gradient = torch.einsum("m,m...->...", weights, gradient).expand_as(gradient)
     answer = answer_of(sent, number, edge)
     gradient = held_parts(gradient.flatten(0, 1), edge.defense.storages, edge.held)
-    view = replace(_home(answer.view), cut_gradient=gradient.cpu().clone())
+    view = replace(moved(answer.view, _kept), cut_gradient=gradient.cpu().clone())
     received: tuple[View, ...] = ()
     if len(sent.smashed) == len(labels):
         arrived = sent.smashed.grad
@@ -156,11 +156,3 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
 def _kept(value: Tensor) -> Tensor:
     """A copy on the CPU, away from any graph."""
     return value.detach().cpu().clone()
-
-
-def _home(view: View) -> View:
-    """The view without its graph, on the CPU."""
-    weights, clients, labels = (
-        None if held is None else _kept(held) for held in (view.weights, view.clients, view.labels)
-    )
-    return replace(view, smashed=_kept(view.smashed), weights=weights, clients=clients, labels=labels)

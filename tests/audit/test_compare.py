@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import privkit
 from privkit.audit import compare as module
-from privkit.audit.paired import paired, unpaired
+from privkit.audit.compare import paired, unpaired
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError

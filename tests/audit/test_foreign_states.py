@@ -218,7 +218,7 @@ def test_arrays_that_are_not_what_they_say(tmp_path: Path, data: bytes) -> None:
 
 
 def test_arrays_that_unpack_to_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.run.arrays.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("privkit.run.arrays._MOST_BYTES", 1 << 20)
     with pytest.raises(DamagedFile, match="unpacks to more than 1 MiB"):
         read_arrays(tmp_path / "per_example.npz", bomb((1, 1, 2, 1 << 20), 2 << 20), {"truth": ("u", 4)})
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.audit import probe
-from privkit.audit.probe import training_step, untrained
+from privkit.audit.probe import ProbeSetup, training_step
 from privkit.audit.seed_data import open_data
 from privkit.domains.base import Batch
 from privkit.settings.config import AuditConfig
@@ -46,10 +46,10 @@ def test_the_time_of_a_step_is_exact_where_it_grows_with_the_images(
     monkeypatch.setattr(probe, "train", train)
     monkeypatch.setattr(probe, "clock", lambda device: lambda: now)
     config, defense = config_of(1000), CONFIG.defenses[-1]
-    step = training_step(config, defense, untrained(config, defense, POOLS, CPU), POOLS, CPU)
-    assert step.batch_size == seen[-1] == timed_on
+    setup, seconds = training_step(config, defense, POOLS, CPU)
+    assert setup.config.training.batch_size == seen[-1] == timed_on
     seen = sorted(set(seen))  # a short step of the whole batch is taken several times
-    assert step.seconds == pytest.approx(an_image * 1000 * config.protocol.spec.clients)
+    assert seconds == pytest.approx(an_image * 1000 * config.protocol.spec.clients)
     assert sum(seen[:-1]) <= seen[-1]
 
 
@@ -57,10 +57,9 @@ def test_work_grows_as_the_number_of_images_does() -> None:
     """Scaling a step by its images is right: operations of a step are counted at two sizes."""
 
     def operations(batch_size: int) -> int:
-        sized = config_of(batch_size)
-        model = untrained(sized, CONFIG.defenses[-1], POOLS, CPU)
+        setup = ProbeSetup.of(config_of(batch_size), CONFIG.defenses[-1], POOLS, CPU)
         with FlopCounterMode(display=False) as counter:
-            probe._step(sized, model, POOLS, batch_size, CPU)
+            setup.seconds_of_training()
         return counter.get_total_flops()
 
     assert operations(16) == 4 * operations(4) > 0
@@ -83,9 +82,7 @@ def test_an_attack_without_an_epoch_in_its_time_is_timed_on_smaller_rounds(monke
 
     monkeypatch.setattr(type(attack.spec), "run", lambda spec, *given: run(*given))
     monkeypatch.setattr(probe, "clock", lambda device: lambda: now)
-    config = config_of(100)
-    model = untrained(config, CONFIG.defenses[0], POOLS, CPU)
-    timed = probe.attack_on_images(config, attack, "none", model, POOLS, CPU, limit=1.0)
+    timed = probe.attack_on_images(ProbeSetup.of(config_of(100), CONFIG.defenses[0], POOLS, CPU), attack, limit=1.0)
     assert len(sizes) > 1
     assert timed.round_size == sizes[-1][0]
     assert timed.seconds == pytest.approx(50 * sizes[-1][1])

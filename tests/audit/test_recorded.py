@@ -199,16 +199,24 @@ def test_the_owner_s_numbers_are_repeated_and_the_mechanism_is_accounted_for(tmp
     assert any("privkit wrote this recording of a run" in note for note in row.notes)
 
 
+def test_a_cell_on_a_recording_has_the_limits_of_any_cell(tmp_path: Path) -> None:
+    """They were refused: "a recording brings its own cell_seconds"."""
+    folder = written(tmp_path / "recording")
+    config = resolve({"recorded": str(folder), "attack": "fora", "cell_seconds": 0.02, "cell_memory": "64GiB"})
+    assert (config.cell_seconds, config.cell_memory) == (0.02, 64 << 30)
+    (row,) = rows(folder, tmp_path / "run", attack="fora:epochs=1000", cell_seconds=0.02).values()
+    assert (row.status, row.reason.partition(";")[0]) == ("error", "took longer than cell_seconds=0.02")
+
+
 def test_settings_of_a_training_are_refused(tmp_path: Path) -> None:
     folder = str(written(tmp_path / "recording"))
-    for key, value in {
-        "defense": "masking",
-        "dataset": "digits",
-        "training": "batch_size=3",
-        "tune": "trials=2",
-    }.items():
+    for key, value in {"defense": "masking", "dataset": "digits", "training": "batch_size=3"}.items():
         with pytest.raises(UsageError, match=f"a recording brings its own {key}, so leave --{key} out"):
             resolve({"recorded": folder, key: value, "attack": "fora"})
+    for key, given in {"tune": "trials=2", "data_root": "data", "download": True}.items():
+        flag = key.replace("_", "-")
+        with pytest.raises(UsageError, match=f"{key} does not go with a recording, so leave --{flag} out"):
+            resolve({"recorded": folder, key: given, "attack": "fora"})
     with pytest.raises(UsageError, match=r"this recording lacks own\.labels, truth\.images or truth\.labels"):
         resolve({"recorded": folder, "features": "classifier", "attack": "fora"})
     with pytest.raises(UsageError, match="recorded must be the path of a folder"):

@@ -11,11 +11,10 @@ import torch
 from privkit.attacks.base import Mounting
 from privkit.attacks.goals.reconstruct import ImageMounting
 from privkit.attacks.search_space import Choice, Range, Search, Untuned, search_space, why_untuned
-from privkit.audit import cell, trials
+from privkit.audit import cell
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.run import AuditRun, run_audit
-from privkit.audit.trials import Trial
-from privkit.audit.tuning import tuned
+from privkit.audit.tuning import Trial, suggested, tuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Probability
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
@@ -121,13 +120,13 @@ def test_the_next_trial_follows_from_the_seed_and_the_trials_before_it() -> None
     space: dict[str, Range | Choice] = {"rate": rates, "word": Choice(("a", None))}
     past: list[Trial] = [Trial(values={"word": None}, objective=1.0)]
     for _ in range(12):
-        values = trials.suggested(space, past, seed=3)
-        assert values == trials.suggested(space, past, seed=3)
+        values = suggested(space, past, seed=3)
+        assert values == suggested(space, past, seed=3)
         assert values["rate"] in rates
         assert values["word"] in ("a", None)
         worse = abs(values["rate"] - 2e-3) + (values["word"] is None)
         past.append(Trial(values=values, objective=worse))
-    assert trials.suggested(space, past, seed=3) != trials.suggested(space, past, seed=4)
+    assert suggested(space, past, seed=3) != suggested(space, past, seed=4)
     assert len({trial.values["rate"] for trial in past[1:]}) > 6
 
 

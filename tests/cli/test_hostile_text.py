@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from privkit.accountants import table as parameter_tables
 from privkit.accountants.table_files import load
 from privkit.errors import PrivkitError, UsageError
-from privkit.files.toml_text import MOST_BYTES
+from privkit.files.toml_text import _MOST_BYTES
 from privkit.parts import registry
 from privkit.parts.registry import describe, misnamed, parse, table
 from privkit.settings.resolve import read_toml, resolve
@@ -28,7 +28,7 @@ TEXTS = {
     "quoted": '"' + '"."'.join("a" * 5000) + '" = 1',
     "epochs": "budget = {epochs = 1" + "0" * 400 + "}",
     "threads": "threads = 1000000000",
-    "many": "a" * (MOST_BYTES + 1),
+    "many": "a" * (_MOST_BYTES + 1),
     "not text": "\udcff",
 }
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from privkit.parts.registry import load
-from privkit.settings.early import check, constant, own_table
+from privkit.settings.early import check
 
 AUDIT = [
     *("--defense=batch_shufle", "--defense=none+batch_shufle", "--defense=batch_shuffle:kep=1", "--defense=@server"),
@@ -117,9 +116,3 @@ def test_what_fits_is_not_refused_for_its_domain() -> None:
         {"dataset": "mine:Own", "model": "table_mlp", "features": ["embedded"]},
     ):
         check({"training": {}, **settings})
-
-
-def test_every_part_of_privkit_says_its_domain_in_its_source() -> None:
-    for kind in ("datasets", "models"):
-        for name, target in own_table(kind).items():
-            assert constant(target, "domain") == load(target).domain, name

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from privkit.errors import UsageError
-from privkit.run import processes
+from privkit.run import engines
 from privkit.run.engines import Wanted, engine
 
 WORKERS = 2
@@ -32,7 +32,7 @@ def slow(seconds: float) -> int:
 
 
 def device() -> str:
-    return processes.device
+    return engines.device
 
 
 def alive(pid: int) -> bool:
@@ -86,7 +86,7 @@ def test_processes_end_with_a_command_that_is_killed_and_import_no_script(tmp_pa
     """The script has no `if __name__ == "__main__"`: a process that imported it would start processes for ever."""
     (tmp_path / "script.py").write_text(
         "from pathlib import Path\n"
-        "from privkit.run.processes import Processes\n"
+        "from privkit.run.engines import Processes\n"
         "from tests.run.test_engines import slow\n"
         "executor = Processes(['cpu'])\n"
         "print(executor.submit(slow, 0.0).result(), flush=True)\n"

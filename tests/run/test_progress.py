@@ -6,7 +6,7 @@ from math import nan
 import pytest
 
 from privkit.run import progress as module
-from privkit.run.progress import Cells, Events, Lines
+from privkit.run.progress import Events, Lines
 
 
 def test_a_stage_is_counted_in_its_own_unit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,18 +21,28 @@ def test_a_stage_is_counted_in_its_own_unit(capsys: pytest.CaptureFixture[str]) 
     assert training.startswith("train none: 3 epochs, 0.5000, ")
 
 
-def test_a_cell_is_counted_and_the_time_left_is_that_of_the_average_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_is_counted_and_the_time_left_is_that_of_the_average_cell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr(module, "perf_counter", lambda: now[0])
-    cells = Cells()
-    assert cells.begin(3, 6, "none / black_box, seed 0") == "cell 3 of 6: none / black_box, seed 0"
+    progress = Lines()
+    progress.cell(3, 6, "none / black_box, seed 0")
     now[0] += 10
-    assert cells.end("done").endswith("seed 0: done in 10 s, about 30 s left")  # two cells are of an earlier command
-    cells.begin(4, 6, "b")
+    progress.ended("done")
+    progress.cell(4, 6, "b")
     now[0] += 90
-    assert cells.end("not_applicable") == "cell 4 of 6: b: not applicable in 1 min 30 s, about 1 min 40 s left"
-    cells.begin(6, 6, "c")
-    assert cells.end("done") == "cell 6 of 6: c: done in 0 s"
+    progress.ended("not_applicable")
+    progress.cell(6, 6, "c")
+    progress.ended("done")
+    assert capsys.readouterr().err.splitlines() == [
+        "cell 3 of 6: none / black_box, seed 0",
+        "cell 3 of 6: none / black_box, seed 0: done in 10 s, about 30 s left",  # two cells are of an earlier command
+        "cell 4 of 6: b",
+        "cell 4 of 6: b: not applicable in 1 min 30 s, about 1 min 40 s left",
+        "cell 6 of 6: c",
+        "cell 6 of 6: c: done in 0 s",
+    ]
 
 
 def test_a_long_stage_is_heard_of_before_it_ends(

@@ -20,8 +20,7 @@ from privkit.files.sealed import checked
 from privkit.files.storage import load_state, read_record
 from privkit.papers import paper
 from privkit.papers.orderings import read_rows as rows_of_papers
-from privkit.run.records import read_rows
-from privkit.run.verdict import last_verdict
+from privkit.run.records import last_verdict, read_rows
 from privkit.run.verify import examine
 from privkit.testing import assert_audit
 from tests.forked import forked

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from privkit.run.plan import Cell, plan
-from privkit.run.schedule import Schedule
+from privkit.run.plan import Cell, Schedule, plan
 from privkit.settings.resolve import resolve
 
 ATTACKS = ["mean_image", "mid_grey"]

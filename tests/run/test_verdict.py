@@ -16,8 +16,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import DamagedFile, UnfinishedRun
 from privkit.files.sealed import opened
 from privkit.reports.gate import Gate
-from privkit.run.records import read_manifest
-from privkit.run.verdict import read_verdict, verdict_of
+from privkit.run.records import read_manifest, read_verdict, verdict_of
 
 Cli = Callable[..., CompletedProcess[str]]
 
