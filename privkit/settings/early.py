@@ -159,6 +159,7 @@ def _check_options(what: str, target: str, options: Mapping[str, Any]) -> None:
     specify(what, make_dataclass("Told", told, bases=bases, kw_only=True), {name: options[name] for name, _ in told})
 
 
+@cache
 def fields(target: str) -> dict[str, Any] | None:
     """The dataclass fields of privkit's own "module:object", read from the source; None if it hides them.
 
@@ -224,10 +225,15 @@ def _home(module: str, name: ast.expr) -> str | None:
     """Where what is named in a module is defined, as "module:object": there, or where it is imported from."""
     if not isinstance(name, ast.Name):
         return None
-    for node in ast.walk(_source(module)):
-        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name.id for alias in node.names):
-            return f"{node.module}:{name.id}"
-    return f"{module}:{name.id}"
+    return _imports(module).get(name.id, f"{module}:{name.id}")
+
+
+@cache
+def _imports(module: str) -> dict[str, str]:
+    """What a module imports by name: name -> "module:name"; the first import of a name counts."""
+    imports = [node for node in ast.walk(_source(module)) if isinstance(node, ast.ImportFrom)]
+    names = [(alias.asname or alias.name, node.module) for node in imports for alias in node.names]
+    return {name: f"{home}:{name}" for name, home in reversed(names)}
 
 
 def _evaluated(module: str, annotation: ast.expr) -> Any:

@@ -139,6 +139,13 @@ def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
     assert torch.equal(first.labels[first.members.flatten()], members[:6])
 
 
+def test_labels_without_images_give_no_guess_a_score(tmp_path: Path) -> None:
+    """The members of the rounds then number labels, and no image."""
+    changed = {"truth.images": None, "truth.labels": torch.arange(12) % 2}
+    (row,) = rows(written(tmp_path / "recording", changed), tmp_path / "run", attack="mid_grey").values()
+    assert (row.status, row.reason, row.recovered) == ("done", "", {})
+
+
 @pytest.mark.slow
 def test_without_the_truth_guesses_are_kept_and_nothing_is_scored(tmp_path: Path) -> None:
     folder = written(tmp_path / "recording", {"truth.images": None}, lower=HALF)

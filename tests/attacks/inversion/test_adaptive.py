@@ -59,20 +59,21 @@ def test_noisy_tokens_in_any_order_are_matched_before_they_are_averaged(combine:
     assert reached(Adaptive(passes=8, combine=combine, epochs=8), noisy_shuffled) < 0.75 * one
 
 
-@pytest.mark.parametrize("combine", [pytest.param("pool", marks=pytest.mark.slow), "intersect"])
+@pytest.mark.slow
+@pytest.mark.parametrize("combine", ["pool", "intersect"])
 def test_tokens_of_strangers_are_sorted_out(combine: Any) -> None:
     one = reached(BlackBox(decoder="set", epochs=8), batch_shuffled)
     assert reached(Adaptive(passes=12, combine=combine, epochs=8), batch_shuffled) < 0.4 * one
 
 
-@pytest.mark.parametrize("combine", get_args(Combine))
+@pytest.mark.parametrize("combine", [pytest.param("auto", marks=pytest.mark.slow), *get_args(Combine)[1:]])
 def test_is_at_the_floor_on_noise(combine: Any) -> None:
     assert reached(Adaptive(passes=3, combine=combine, epochs=3), noise) > 0.97 * FLOOR
 
 
 @pytest.mark.parametrize(
     "combine",
-    [pytest.param(c, marks=pytest.mark.slow) if c in ("pool", "intersect") else c for c in get_args(Combine)],
+    [c if c in ("average", "as_released") else pytest.param(c, marks=pytest.mark.slow) for c in get_args(Combine)],
 )
 def test_wins_on_the_identity(combine: Any) -> None:
     share = 0.75 if combine == "as_released" else 0.3  # its decoder needs places, and it throws them away
