@@ -157,7 +157,6 @@ def recorded_context(
     views = [_on(view, device) for view in source.views[:rounds]]
     if is_own(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
-    members = source.members if len(source.truth) else torch.full_like(source.members, -1)
     row = base.model_copy(update={"accuracy": accuracy, "certificate": certificate, "limits": limits, "doubt": doubt})
     return RecordedContext(
         config=config,
@@ -168,7 +167,7 @@ def recorded_context(
         log=log,
         made_of=made_of,
         spent=spent,
-        recording=channel.Recording(views=views, receipts=[], members=members.flatten().repeat(passes)),
+        recording=channel.Recording(views=views, receipts=[], members=source.members.flatten().repeat(passes)),
         certificate=certificate,
         row=row,
         source=source,

@@ -143,10 +143,14 @@ def through_cutout(attack: Adaptive) -> Reconstruction:
     return attack.run(replace(knowledge(identity), query=query, views=seen), Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 def test_masks_with_public_coins_are_lifted_by_several_passes() -> None:
     """Of 240 tokens under 8 masks that keep half, one is missing; nothing else tells the passes from no defense."""
     open_ = reached(BlackBox(epochs=8), identity)
     assert error(through_cutout(Adaptive(passes=8, epochs=8))) < 1.2 * open_ + 0.02 * FLOOR
+
+
+def test_masked_passes_are_averaged_or_concatenated() -> None:
     auto, named = (through_cutout(Adaptive(passes=2, combine=c, epochs=1)) for c in ("auto", "average"))
     assert torch.equal(auto.images, named.images)
     assert error(through_cutout(Adaptive(passes=8, combine="concatenate", epochs=4))) < 0.8 * FLOOR
@@ -290,7 +294,7 @@ def test_same_seed_same_bits_and_the_global_generator_is_left_alone() -> None:
 
 @pytest.mark.parametrize("combine", ["average", "intersect", "as_released"])
 def test_goes_on_after_a_kill_bit_for_bit(combine: Any) -> None:
-    attack, killed = Adaptive(passes=2, combine=combine, epochs=3), Session(dies_after=1)
+    attack, killed = Adaptive(passes=2, combine=combine, epochs=2), Session(dies_after=1)
     with pytest.raises(Killed):
         run(attack, batch_shuffled, killed)
     resumed = run(attack, batch_shuffled, Session(state=killed.state))
