@@ -20,6 +20,7 @@ from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.gaussian_noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.defenses.trial import trial_of
 from privkit.laws.defenses import LAWS
 from privkit.parts.registry import load, table
 from tests.small import generator
@@ -30,7 +31,7 @@ DEFENSES: list[Defense] = [load(target)() for _, target in sorted(table("defense
 @pytest.fixture(scope="module")
 def each_once() -> Iterator[None]:
     """A noise is tried behind the stages before it, which many chains share: the same stages are tried once."""
-    made, tried = cache(measured.trial_of), measured._moved_too_far
+    made, tried = cache(trial_of), measured._moved_too_far
     found: dict[int, str] = {}
 
     def once(trial: Any) -> str:
