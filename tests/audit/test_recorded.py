@@ -167,7 +167,7 @@ def test_a_guess_is_compared_with_the_image_that_its_row_held(tmp_path: Path) ->
     given, order = recorded_tensors(), torch.randperm(12, generator=generator())
     truth, members = given["truth.images"], order.argsort()
     own = torch.cat([(truth + 0.01).clamp(0, 1), given["own.images"]])
-    changed = {"truth.images": truth[order], "truth.members": members, "own.images": own}
+    changed: dict[str, Any] = {"truth.images": truth[order], "truth.members": members, "own.images": own}
     folder = written(tmp_path / "recording", changed, lower=HALF)
     (row,) = rows(folder, tmp_path / "run", attack="nearest_record").values()
     assert (row.status, row.reason) == ("done", "")
