@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, no network, and a finished small run to look at."""
 
+import gc
 import os
 import pickle
 import shutil
@@ -27,6 +28,9 @@ from tests.small import SMALL
 
 torch.set_num_threads(1)
 
+# What is imported and collected lives until the end: it is looked through for garbage neither then nor later.
+gc.disable()
+
 # Audits that name no attack mount one that costs a second; tests of `auto`, the default, name it.
 DEFAULTS["attack"] = ["black_box"]
 
@@ -52,6 +56,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reasons.append("needs a CUDA device")
         for reason in filter(None, reasons):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """From here on, garbage is collected."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Python's end clears what is not frozen."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

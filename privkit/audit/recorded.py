@@ -140,10 +140,9 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     views = [moved(view, lambda value: value.to(device)) for view in source.views[:rounds]]
     if is_own(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
-    members = source.members if len(source.truth) else torch.full_like(source.members, -1)
     known = {"accuracy": accuracy, "certificate": certificate, "limits": limits, "doubt": doubt}
     made = {
-        "recording": channel.Recording(views=views, receipts=[], members=members.flatten().repeat(passes)),
+        "recording": channel.Recording(views=views, receipts=[], members=source.members.flatten().repeat(passes)),
         "certificate": certificate,
         "row": start.row.model_copy(update=known),
         "source": source,

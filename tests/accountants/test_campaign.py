@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +24,7 @@ truth, composed, worlds, draw, campaign = (
 )
 
 
-def violations(indices: range, seed: int = 2) -> list[str]:
+def violations(indices: Iterable[int], seed: int = 2) -> list[str]:
     rows = [campaign.row(seed, index) for index in indices]
     return [f"{row['index']} [{row['kind']}] {violation}" for row in rows for violation in row["violations"]]
 
@@ -50,7 +51,7 @@ def forgotten_rounds(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("plant", [halved_sensitivity, mean_ratio, forgotten_rounds])
 def test_a_planted_fault_is_found(plant, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     plant(monkeypatch)
-    assert violations(range(25))
+    assert any(violations([index]) for index in range(25))
 
 
 def test_a_specification_follows_from_seed_and_index() -> None:

@@ -308,8 +308,8 @@ def contradictions(seed: int) -> list[str]:
     return said
 
 
-def test_thirty_random_specifications() -> None:
-    assert [said for seed in range(30) for said in contradictions(seed)] == []
+def test_fifteen_random_specifications() -> None:
+    assert [said for seed in range(15) for said in contradictions(seed)] == []
 
 
 @pytest.mark.slow
@@ -320,8 +320,8 @@ def test_a_thousand_random_specifications() -> None:
 def test_the_search_refutes_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims that a pair can reach what is charged where seats are secret, and of half of what is charged."""
     monkeypatch.setattr(SplitMechanism, "attained", property(lambda self: True))
-    assert [said for seed in range(12) for said in contradictions(seed) if "lower" in said]
+    assert any("lower" in said for seed in range(12) for said in contradictions(seed))
     honest = Clamp.sensitivity
     halved = lambda *given: replace(honest(*given), value=honest(*given).value / 2)  # noqa: E731
     monkeypatch.setattr(Clamp, "sensitivity", halved)
-    assert [said for seed in range(12) for said in contradictions(seed) if "epsilon" in said]
+    assert any("epsilon" in said for seed in range(12) for said in contradictions(seed))

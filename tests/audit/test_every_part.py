@@ -44,13 +44,15 @@ EVERY_DEFENSE = [name if name != "blur" else "blur:factor=2" for name in sorted(
     "names", [ONE_OF_A_KIND, pytest.param(EVERY_DEFENSE, marks=pytest.mark.slow)], ids=["one of a kind", "all"]
 )
 def test_every_defense_goes_through_an_audit(tmp_path: Path, names: list[str]) -> None:
-    settings = {**SETTINGS, "budget": "smoke:private=60,auxiliary=60,test=40,victims=20,epochs=1"}
+    settings = {**SETTINGS, "budget": "smoke:private=60,auxiliary=60,test=40,victims=20,epochs=1", "delta": 1e-4}
     run = run_audit(defense=names, protocol="psl:clients=4", out=tmp_path / "run", **settings)
     assert {(row.defense, row.status, row.reason) for row in run.rows} == {(name, "done", "") for name in names}
     for row in run.rows:
         name = row.defense.partition(":")[0]
         assert row.certificate is not None
         assert row.certificate.kind == PROVES.get(name, "nothing")
+        if name in ("dp_cutmixsl", "gaussian_noise"):
+            assert row.certificate.delta == 1e-4
         assert row.costs is not None
         assert row.costs.bytes_up > 0
         assert row.accuracy is not None
@@ -66,7 +68,7 @@ def test_every_protocol_goes_through_an_audit(tmp_path: Path, protocol: str) -> 
         protocol=name,
         partition="dirichlet",
         out=tmp_path / "run",
-        **SETTINGS,
+        **{**SETTINGS, "budget": "smoke:private=80,auxiliary=60,test=40,victims=20,epochs=1"},
     )
     assert {row.status for row in run.rows} == {"not_applicable" if protocol == "standalone" else "done"}
 
@@ -126,7 +128,7 @@ LARGER = {"drag_reorder", "jigsaw", "jigsaw_white_box", "sara"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
 LONG = {
     *("adaptive", "black_box", "fora", "fsha", "jigsaw_white_box", "model_completion"),
-    *("pcat", "sdar", "union", "unmix", "white_box"),
+    *("pcat", "sara", "sdar", "union", "unmix", "white_box"),
 }
 """Attacks that take five seconds or more here; of black_box, the fixture `small_run` has the controls."""
 FLOORS = {"mean_image", "mid_grey"}

@@ -25,6 +25,7 @@ from privkit.reports.verdict import DECLARED
 from privkit.settings.resolve import resolve
 from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
 from tests.recording.edited import redescribed
+from tests.recording.made import tensors as recorded_tensors
 from tests.recording.made import written
 from tests.small import SMALL, generator
 
@@ -139,6 +140,13 @@ def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
     assert torch.equal(first.labels[first.members.flatten()], members[:6])
 
 
+def test_labels_without_images_give_no_guess_a_score(tmp_path: Path) -> None:
+    """The members of the rounds then number labels, and no image."""
+    changed = {"truth.images": None, "truth.labels": torch.arange(12) % 2}
+    (row,) = rows(written(tmp_path / "recording", changed), tmp_path / "run", attack="mid_grey").values()
+    assert (row.status, row.reason, row.recovered) == ("done", "", {})
+
+
 @pytest.mark.slow
 def test_without_the_truth_guesses_are_kept_and_nothing_is_scored(tmp_path: Path) -> None:
     folder = written(tmp_path / "recording", {"truth.images": None}, lower=HALF)
@@ -152,6 +160,29 @@ def test_without_the_truth_guesses_are_kept_and_nothing_is_scored(tmp_path: Path
     assert "ssim is no number" in run.failures[0]
     again = run_audit(recorded=folder, out=tmp_path / "run", **TINY, **TRUST, **given)
     assert again.rows == run.rows
+
+
+def test_a_guess_is_compared_with_the_image_that_its_row_held(tmp_path: Path) -> None:
+    """The true images lie in another order than the rows."""
+    given, order = recorded_tensors(), torch.randperm(12, generator=generator())
+    truth, members = given["truth.images"], order.argsort()
+    own = torch.cat([(truth + 0.01).clamp(0, 1), given["own.images"]])
+    changed: dict[str, Any] = {"truth.images": truth[order], "truth.members": members, "own.images": own}
+    folder = written(tmp_path / "recording", changed, lower=HALF)
+    (row,) = rows(folder, tmp_path / "run", attack="nearest_record").values()
+    assert (row.status, row.reason) == ("done", "")
+    assert row.recovered["unaligned"]["mse"].value < 2e-4
+
+
+def test_a_row_whose_image_is_unknown_stays_so_in_the_first_rounds(tmp_path: Path) -> None:
+    members = torch.arange(12).flip(0)
+    members[1] = -1
+    folder = written(tmp_path / "recording", {"truth.members": members, "truth.labels": torch.arange(12)}, lower=HALF)
+    budget = "smoke:victims=6,auxiliary=3"
+    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
+    assert first is not None
+    assert first.truth.ids.tolist() == [6, 7, 8, 9, 11]
+    assert first.members.flatten().tolist() == [4, -1, 3, 2, 1, 0]
 
 
 def test_what_is_not_recorded_is_not_applicable_and_the_row_says_what_lacks(tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
 ) -> None:
     registered(monkeypatch, Spy)
     Spy.seen.clear()
-    config = resolve({"defense": "batch_shuffle", "attack": "spy", **SMALL})
+    budget = "smoke:private=100,auxiliary=100,test=50"
+    config = resolve({"defense": "batch_shuffle", "attack": "spy", **SMALL, "budget": budget})
     run_audit(config, out=tmp_path / "run")
     private = prepare(config, 0, torch.device("cpu")).splits.private
     images = private.x.flatten(1)

@@ -71,6 +71,7 @@ def test_the_training_of_attacks_on_labels_is_counted(attack: str) -> None:
     assert int(text.split("about ")[1].split(" s")[0]) > 60
 
 
+@pytest.mark.slow
 def test_the_default_audit_loads_no_library_that_it_does_not_need() -> None:
     """Each costs a process of an audit from half a second to three seconds."""
     heavy = ["timm", "torchvision", "scipy.stats", "sklearn", "skimage", "matplotlib", "pandas", "opacus"]

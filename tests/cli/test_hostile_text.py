@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import table as parameter_tables
@@ -88,6 +88,7 @@ WORDS = """batch_shuffle gaussian_noise keep sigma : = , . [ ] { } " ' 1 - e nan
 PIECES = st.sampled_from([*WORDS.split(), "\n", "\x00", " ", "9" * 30])
 
 
+@settings(max_examples=40)
 @given(pieces=st.lists(PIECES, max_size=12), text=st.text(max_size=20))
 @example(pieces=["gaussian_noise", ":", "sigma", "=", "1979-05-27"], text="")
 def test_any_specification_is_read_or_refused_in_a_sentence(pieces: list[str], text: str) -> None:

@@ -125,7 +125,12 @@ def copied(split: SplitModel, whole: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("spec", "reference", "shape", "cut"),
     [
-        *((*case, cut) for case in CASES for cut in case[0].cuts),
+        *((*case, cut) for case in CASES for cut in (case[0].cuts[0], case[0].cuts[-1])),
+        *(
+            pytest.param(*case, cut, marks=pytest.mark.slow)  # a quick law says that a cut changes no function
+            for case in CASES
+            for cut in case[0].cuts[1:-1]
+        ),
         (Vgg16(batch_norm=True), lambda: vgg16(True), (3, 32, 32), "pool2"),
         (RESNET18, lambda: resnet18(96), (3, 96, 96), "stem"),
         (RESNET50, lambda: timm.create_model("resnet50", num_classes=10), (3, 64, 64), "stage3"),

@@ -93,7 +93,14 @@ def test_weights_follow_the_seed_and_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 28, 28), (1, 32, 32), (3, 64, 48), (1, 16, 16)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 28, 28),
+        (3, 64, 48),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in [(3, 28, 28), (1, 32, 32), (1, 16, 16)]),
+    ],
+)
 def test_grey_and_color_of_any_size(name: str, shape: tuple[int, int, int]) -> None:
     split = build(name, shape)
     with torch.no_grad():

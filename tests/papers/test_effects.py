@@ -21,12 +21,6 @@ from privkit.settings.resolve import read_toml, resolve
 
 NOISE, MASKED = "gaussian_noise:at_inference=false", "gaussian_noise:at_inference=false+masking:at_inference=false"
 EFFECT = Effect(claim="masking helps", better=("mnist", MASKED), worse=("mnist", NOISE))
-CELLS = {
-    (path.stem, defense.label)
-    for path in paper("accurate_sl").experiments
-    if path.stem.endswith("_small")
-    for defense in resolve(read_toml(path)).defenses
-}
 
 
 def runs(released: list[float], sound: list[float]) -> dict[tuple[str, str], dict[int, float]]:
@@ -60,8 +54,14 @@ def test_verdicts(released: list[float], sound: list[float], verdict: str) -> No
 
 
 def test_every_run_of_an_effect_is_a_cell_of_a_small_experiment() -> None:
-    assert needed() <= CELLS
-    assert {experiment for experiment, _ in needed()} == {experiment for experiment, _ in CELLS}
+    cells = {
+        (path.stem, defense.label)
+        for path in paper("accurate_sl").experiments
+        if path.stem.endswith("_small")
+        for defense in resolve(read_toml(path)).defenses
+    }
+    assert needed() <= cells
+    assert {experiment for experiment, _ in needed()} == {experiment for experiment, _ in cells}
 
 
 def test_printed_differences_have_the_direction_of_their_claims() -> None:

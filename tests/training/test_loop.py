@@ -133,6 +133,7 @@ def test_the_frozen_block_is_never_trained_and_runs_after_the_shuffle() -> None:
     assert torch.equal(sent.release.smashed[0], edge.block(shuffled[0]))
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     edge, upper = built(NoDefense())
     data = digits(1200)

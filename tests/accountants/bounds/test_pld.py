@@ -1,13 +1,12 @@
 """Numerical composition against exact compositions, brute force, quadrature and dp-accounting; and its laws."""
 
-from math import comb, exp, inf, log, log1p
+from math import comb, exp, inf, log, log1p, pi, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, pld, round_profiles
 from privkit.accountants.bounds.loss_distribution import GridTooLarge, LossDistribution, from_profile
@@ -45,7 +44,7 @@ def test_symmetric_profiles_have_one_distribution_that_mirrors_itself() -> None:
         assert mass[-node] == pytest.approx(exp(-0.01 * node) * mass[node], rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     mu=st.floats(0.3, 6.0),
     rounds=st.sampled_from([1, 2, 7, 100, 5000, 10**5]),
@@ -155,10 +154,15 @@ def test_agrees_with_dp_accounting(rate: float, sigma: float, rounds: int) -> No
 def test_mixtures_agree_with_dp_accounting() -> None:
     library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     shifts, weights = [0.0, 0.4, 1.1], [0.2, 0.5, 0.3]
-    theirs = library.from_mixture_gaussian_mechanism(1.0, shifts, weights, value_discretization_interval=1e-3)
+    theirs = library.from_mixture_gaussian_mechanism(1.0, shifts, weights, value_discretization_interval=5e-3)
     theirs = theirs.self_compose(30)
-    ours = pld.composed_epsilon(hidden_mixtures.hidden_mixture(shifts, weights), 30, 1e-6, 1e-3)
+    ours = pld.composed_epsilon(hidden_mixtures.hidden_mixture(shifts, weights), 30, 1e-6, 5e-3)
     assert ours == pytest.approx(theirs.get_epsilon_for_delta(1e-6), rel=1e-6)
+
+
+def density(x: Any) -> Any:
+    """Of a standard Gaussian."""
+    return np.exp(-(x**2) / 2) / sqrt(2 * pi)
 
 
 def hockey_stick(p: Any, q: Any, epsilon: float) -> float:
@@ -168,18 +172,18 @@ def hockey_stick(p: Any, q: Any, epsilon: float) -> float:
     return float(np.sum(np.maximum(0, p(x) - exp(epsilon) * q(x))) * 8e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(rate=st.floats(0.01, 1.0), mu=st.floats(0.1, 3.0), epsilon=st.floats(0.0, 4.0))
 def test_threshold_profiles_are_hockey_stick_divergences(rate: float, mu: float, epsilon: float) -> None:
     at = np.array([epsilon])
-    up = lambda x: (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, mu)  # noqa: E731
-    down = lambda x: (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, -mu)  # noqa: E731
+    up = lambda x: (1 - rate) * density(x) + rate * density(x - mu)  # noqa: E731
+    down = lambda x: (1 - rate) * density(x) + rate * density(x + mu)  # noqa: E731
     replaced = hidden_mixtures.poisson_gaussian_replace_one(rate, mu)
     assert float(replaced(at)[0]) == pytest.approx(hockey_stick(up, down, epsilon), rel=1e-6, abs=1e-8)
-    mixed = lambda x: rate * norm.pdf(x, mu) + (1 - rate) * norm.pdf(x, mu / 3)  # noqa: E731
+    mixed = lambda x: rate * density(x - mu) + (1 - rate) * density(x - mu / 3)  # noqa: E731
     forward, backward = hidden_mixtures.hidden_mixture([mu, mu / 3], [rate, 1 - rate])
-    assert float(forward(at)[0]) == pytest.approx(hockey_stick(mixed, norm.pdf, epsilon), rel=1e-6, abs=1e-8)
-    assert float(backward(at)[0]) == pytest.approx(hockey_stick(norm.pdf, mixed, epsilon), rel=1e-6, abs=1e-8)
+    assert float(forward(at)[0]) == pytest.approx(hockey_stick(mixed, density, epsilon), rel=1e-6, abs=1e-8)
+    assert float(backward(at)[0]) == pytest.approx(hockey_stick(density, mixed, epsilon), rel=1e-6, abs=1e-8)
 
 
 def test_ways_to_say_the_same_mechanism() -> None:
@@ -264,7 +268,7 @@ def test_an_infinite_loss_is_never_hidden() -> None:
     assert pld.history_delta([(leaky, 10)], 50.0, 1e-3) == pytest.approx(1 - (1 - 1e-4) ** 10, rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     rate=st.floats(-8, 0).map(lambda exponent: 10.0**exponent),
     mu=st.floats(-4, 2.4).map(lambda exponent: 10.0**exponent),

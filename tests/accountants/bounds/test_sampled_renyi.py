@@ -32,7 +32,7 @@ def quadrature(order: float, rate: float, mu: float, *, symmetric: bool) -> floa
 
     low = m / 2 if symmetric else -15 - m
     with mp.workdps(30):
-        moment = mp.quad(excess, mp.linspace(low, max(a, 2) * m + 15, 24))
+        moment = mp.quad(excess, mp.linspace(low, max(a, 2) * m + 15, 12))
         return float(min(mp.log1p(moment) / (a - 1), a * m * m / 2))
 
 

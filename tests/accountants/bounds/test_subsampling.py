@@ -1,7 +1,8 @@
 """Subsampling against quadrature and 60-digit arithmetic that share no code with it, and its laws."""
 
 from collections.abc import Callable
-from math import exp, inf, log, log1p
+from itertools import pairwise
+from math import exp, inf, log, log1p, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.stats import norm
 
 from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, subsampling
 from tests.accountants.golden import hidden_mixtures, theorem_27
@@ -25,9 +25,14 @@ Density = Callable[[Any], Any]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
+def normal_density(x: Any, mean: float = 0.0) -> Any:
+    """That of scipy, in a twentieth of the time for one number."""
+    return np.exp(-((x - mean) ** 2) / 2) / sqrt(2 * pi)
+
+
 def sampled_density(rate: float, mu: float) -> Density:
     """Density of a release that holds the record with probability `rate`."""
-    return lambda x: (1 - rate) * norm.pdf(x) + rate * norm.pdf(x, mu)
+    return lambda x: (1 - rate) * normal_density(x) + rate * normal_density(x, mu)
 
 
 def hockey_stick(p: Density, q: Density, epsilon: float, mu: float) -> float:
@@ -85,7 +90,7 @@ def test_amplification_at_the_ends_and_far_out() -> None:
 @given(epsilon=st.floats(0.0, 4.0), rate=st.floats(0.01, 1.0), mu=st.floats(0.1, 4.0))
 def test_sampled_profiles_are_hockey_stick_divergences(epsilon: float, rate: float, mu: float) -> None:
     base: Any = lambda e: gaussian.delta(e, mu)  # noqa: E731
-    mixed, plain = sampled_density(rate, mu), norm.pdf
+    mixed, plain = sampled_density(rate, mu), normal_density
     forward, backward = hockey_stick(mixed, plain, epsilon, mu), hockey_stick(plain, mixed, epsilon, mu)
     # k of n: the others' data are zero, and the replaced record was, too
     assert float(subsampling.without_replacement_delta(epsilon, rate, base)) == pytest.approx(
@@ -125,10 +130,10 @@ def theorem_27_in_many_digits(order: int, rate: float, mu: float, digits: int = 
     with mpmath.workdps(digits):
         q, square = mpmath.mpf(rate), mpmath.mpf(mu) ** 2
         power = [mpmath.exp(i * (i - 1) * square / 2) for i in range(order + 2)]
-        even = {
-            n: mpmath.fsum((-1) ** (n - i) * mpmath.binomial(n, i) * power[i] for i in range(n + 1))
-            for n in range(2, order + 2, 2)
-        }
+        even, differences = [power[0]], power  # the n-th alternating sum is the n-th difference of the powers
+        for _ in range(order + 1):
+            differences = [after - before for before, after in pairwise(differences)]
+            even.append(differences[0])
         total = mpmath.mpf(1)
         for j in range(2, order + 1):
             mean = mpmath.sqrt(even[j // 2 * 2] * even[(j + 1) // 2 * 2])
@@ -152,7 +157,8 @@ def test_without_replacement_curve_at_large_orders() -> None:
 @given(order=st.integers(2, 12), rate=st.floats(0.01, 0.9), mu=st.floats(0.2, 2.0))
 def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, rate: float, mu: float) -> None:
     true = max(
-        renyi(sampled_density(rate, mu), norm.pdf, order, mu), renyi(norm.pdf, sampled_density(rate, mu), order, mu)
+        renyi(sampled_density(rate, mu), normal_density, order, mu),
+        renyi(normal_density, sampled_density(rate, mu), order, mu),
     )
     tight = float(theorem_27.without_replacement_gaussian_rdp(order, rate, mu))
     general = float(subsampled_rdp.without_replacement_rdp(order, rate, lambda a: a * mu**2 / 2))
@@ -198,7 +204,8 @@ def test_poisson_curve_is_the_renyi_divergence(order: float, rate: float, mu: fl
 @given(order=st.floats(1.2, 9), rate=st.floats(0.05, 0.9), mu=st.floats(0.2, 2.0))
 def test_mixture_curve_by_adaptive_quadrature(order: float, rate: float, mu: float) -> None:
     true = max(
-        renyi(sampled_density(rate, mu), norm.pdf, order, mu), renyi(norm.pdf, sampled_density(rate, mu), order, mu)
+        renyi(sampled_density(rate, mu), normal_density, order, mu),
+        renyi(normal_density, sampled_density(rate, mu), order, mu),
     )
     found = float(hidden_mixtures.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
     assert found == pytest.approx(true, rel=1e-7)

@@ -34,6 +34,7 @@ def test_clients_that_can_be_led_give_their_images_away(hijack: Any) -> None:
     assert torch.equal(result.images, result.images.clamp(0, 1))
 
 
+@pytest.mark.slow
 def test_without_labels_it_wins_too(hijack: Any) -> None:
     assert hijack.error(hijack.attacked(hijack.quick, hijack.client(), auxiliary_labels=None)) < 0.75 * hijack.floor
 

@@ -16,7 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement, starts
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.piece_network import SHARPNESS, MemberNetwork, MessageNetwork
-from privkit.attacks.order.piece_solver import edge_ratios, log_odds
+from privkit.attacks.order.piece_solver import Solver, edge_ratios, log_odds
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from tests.attacks.order.puzzles import (
@@ -204,6 +204,23 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.M
     assert torch.equal(resumed.images, straight.images)
     assert torch.equal(guess(resumed), guess(straight))
     assert [report[:2] for report in went_on.reports] == [(done, 6) for done in range(1 + dies_after, 7)]
+
+
+def test_the_kept_share_is_the_one_that_is_given_or_else_the_one_that_answers_show() -> None:
+    """Before a network has learned anything, that share alone says whose a token is."""
+    views, _, knowledge = scene(keep=0.4)
+    told, rows = Jigsaw(epochs=0, kicks=0, keep=0.95), torch.arange(BATCH).unsqueeze(1)
+
+    def solver(attack: Jigsaw) -> Solver:
+        return attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), Session())[0]
+
+    assert solver(told).keep == 0.95
+    assert solver(replace(told, keep=None)).keep == pytest.approx(0.4, abs=0.1)
+    stay = [
+        float((solver(replace(told, keep=keep)).solve(views[0], 0) // T == rows).float().mean()) for keep in (0.95, 0.0)
+    ]
+    assert stay[0] > 0.9
+    assert stay[1] < 0.5
 
 
 def test_the_start_has_learned_nothing_and_searched_nothing() -> None:

@@ -75,6 +75,11 @@ def test_context_finds_more_owners_than_token_by_token() -> None:
     assert whole > rows + 0.1
 
 
+def test_a_row_expects_what_it_keeps_and_its_share_of_the_rest() -> None:
+    expected = torch.full((4, 4), 0.15) + 0.4 * torch.eye(4)
+    torch.testing.assert_close(own_prior(4, 0.4).exp(), expected, atol=1e-5, rtol=0)
+
+
 def test_noise_has_no_owner() -> None:
     """Rows keep a quarter and get back their share of the rest: no more can be known."""
     known = KEEP + (1 - KEEP) / B
