@@ -43,7 +43,9 @@ def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
     with ExitStack() as closes:
         if not address:
             logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told by the run
-            with main_hidden():
+            # a run counts the workers that a cell loses: Dask tells each, and of one cell
+            told = {"distributed.scheduler.allowed-failures": 0, "distributed.scheduler.worker-saturation": 1.0}
+            with main_hidden(), import_module("dask").config.set(told):
                 cluster = distributed.LocalCluster(
                     n_workers=len(wanted.devices), threads_per_worker=1, dashboard_address=None
                 )
