@@ -100,7 +100,7 @@ def _queue() -> Any:
     """The states of jobs by Slurm's queue: submitit asks sacct, which knows none on a cluster without accounting."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
-    class Queue(SlurmInfoWatcher):  # type: ignore[misc]
+    class Queue(SlurmInfoWatcher):
         def _make_command(self) -> list[str] | None:
             command = ["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i %T"]
             return command if self._registered - self._finished else None
