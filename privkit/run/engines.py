@@ -153,6 +153,7 @@ class Jobs(Executor):
             self._executor.update_parameters(**{self._named(key): value for key, value in options.items()})
         except (NameError, TypeError, ValueError) as error:
             raise UsageError(f"--engine submitit refuses its parameters ({one_line(error)})") from None
+        self._queue = _queue() if self._executor.cluster == "slurm" else None
         self._new: list[tuple[Future[Any], Callable[[], Any]]] = []
         self._jobs: dict[Future[Any], Any] = {}
         self._lock, self._over = Lock(), Event()
@@ -182,6 +183,8 @@ class Jobs(Executor):
                 new, self._new = self._new, []
             try:
                 jobs = self._executor.map_array(_Task(), [task for _, task in new]) if new else []
+                for job in jobs if self._queue else ():
+                    job.watcher = self._queue
                 self._jobs |= {future: job for (future, _), job in zip(new, jobs, strict=True)}
             except Exception as error:  # sbatch refuses
                 for future, _ in new:
@@ -194,6 +197,23 @@ class Jobs(Executor):
                 except Exception as error:  # the job was lost
                     future.set_exception(error)
                 del self._jobs[future]
+
+
+def _queue() -> Any:
+    """The states of jobs by Slurm's queue: submitit asks sacct, which knows none on a cluster without accounting."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class Queue(SlurmInfoWatcher):
+        def _make_command(self) -> list[str] | None:
+            command = ["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i %T"]
+            return command if self._registered - self._finished else None
+
+        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+            text = string if isinstance(string, str) else string.decode()
+            states = dict(line.split() for line in text.splitlines())
+            return {job: {"State": states.get(job, "GONE")} for job in self._registered - self._finished}
+
+    return Queue(delay_s=60)
 
 
 def _submitit_module() -> Any:
@@ -235,7 +255,9 @@ def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
     with ExitStack() as closes:
         if not address:
             logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told by the run
-            with main_hidden():
+            # a run counts the workers that a cell loses: Dask tells each, and of one cell
+            told = {"distributed.scheduler.allowed-failures": 0, "distributed.scheduler.worker-saturation": 1.0}
+            with main_hidden(), import_module("dask").config.set(told):
                 cluster = distributed.LocalCluster(
                     n_workers=len(wanted.devices), threads_per_worker=1, dashboard_address=None
                 )
