@@ -91,6 +91,7 @@ ATTACKS: dict[str, str] = {
     "union": "privkit.attacks.inversion.union:Union",
     "unmix": "privkit.attacks.inversion.unmix:Unmix",
     "unsplit": "privkit.attacks.inversion.unsplit:UnSplit",
+    "vocabulary": "privkit.attacks.inversion.vocabulary:Vocabulary",
     "white_box": "privkit.attacks.inversion.white_box:WhiteBox",
 }
 """Name -> "module:object" of every attack; `privkit.parts.registry` looks names up here and in entry points."""

@@ -147,6 +147,7 @@ TOKENS = Records(
     name="tokens",
     noun="token sequences",
     measures=(
+        Measure(name="rouge_1", title="ROUGE-1"),
         Measure(name="token_accuracy", title="token accuracy"),
         Measure(name="rouge_l", title="ROUGE-L"),
         Measure(name="exact"),
@@ -168,8 +169,8 @@ TOKENS = Records(
     ),
     note=_RECORD_NOTE,
     model="transformer_micro",
-    baseline="nearest_record",
-    general=("nearest_record",),
+    baseline="vocabulary",
+    general=("vocabulary", "nearest_record"),
 )
 
 TABLES = Records(

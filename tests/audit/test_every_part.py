@@ -132,7 +132,7 @@ LONG = {
 }
 """Attacks that take five seconds or more here; of black_box, the fixture `small_run` has the controls."""
 FLOORS = {"mean_image", "mid_grey"}
-OF_TABLES = {"field_order"}  # reads no image; tests/attacks/order/test_field_order.py has its controls
+NO_IMAGES = {"field_order", "vocabulary"}  # read no images; tests of their own hold their controls
 CHEAP = sorted({"canaries", "label_leak", "member_inference", "nearest_record", "release_clustering"})
 
 
@@ -169,7 +169,7 @@ def long_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
 
 @pytest.mark.parametrize(
     ("attack", "of"),
-    [(attack, "rows") for attack in sorted(set(table("attacks")) - FLOORS - LONG - OF_TABLES)]
+    [(attack, "rows") for attack in sorted(set(table("attacks")) - FLOORS - LONG - NO_IMAGES)]
     + [pytest.param(attack, "long_rows", marks=pytest.mark.slow) for attack in sorted(LONG)],
 )
 def test_every_attack_is_controlled_and_scored(request: pytest.FixtureRequest, attack: str, of: str) -> None:

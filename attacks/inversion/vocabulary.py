@@ -1,0 +1,296 @@
+"""Read texts off released tokens, behind any shuffle: which word is each token, and which place did it have?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.assign import distances, hungarian
+from privkit.attacks.base import Mounting, NotApplicable, Query, Session
+from privkit.attacks.fit import Learner, fit
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.inversion.known_lower import frozen
+from privkit.attacks.order.token_reading import rows_a_message
+from privkit.constraints import Checked, Count, Whole
+from privkit.torch_utils.one_cycle import one_cycle
+from privkit.torch_utils.out_of_memory import in_chunks
+from privkit.torch_utils.seeded import seeded
+
+PADDING = 0
+"""The id behind the end of a text, as in every domain of token sequences."""
+_STEP_ROWS = 64
+_LEARNING_RATE = 2e-3
+_DRAWN = 8
+"""Occurrences of each own word in drawn texts: own texts hold most words once or twice."""
+_MATCHINGS = 4
+"""Rounds of matching tokens with words; the words' vectors are the means of what was matched before."""
+_OWN_WORD = 0.8
+"""Least share of tokens whose nearest word is one of their row's own, if tokens stay in their row."""
+_IN_PLACE = 0.9
+"""Least share of own tokens that are matched with their own place, if nothing was shuffled."""
+_TABLE = 2**24
+"""Numbers of tables of distances that are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary(Checked):
+    """Learns to name the word and the place of a token from own texts that crossed the wire.
+
+    The adversary sends its own texts, and texts that it draws word by word, so that rare words recur. A shuffle hides
+    which token is which word. The sums of a row's tokens are linear in its counts of words, which gives each word a
+    first vector; then tokens are matched with the words that were sent, and the vectors become the means of their
+    tokens. A small network learns the word of a token, and the place of each token beside the others of its row. Of a
+    released row, each place takes one token. Tokens that come back in their places need no second network.
+
+    Words that no own text holds cannot be read.
+
+    Attributes:
+        source: where own tokens come from: "query", through the defended clients; or "lower", the lower segment itself,
+            whose tokens are in order.
+        epochs: of the network.
+        width: of its hidden layers.
+
+    The curve is the cross-entropy of words, and of places where these are hidden, on a tenth of the texts that were
+    sent.
+
+    Source: privkit's own. That shallow tokens give their words away: Song and Raghunathan 2020, "Information leakage in
+    embedding models".
+    """
+
+    name: ClassVar[str] = "vocabulary"
+    goal: ClassVar[str] = "reconstruct"
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+    source: Literal["query", "lower"] = "query"
+    epochs: Whole = 20
+    width: Count = 128
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Own texts, and a way to see their tokens."""
+        return frozenset({"auxiliary", self.source})
+
+    @property
+    def mounting(self) -> ImageMounting:
+        """It reads token sequences; its controls train a few steps."""
+        return Mounting(
+            domains=("tokens",),
+            control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
+        )
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Send, match, learn, read; see `Attack.run`.
+
+        Raises:
+            NotApplicable: if a release has no token for each word, or a round of own texts is missing.
+
+        >>> from privkit.attacks.base import QueryResult, View
+        >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
+        >>> def query(texts: Tensor, coins: Generator) -> QueryResult:
+        ...     order = torch.rand(texts.shape, generator=coins).argsort(1)
+        ...     tokens = vectors[texts.gather(1, order)]
+        ...     return QueryResult(view=View(round=0, smashed=tokens), members=torch.arange(len(texts)).unsqueeze(1))
+        >>> own = torch.randint(1, 9, (300, 4), generator=draws)
+        >>> private = torch.randint(1, 9, (10, 4), generator=draws)
+        >>> observation = ImageObservation(
+        ...     views=[query(private, draws).view], image_shape=(4,), batch_size=10, auxiliary=own, query=query
+        ... )
+        >>> found = Vocabulary(epochs=10).run(observation, Generator().manual_seed(0)).images
+        >>> (found.sort().values == private.sort().values).float().mean().item() > 0.95
+        True
+        """
+        views, own, batch = observation.views, observation.auxiliary, observation.batch_size
+        check_rows(self, observation)
+        assert own is not None
+        device = views[0].smashed.device
+        released = torch.cat([view.smashed for view in views]).float()
+        if own.ndim != 2 or released.ndim != 3 or released.shape[1] != own.shape[1]:
+            raise NotApplicable(
+                f"{self.name} needs a token for each of the {own.shape[1]} words of a text, but a row's release is "
+                f"{list(released.shape[1:])}: cut a transformer behind its embedding or a block"
+            )
+        if len(own) < batch:
+            raise NotApplicable(f"{self.name} sends {batch} own texts a round, got {len(own)}")
+        coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
+        draws = Generator(device).manual_seed(coins)
+        words, own = own.to(device).unique(return_inverse=True)  # from here on, a word is its row of `words`
+        padding = int((words == PADDING).nonzero().sum()) if (words == PADDING).any() else -1
+        texts = torch.cat([own, _drawn(own, len(words), padding, draws)])
+        texts = texts[torch.randperm(len(texts), generator=draws, device=device)][: len(texts) // batch * batch]
+        if self.source == "query":
+            assert observation.query is not None
+            tokens, texts, rows = _ask(observation.query, words, texts, batch, draws)
+            labels, places = _labelled(tokens, texts, rows, len(words))
+        else:
+            assert observation.lower is not None
+            lower = frozen(observation.lower, device)
+            with torch.no_grad():
+                tokens = torch.cat([lower(words[part]) for part in texts.split(batch)]).float()
+            if tokens.shape[1:] != released.shape[1:]:
+                raise NotApplicable(
+                    f"the lower segment gives {list(tokens.shape[1:])} for a text, and {list(released.shape[1:])} was "
+                    "released: hand over the segment that the clients use"
+                )
+            labels, places = texts, torch.arange(own.shape[1], device=device).expand_as(texts)
+        in_place = bool((places == torch.arange(own.shape[1], device=device)).float().mean() > _IN_PLACE)
+        if self.source == "lower":  # nobody asked how the client's defense orders them
+            in_place = False
+        with seeded(device, module):
+            training = _Reader(tokens, labels, places, len(words), self, in_place, module)
+            curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
+        order = "tokens come back in their places" if in_place else "places are guessed"
+        note = f"{len(words)} words are in own texts, {len(texts) // batch:,} rounds; {order}"
+        return Reconstruction(images=words[training.read(released)], curve=curve, note=note)
+
+
+def _drawn(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
+    """Texts [M, T] as long as own ones [N, T], of words that are drawn one by one, all alike."""
+    there = own != padding
+    count = ceil(_DRAWN * words / max(1.0, float(there.sum(1).float().mean())))
+    like = torch.randint(len(own), (count,), generator=draws, device=own.device)
+    drawn = torch.randint(words, (count, own.shape[1]), generator=draws, device=own.device)
+    return torch.where(there[like], drawn, own[like])
+
+
+def _ask(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
+    """Tokens [M, T, D] that came back, the texts [M, T] of their rows, and the rows of a message."""
+    tokens, sent, rows = [], [], batch
+    for part in texts.split(batch):
+        answer = query(words[part], draws)
+        rows = rows_a_message(answer.view)
+        tokens.append(answer.view.smashed.float())
+        sent.append(part[answer.members[:, 0]])
+    return torch.cat(tokens), torch.cat(sent), rows
+
+
+@torch.no_grad()
+def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Tensor, Tensor]:
+    """Word and place of each token, int64 [M, T] both.
+
+    Args:
+        tokens: [M, T, D], in any order within a row, or within a message.
+        texts: [M, T], what was sent.
+        rows: of a message.
+        words: how many there are.
+    """
+    length = texts.shape[1]
+    vectors = _first_vectors(tokens, texts, rows, words)
+    nearest = in_chunks(
+        lambda part: distances(tokens[part].flatten(0, 1), vectors).argmin(1),
+        len(tokens),
+        max(1, _TABLE // words // length),
+    ).view(-1, length)
+    stays = bool((nearest.unsqueeze(2) == texts.unsqueeze(1)).any(2).float().mean() > _OWN_WORD)
+    group = length if stays else rows * length
+    groups, sent = tokens.view(-1, group, tokens.shape[2]), texts.view(-1, group)
+    for _ in range(_MATCHINGS):
+        source = in_chunks(
+            lambda part, vectors=vectors: hungarian(distances(groups[part], vectors[sent[part]])),
+            len(groups),
+            max(1, _TABLE // group**2),
+        )  # the token of each word that was sent
+        vectors = _means(groups.flatten(0, 1), sent.gather(1, source.argsort(1)).flatten(), vectors)
+    back = source.argsort(1)
+    return sent.gather(1, back).view_as(texts), (back % length).view_as(texts)
+
+
+def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tensor:
+    """A vector for each word, [words, D], from the sums of rows; right up to what a whole message has in common."""
+    counts = functional.one_hot(texts, words).sum(1).float()
+    sums = tokens.sum(1)
+    if rows > 1:  # tokens from other rows of the message are then the same for all rows, on average
+        counts, sums = (
+            (all_.view(-1, rows, all_.shape[1]) - all_.view(-1, rows, all_.shape[1]).mean(1, keepdim=True)).flatten(
+                0, 1
+            )
+            for all_ in (counts, sums)
+        )
+    vectors = torch.linalg.solve(counts.T @ counts + torch.eye(words, device=counts.device), counts.T @ sums)
+    drawn = vectors[texts].flatten(0, 1)
+    middle, wanted = drawn.mean(0), tokens.flatten(0, 1)
+    scale = (wanted.var(0).sum() / drawn.var(0).sum().clamp_min(1e-12)).sqrt()
+    return (vectors - middle) * scale + wanted.mean(0)
+
+
+def _means(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
+    """The mean token of each word; of a word without any, the vector that it had."""
+    total = torch.zeros_like(vectors).index_add_(0, labels, tokens)
+    count = labels.bincount(minlength=len(vectors)).unsqueeze(1)
+    return torch.where(count > 0, total / count.clamp_min(1), vectors)
+
+
+class _Network(nn.Module):
+    """Logits of words and of places, from the tokens of a row."""
+
+    def __init__(self, size: int, words: int, length: int, width: int, in_place: bool) -> None:
+        super().__init__()
+        self.word = nn.Sequential(nn.Linear(size, 2 * width), nn.GELU(), nn.Linear(2 * width, words))
+        self.place: nn.Module | None = None
+        if not in_place:
+            layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
+            encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.place = nn.Sequential(nn.Linear(size, width), encoder, nn.Linear(width, length))
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.word(tokens), None if self.place is None else self.place(tokens)
+
+
+class _Reader(Learner):
+    """Trains the network on labelled tokens [M, T, D]; an epoch tells its cross-entropy on a tenth of the rows."""
+
+    def __init__(
+        self, tokens: Tensor, labels: Tensor, places: Tensor, words: int, attack: Vocabulary, in_place: bool, seed: int
+    ) -> None:
+        spread = tokens.flatten(0, 1)
+        self._middle, self._scale = spread.mean(0), spread.std(0).clamp_min(1e-6)
+        self._tokens, self._labels, self._places = self._normalized(tokens), labels, places
+        self._seed, self._held = seed, max(1, len(tokens) // 10)
+        network = _Network(tokens.shape[2], words, labels.shape[1], attack.width, in_place).to(tokens.device)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
+        steps = attack.epochs * ceil((len(tokens) - self._held) / _STEP_ROWS)
+        super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, steps, warm_up=0.1))
+
+    def _normalized(self, tokens: Tensor) -> Tensor:
+        return (tokens - self._middle) / self._scale
+
+    def _loss(self, rows: Tensor) -> Tensor:
+        """Of these rows; tokens lie in random order, so that the network cannot read places off it."""
+        order = torch.rand(len(rows), self._labels.shape[1], device=rows.device).argsort(1)
+        tokens = self._tokens[rows].gather(1, order.unsqueeze(2).expand(-1, -1, self._tokens.shape[2]))
+        words, places = self.network(tokens)
+        loss = functional.cross_entropy(words.flatten(0, 1), self._labels[rows].gather(1, order).flatten())
+        if places is not None:
+            loss = loss + functional.cross_entropy(places.flatten(0, 1), self._places[rows].gather(1, order).flatten())
+        return loss
+
+    def epoch(self, number: int) -> float:
+        """One pass over the rows that are not held out."""
+        device = self._tokens.device
+        self.network.train()
+        with seeded(device, self._seed + number):
+            order = self._held + torch.randperm(len(self._tokens) - self._held, device=device)
+            for rows in order.split(_STEP_ROWS):
+                self.step(self._loss(rows))
+            self.network.eval()
+            with torch.no_grad():
+                return self._loss(torch.arange(self._held, device=device)).item()
+
+    @torch.no_grad()
+    def read(self, released: Tensor) -> Tensor:
+        """The words of each place, int64 [N, T], of released rows [N, T, D]."""
+        self.network.eval()
+
+        def words(part: slice) -> Tensor:
+            logits, places = self.network(self._normalized(released[part]))
+            named = logits.argmax(2)
+            return named if places is None else named.gather(1, hungarian(-places.log_softmax(2)))
+
+        return in_chunks(words, len(released), 256)

@@ -1,0 +1,133 @@
+"""Words are read off tokens behind shuffles, from queries or with the weights, and nothing is read from noise."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, Query, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.inversion.vocabulary import Vocabulary
+from privkit.domains.tokens.domain import Tokens
+
+WORDS, LENGTH, ROWS = 40, 6, 10
+DOMAIN = Tokens(length=LENGTH, vocabulary=("", "?", *(f"word{number}" for number in range(WORDS - 2))))
+Shuffle = Callable[[Tensor, Generator], Tensor]
+
+
+def texts(count: int, seed: int) -> Tensor:
+    """Texts of two to six words, whose word depends on its place a little: even words come first."""
+    draws = Generator().manual_seed(seed)
+    words = torch.randint(1, WORDS // 2, (count, LENGTH), generator=draws) * 2 + (torch.arange(LENGTH) > 2).long()
+    ends = torch.randint(2, LENGTH + 1, (count, 1), generator=draws)
+    return torch.where(torch.arange(LENGTH) < ends, words.clamp(1, WORDS - 1), 0)
+
+
+class Embedding(nn.Module):
+    """A lower segment whose token is its word's vector and a little of the whole text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors = torch.randn(WORDS, 16, generator=Generator().manual_seed(1))
+
+    def forward(self, sent: Tensor) -> Tensor:
+        tokens = self.vectors[sent]
+        return tokens + 0.2 * tokens.mean(1, keepdim=True)
+
+
+def ordered(tokens: Tensor, draws: Generator) -> Tensor:
+    return tokens
+
+
+def within_rows(tokens: Tensor, draws: Generator) -> Tensor:
+    order = torch.rand(tokens.shape[:2], generator=draws).argsort(1)
+    return tokens.gather(1, order.unsqueeze(2).expand_as(tokens))
+
+
+def within_messages(tokens: Tensor, draws: Generator) -> Tensor:
+    """Every second token goes anywhere in the message."""
+    flat = tokens.flatten(0, 1).clone()
+    moved = torch.randperm(len(flat), generator=draws)[: len(flat) // 2]
+    flat[moved] = flat[moved[torch.randperm(len(moved), generator=draws)]]
+    return within_rows(flat.view_as(tokens), draws)
+
+
+def noise(tokens: Tensor, draws: Generator) -> Tensor:
+    return torch.randn(tokens.shape, generator=draws)
+
+
+def read(attack: Vocabulary, private: Tensor, shuffle: Shuffle) -> Reconstruction:
+    lower = Embedding()
+
+    def query(sent: Tensor, draws: Generator) -> QueryResult:
+        order = torch.randperm(len(sent), generator=draws)  # rows come back in another order
+        view = View(round=0, smashed=shuffle(lower(sent[order]), draws))
+        return QueryResult(view=view, members=order.unsqueeze(1))
+
+    draws = Generator().manual_seed(7)
+    observation = ImageObservation(
+        image_shape=(LENGTH,),  # type: ignore[arg-type]
+        batch_size=ROWS,
+        views=[View(round=n, smashed=shuffle(lower(part), draws)) for n, part in enumerate(private.split(ROWS))],
+        auxiliary=texts(300, 3),
+        query=query,
+        lower=lower if attack.source == "lower" else None,
+    )
+    return attack.run(observation, Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("source", ["query", "lower"])
+def test_a_shuffle_within_texts_hides_no_word(source: str) -> None:
+    private = texts(40, 5)
+    found = read(Vocabulary(source=source, epochs=12), private, within_rows)  # type: ignore[arg-type]
+    scores = DOMAIN.scores(private, found.images)
+    assert scores["rouge_1"].mean() > 0.95
+    assert scores["token_accuracy"].mean() > 0.4  # places of odd and of even words are told apart, and not more
+    assert "places are guessed" in found.note
+
+
+def test_words_are_read_from_a_shuffled_batch() -> None:
+    private = texts(40, 5)
+    found = read(Vocabulary(epochs=12), private, within_messages)
+    kept = within_messages(torch.arange(40 * LENGTH).view(40, LENGTH, 1), Generator()).squeeze(2) // LENGTH
+    share = (kept == torch.arange(40).unsqueeze(1)).float().mean().item()
+    assert share < 0.6
+    own = DOMAIN.scores(private, found.images)["rouge_1"].mean()
+    assert own > DOMAIN.scores(private.roll(1, 0), found.images)["rouge_1"].mean() + 0.15
+    whole = private.view(-1, ROWS * LENGTH), found.images.view(-1, ROWS * LENGTH)
+    assert (whole[0].sort(1).values == whole[1].sort(1).values).float().mean() > 0.8  # of a message, nearly all
+
+
+def test_tokens_in_their_places_are_read_in_place() -> None:
+    private = texts(40, 5)
+    found = read(Vocabulary(epochs=12), private, ordered)
+    assert DOMAIN.scores(private, found.images)["exact"].mean() > 0.9
+    assert "in their places" in found.note
+
+
+def test_it_reads_nothing_from_noise() -> None:
+    private = texts(40, 5)
+    guess = DOMAIN.guesses(texts(300, 3))["most_frequent_by_place"].expand_as(private)
+    floor = DOMAIN.scores(private, guess)["rouge_1"].mean()
+    assert DOMAIN.scores(private, read(Vocabulary(epochs=4), private, noise).images)["rouge_1"].mean() < floor + 0.1
+
+
+def query_of_nothing() -> Query:
+    return lambda sent, draws: QueryResult(view=View(round=0, smashed=sent.float()), members=torch.zeros(0, 1).long())
+
+
+@pytest.mark.parametrize(
+    ("released", "own", "why"),
+    [((ROWS, 8), 300, "a token for each of the 6 words"), ((ROWS, LENGTH, 8), ROWS - 1, "sends 10 own texts a round")],
+)
+def test_refusals(released: tuple[int, ...], own: int, why: str) -> None:
+    observation = ImageObservation(
+        image_shape=(LENGTH,),  # type: ignore[arg-type]
+        batch_size=ROWS,
+        views=[View(round=0, smashed=torch.zeros(released))],
+        auxiliary=texts(own, 3),
+        query=query_of_nothing(),
+    )
+    with pytest.raises(NotApplicable, match=why):
+        Vocabulary().run(observation, Generator())
