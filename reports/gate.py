@@ -161,7 +161,7 @@ class Gate:
         metric = found.get(column.removesuffix("_worst"))
         if isinstance(metric, Metric) and self._bounds_recovery(row):
             for name, floor in FLOORS.items():
-                if (value := found.get(f"floor_{name}_{column}")) is not None:
+                if not floor.labels and (value := found.get(f"floor_{name}_{column}")) is not None:
                     guess = f" for {floor.gate}, a guess that needs no release (the attack has {metric.value:.4f})"
                     values[guess] = value
         return values

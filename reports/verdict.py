@@ -51,7 +51,7 @@ class Verdict(Frozen):
     `gates` are the user's conditions as given; `files` the SHA-256 of the report's files, by their path in the run.
     """
 
-    schema_version: Literal[8] = 8
+    schema_version: Literal[9] = 9
     run: str
     outcome: Literal["clean", "failed", "errored", "unfinished"]
     exit_code: Literal[0, 1, 3]

@@ -136,11 +136,20 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
         "seed": cell.seed,
         "knowledge": tuple(sorted(known_to(cell.attack.spec))),
         "threat_model": threat_model(cell.attack.spec),
+        "arrangement": _arrangement(config, cell),
         "auxiliary": config.auxiliary,
         "attacked": config.attacked,
         "parts": config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
         "batch_size": config.training.batch_size,
     }
+
+
+def _arrangement(config: AuditConfig, cell: Cell) -> tuple[str, ...]:
+    """Where the network is cut, what stands behind the defense, and how often attacked records cross, in words."""
+    cut, block = getattr(config.model.spec, "cut", ""), cell.defense.spec.frozen_block
+    passes = cell.attack.spec.mounting.passes
+    told = (f"cut after {cut}" if cut else "", "a frozen block behind the defense" if block else "")
+    return (*filter(None, told), "one pass" if passes == 1 else f"{passes} passes")
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:

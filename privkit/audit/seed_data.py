@@ -13,9 +13,8 @@ from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
-from privkit.audit.scoring import Scores, few, scored, summarise
+from privkit.audit.scoring import Scores, few, scored, summarise, unidentified
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
-from privkit.domains.domain import Domain
 from privkit.domains.images.augment import check_colors
 from privkit.domains.labels import several
 from privkit.domains.partition import ClientPartition, stratified
@@ -27,6 +26,7 @@ from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording
 from privkit.reports.schema import Metrics
 from privkit.settings.config import AuditConfig
+from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
 from privkit.shared.seeds import derive
 
 
@@ -40,8 +40,8 @@ class SeedData:
         victims: the attacked images.
         auxiliary: the adversary's images.
         dropped: auxiliary images left out, because they are private or attacked ones.
-        guesses: scores of the constant guesses, record by record, as `scored` gives them.
-        floors: metrics of the constant guesses.
+        guesses: scores of the guesses without the release, record by record, as `scored` gives them.
+        floors: metrics of these guesses; see `chances` for the share that they identify.
         perception: networks and metrics that score reconstructions, beside pixels.
         warnings: on images that look clipped and records that were left out, one sentence each.
         hashes: part -> SHA-256 of its images.
@@ -189,10 +189,10 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         perception = Perception.of(config.features, device, config.own_metrics)
     if perception.recognizes:
         perception = perception.fitted(without(splits.auxiliary, victims), splits.classes, seed)
+    missing = no_class_mean(config, auxiliary, victims, images.labeled)
     guesses = {
-        name: scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception, victims.y)
-        for name, guess in constant_guesses(splits.domain, auxiliary.x).items()
-        if len(victims)
+        name: scored(splits.domain, victims.x, guess, batch, perception, victims.y)
+        for name, guess in floor_guesses(auxiliary, victims, classes=not missing).items()
     }
     return SeedData(
         splits=splits,
@@ -201,20 +201,85 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         auxiliary=auxiliary,
         dropped=images.dropped,
         guesses=guesses,
-        floors={name: summarise(scores, seed, perception) for name, scores in guesses.items()},
+        floors=chances({name: summarise(scores, seed, perception) for name, scores in guesses.items()}, victims),
         perception=perception,
         warnings=tuple(filter(None, (*images.notes, splits.domain.warning(splits.private.x))))
-        + few(len(images.victims)),
+        + few(len(victims))
+        + tuple(filter(None, (unidentified(splits.domain, len(victims)), missing or _without(auxiliary, victims)))),
         hashes=images.hashes,
         labeled=images.labeled,
     )
 
 
-def constant_guesses(domain: Domain, auxiliary: Tensor) -> dict[str, Tensor]:
-    """The constant guesses; without own records, only those that need none."""
-    if len(auxiliary):
-        return domain.guesses(auxiliary)
-    return {name: guess for name, guess in domain.guesses(domain.zeros(1)).items() if name == "mid_grey"}
+def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
+    """What anybody could guess without the release, [N, *shape] for N attacked records.
+
+    Constant guesses come first; without own records, only those that need none. The class mean knows each record's true
+    label: it is the mean of the adversary's own records of that class (of tokens and categories the most frequent one),
+    or of all own records, if none has that label.
+
+    Args:
+        own: the adversary's records.
+        victims: the attacked ones.
+        classes: whether both have labels of the same classes.
+    """
+    domain, count = victims.domain, len(victims)
+    if not count:
+        return {}
+    constant = domain.guesses(own.x) if len(own) else domain.guesses(domain.zeros(1))
+    found = {
+        name: guess.to(victims.x.device).expand_as(victims.x).contiguous()
+        for name, guess in constant.items()
+        if len(own) or name == "mid_grey"
+    }
+    if classes:
+        *_, best = found  # the mean of all own records: the last of a domain's guesses
+        mean = found[best].clone()
+        for label in victims.y.unique():
+            if len(members := own.x[own.y == label]):
+                mean[victims.y == label] = domain.guesses(members)[best]
+        found[CLASS_MEAN.name] = mean
+    return found
+
+
+def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool) -> str:
+    """Why there is no guess by the true label, in a sentence; empty if there is one.
+
+    Args:
+        config: of the run.
+        own: the adversary's records.
+        victims: the attacked ones.
+        labeled: whether the own records have labels.
+    """
+    why = ""
+    if not len(own) or not labeled:
+        why = "the adversary's own records have no labels"
+    elif several(victims.y) or several(own.y):
+        why = "records have several labels each"
+    elif config.auxiliary not in ("disjoint", "training"):
+        why = "the adversary's own records are of other classes"
+    return why and f"no class mean ({why}): guesses are compared with constant ones alone"
+
+
+def _without(own: Batch, victims: Batch) -> str:
+    """A sentence, if some attacked records have a label that no own record has."""
+    missing = sorted({*victims.y.tolist()} - {*own.y.tolist()})
+    labels = ", ".join(map(str, missing))
+    return labels and f"no own record has label {labels}: the class mean is there the mean of all own records"
+
+
+def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
+    """The same, where the upper end of what a floor identifies is the most that any guess of its kind reaches.
+
+    A guess that does not look at the release finds one record in all, if it is constant, and one of each class, if it
+    follows from the label: on average, with ties broken at random.
+    """
+    for name, found in floors.items():
+        if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
+            most = (len(victims.y.unique()) if name == CLASS_MEAN.name else 1) / len(victims)
+            told = {"low": own.value, "high": max(most, own.value), "method": "the most that such guesses reach"}
+            found["unaligned"][IDENTIFIED.name] = replace(own, **told)
+    return floors
 
 
 def _recorded(recording: Recording, device: torch.device) -> Images:

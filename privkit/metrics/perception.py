@@ -136,7 +136,7 @@ class Perception:
         """
         values: dict[str, Values] = {}
         if self.network is not None:
-            values |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
+            values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}
         if self.trunk:
             values["lpips"] = lpips(truth, guess, self.trunk)
         if self.classifier is not None and labels is not None:

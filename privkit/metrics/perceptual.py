@@ -86,7 +86,7 @@ def identity(
     people: Tensor | None = None,
     threshold: float | None = None,
 ) -> Values:
-    """Whether a guess gives its original away: 1 or 0 an image; the mean is the share identified.
+    """Whether a guess gives its original away: 1 or 0 an image; the mean is the share of identities.
 
     Without a threshold it is rank-1 identification: the guess is looked up among all originals by cosine, and counts
     where the nearest one is its own, or of the same person where `people` tells who is who. The floor of a guess at

@@ -39,7 +39,7 @@ def test_the_same_numbers_in_every_format(small_run: AuditRun) -> None:
     assert tuple(head) == shown.headers
     assert set(rule) == {"---"}
     assert [tuple(line) for line in body] == list(shown.rows)
-    assert shown.floor == (False, False, True, True, True, True)
+    assert shown.floor == (False, False, True, True, True, True, True)
     ssim = rows[1].recovered["unaligned"]["ssim"]
     assert f"{ssim.value:.3f} [{ssim.low:.3f}, {ssim.high:.3f}]" in shown.rows[1]
     records = list(csv.DictReader(io.StringIO(columns.to_csv(rows))))
