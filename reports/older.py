@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from privkit.reports.columns import LEARNED
 from privkit.reports.schema import SCHEMA_VERSION
 
 Fields = dict[str, Any]
@@ -33,6 +34,8 @@ FAMILIES = {
     ": the claimed mechanism with": "the curve of the claimed mechanism, with more or less noise",
 }
 """How methods of version 6 named a family of curves -> what the bound assumes."""
+_UNLEARNED = "is not shown to be better than the most frequent label's share"
+"""Part of a note, before version 9 made it a check."""
 UNGRADED = (
     "an older privkit wrote this row: it counted no identified records, and compared guesses with constant ones alone"
 )
@@ -66,12 +69,16 @@ def upgraded(fields: Fields) -> Fields:
 
 def _graded(row: Fields) -> Fields:
     """A row that says what a version before 9 did not measure, and whose share by feature networks has its own name."""
+    unlearned = [note for note in row.get("notes", ()) if _UNLEARNED in note]
+    told = [{"name": LEARNED, "passed": False, "detail": note, "decisive": False} for note in unlearned]
+    notes = [note for note in row.get("notes", ()) if note not in unlearned]
+    row = {**row, "checks": [*row.get("checks", ()), *told], "notes": notes}
     if not row.get("recovered"):
         return row
     sides = [row["recovered"], *row.get("floors", {}).values()]
     for metrics in (metrics for side in sides for metrics in side.values() if "identified" in metrics):
         metrics["identity"] = metrics.pop("identified")
-    return {**row, "notes": [*row.get("notes", ()), UNGRADED]}
+    return {**row, "notes": [*notes, UNGRADED]}
 
 
 def _marked(row: Fields) -> Fields:

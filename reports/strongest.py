@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from privkit.reports.columns import START
-from privkit.reports.schema import Metric, Row
+from privkit.reports.schema import Metric, Metrics, Row
 from privkit.shared import measures
-from privkit.shared.measures import CONSTANT_ATTACKS, measure
+from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, measure
+
+Grade = Literal["nothing", "class", "record"]
+"""What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +85,35 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None) -> bool:
     return ours.low > floor.value if ours.higher_is_closer else ours.high < floor.value
 
 
-def falls(row: Row) -> bool:
-    """Whether an attack recovered more than every constant guess, by its deciding metric."""
-    return beyond_guesses(row, deciding(row))
+def grade(row: Row) -> Grade | None:
+    """What the guesses of a row give away, by its deciding metric; None where they are held against nothing.
+
+    The grade is record, too, if more records are identified than any guess that follows from the label reaches: the
+    error of a sharp guess may be large.
+    """
+    ours, metric = row.recovered.get("unaligned", {}), deciding(row)
+    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric}
+    if not floors:
+        return None
+    beaten = {
+        name: better(ours[metric], floor[metric], row.ahead.get(name, {}).get(metric)) for name, floor in floors.items()
+    }
+    if all(beaten.values()) or _identifies(ours, floors.values()):
+        return "record"
+    return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
 
 
-def beyond_guesses(row: Row, metric: str) -> bool:
-    """Whether an attack is better than every constant guess by a metric, which the row need not have."""
-    ours = row.recovered.get("unaligned", {}).get(metric)
-    guesses = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START}
-    return (
-        ours is not None
-        and bool(guesses)
-        and all(better(ours, guess[metric], row.ahead.get(name, {}).get(metric)) for name, guess in guesses.items())
+def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:
+    """Whether guesses identify more records than chance, which is the most that floors reach."""
+    found = ours.get(IDENTIFIED.name)
+    return found is not None and all(
+        IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors
     )
+
+
+def falls(row: Row) -> bool:
+    """Whether an attack gives away records, and more of them than their class."""
+    return grade(row) == "record"
 
 
 def deciding(row: Row) -> str:

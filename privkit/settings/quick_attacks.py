@@ -53,7 +53,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
     ('black_box', 'unmix', 'white_box', 'white_box:passes=8')
     """
-    if defense.name == "none":
+    if defense.name == "none":  # alone; beside a defense it meets that one's attacks
         return Chosen(attacks=(KINDS[domain].baseline,))
     if not KINDS[domain].pictures:
         remark = "auto knows the strongest attacks on images only: a general list is mounted"
