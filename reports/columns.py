@@ -123,7 +123,7 @@ def record(row: Row) -> dict[str, object]:
     flat |= {f"{name}_images": count for name, count in row.counts.items()}
     if row.best_epoch:
         flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
-    flat |= flat(numbers(row)) | _bound(row)
+    flat |= flattened(numbers(row)) | _bound(row)
     if row.seconds is not None:
         flat |= {f"seconds_{stage}": seconds for stage, seconds in row.seconds.model_dump().items()}
     if row.certificate is not None:
@@ -158,7 +158,7 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
                 "attack": summary.attack,
                 "floor": summary.floor,
                 "seeds": " ".join(map(str, summary.seeds)),
-                **flat(summary.values),
+                **flattened(summary.values),
             }
             for summary in summaries
         ]
@@ -172,7 +172,7 @@ def answers_csv(rows: Sequence[Row], answer: str) -> str:
         if answer in row.answers:
             named: dict[str, object] = {"defense": row.defense, "attack": row.attack, "seed": row.seed}
             beside = {name: value for name, value in numbers(row).items() if name in _PROVEN}
-            lines.append(named | flat(row.answers) | _bound(row) | flat(beside))
+            lines.append(named | flattened(row.answers) | _bound(row) | flattened(beside))
     return csv_text(lines)
 
 
@@ -209,7 +209,7 @@ def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
     return middle, low, high
 
 
-def flat(values: Mapping[str, Interval | float]) -> dict[str, object]:
+def flattened(values: Mapping[str, Interval | float]) -> dict[str, object]:
     """Numbers as columns: a value, and its limits if it has them."""
     flat: dict[str, object] = {}
     for name, value in values.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from privkit.reports.columns import CONVERGED, LEARNED, START, csv_text, flat
+from privkit.reports.columns import CONVERGED, LEARNED, START, csv_text, flattened
 from privkit.reports.schema import Frozen, Row, Summary
 from privkit.reports.strongest import deciding, distance, falls, grade
 from privkit.reports.tables import Table, interval
@@ -376,5 +376,5 @@ def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:
     for one in verdicts:
         found = {} if one.identified is None else {IDENTIFIED.name: one.identified}
         joined = {name: by.join(getattr(one, name)) for name, by in apart.items()}
-        lines.append(one.model_dump(exclude={IDENTIFIED.name}) | joined | flat(found))
+        lines.append(one.model_dump(exclude={IDENTIFIED.name}) | joined | flattened(found))
     return csv_text(lines)
