@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 START = "zero_steps"
 """Key of the attack's start among a row's floors."""
+CLAIM, DECLARATION = "claim_stands", "declaration_stands"
+"""Names of the checks that hold a claimed ε against canaries, and a declared mechanism against its data."""
 LEARNED, CONVERGED = "learned", "converged"
 """Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
 DECLARED = "declared_"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from privkit.reports.columns import START
+from privkit.reports.columns import CLAIM, DECLARATION, LEARNED, START
 from privkit.reports.schema import Metric, Metrics, Row
 from privkit.shared import measures
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, measure
 
 Grade = Literal["nothing", "class", "record"]
 """What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
+NOT_ATTACKED = "the undefended model was not attacked"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,48 @@ def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:
 def falls(row: Row) -> bool:
     """Whether an attack gives away records, and more of them than their class."""
     return grade(row) == "record"
+
+
+Twins = Mapping[tuple[str, str, int], Row]
+"""Protocol, attack and seed -> the row of that attack on the undefended model."""
+
+
+def undefended(defense: str) -> bool:
+    """Whether a label is that of the model without a defense.
+
+    >>> undefended("none:protocol=cutmixsl"), undefended("masking")
+    (True, False)
+    """
+    return defense.partition(":")[0] == "none"
+
+
+def undefended_rows(rows: Sequence[Row]) -> Twins:
+    """The rows of the undefended model, where every attack on a defense has its twin."""
+    bare = [row for row in rows if undefended(row.defense)]
+    return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
+
+
+def twin_of(row: Row, twins: Twins) -> Row | None:
+    """The same attack on the undefended model, with the same seed; None if it gave no number."""
+    twin = twins.get((row.protocol, row.attack, row.seed))
+    return twin if twin is not None and deciding(twin) else None
+
+
+def powerless(row: Row, twins: Twins) -> str:
+    """Why the failure of an attack is no merit of the defense: it does not win without one; empty if it does."""
+    twin = twin_of(row, twins)
+    if twin is None:
+        return NOT_ATTACKED
+    if any(check.name == LEARNED and check.passed is False for check in twin.checks):
+        return "the undefended model learned nothing"
+    if falls(twin) and sound(twin):
+        return ""
+    return f"the attack fails on the undefended model{' as well' * (twin is not row)}"
+
+
+def sound(row: Row) -> bool:
+    """Whether the attack passed its control experiments; what is claimed of ε says nothing about its numbers."""
+    return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
 def deciding(row: Row) -> str:

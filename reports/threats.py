@@ -6,11 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from privkit.reports.columns import CONVERGED, LEARNED, START, csv_text, flattened
+from privkit.reports.columns import CONVERGED, START, csv_text, flattened
 from privkit.reports.schema import Frozen, Row, Summary
-from privkit.reports.strongest import deciding, distance, falls, grade
+from privkit.reports.strongest import (
+    Twins,
+    deciding,
+    distance,
+    falls,
+    grade,
+    powerless,
+    sound,
+    twin_of,
+    undefended,
+    undefended_rows,
+)
 from privkit.reports.tables import Table, interval
-from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
@@ -37,8 +47,6 @@ _RECOVERED = 0.5
 """Share of the mean image's error below which matched guesses are recovered images."""
 OTHERS = "labels, members, canaries"
 """The row of attacks that ask another question than what the records looked like."""
-Twins = Mapping[tuple[str, str, int], Row]
-"""Protocol, attack and seed -> the row of that attack on the undefended model."""
 
 
 class Known(NamedTuple):
@@ -100,8 +108,7 @@ def threat_verdicts(
     defenses = list(dict.fromkeys(row.defense for row in attacked))
     defended = [defense for defense in defenses if not undefended(defense)] or defenses
     means = {(one.defense, one.attack): one.values for one in summaries if not one.floor}
-    bare = [row for row in attacked if undefended(row.defense)]
-    twins = {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
+    twins = undefended_rows(attacked)
     verdicts = []
     for defense in defended:
         own = [row for row in attacked if row.defense == defense]
@@ -118,15 +125,6 @@ def threat_verdicts(
                 ThreatVerdict(defense=defense, threat_model=OTHERS, outcome="not_tried", untried=others, sentence=said)
             )
     return verdicts
-
-
-def undefended(defense: str) -> bool:
-    """Whether a label is that of the model without a defense.
-
-    >>> undefended("none:protocol=cutmixsl"), undefended("masking")
-    (True, False)
-    """
-    return defense.partition(":")[0] == "none"
 
 
 def _verdict(
@@ -151,7 +149,7 @@ def _verdict(
         outcome: Outcome, before: str, attack: str, others: Sequence[str], remarks: Iterable[str]
     ) -> ThreatVerdict:
         best, over = numbers[attack], means.get((rows[0].defense, attack), {})
-        bare = [twin for row in best if (twin := _twin(row, twins)) is not None and twin is not row]
+        bare = [twin for row in best if (twin := twin_of(row, twins)) is not None and twin is not row]
         found, kept = _measured(best, bare, over), tuple(filter(None, remarks))
         return ThreatVerdict(
             **given,
@@ -172,24 +170,24 @@ def _verdict(
         needs = "" if best[0].threat_model == model else f", as under {shown(best[0].threat_model)}"
         needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
         return made("falls", f"falls to {winner}{needs}{seeds}", winner, ranked, [_narrowly(best), _uncompared(best)])
-    sound = [name for name in ranked if all(map(_sound, numbers[name]))]
-    mine = [name for name in sound if name in {row.attack for row in own}]
+    passed = [name for name in ranked if all(map(sound, numbers[name]))]
+    mine = [name for name in passed if name in {row.attack for row in own}]
     if mine:
-        why = {name: _unshown(numbers[name], twins) for name in sound}
-        shows = [name for name in sound if not why[name]]
-        tried = [row for name in sound for row in numbers[name]]
-        classes = [name for name in sound if any(grade(row) == "class" for row in numbers[name])]
+        why = {name: _unshown(numbers[name], twins) for name in passed}
+        shows = [name for name in passed if not why[name]]
+        tried = [row for name in passed for row in numbers[name]]
+        classes = [name for name in passed if any(grade(row) == "class" for row in numbers[name])]
         besides = [_single(tried), _unnamed(tried), _failed(within), _elsewhere(model, known), _uncompared(tried)]
         if any(name in shows for name in mine):
             best = (classes or shows)[0]
             power = f"{', '.join(shows)}, which win{'s' * (len(shows) == 1)} on the undefended model"
             if classes:
                 return made(
-                    "class", f"gives away the class only, to {best}; no record to {power}", best, sound, besides
+                    "class", f"gives away the class only, to {best}; no record to {power}", best, passed, besides
                 )
-            return made("holds", f"holds against {power}", best, sound, besides)
+            return made("holds", f"holds against {power}", best, passed, besides)
         besides = [f"{classes[0]} gives away the class" if classes else "", *besides]
-        return made("not_shown", f"not shown: {why[mine[0]]}; {', '.join(mine)}", mine[0], sound, besides)
+        return made("not_shown", f"not shown: {why[mine[0]]}; {', '.join(mine)}", mine[0], passed, besides)
     if own and all(row.status == "not_applicable" for row in own):
         said = f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}"
         return ThreatVerdict(**given, outcome="not_applicable", sentence=said)
@@ -200,25 +198,13 @@ def _verdict(
     return ThreatVerdict(**given, outcome="not_tried", sentence=NOT_TRIED)
 
 
-def _twin(row: Row, twins: Twins) -> Row | None:
-    """The same attack on the undefended model, with the same seed."""
-    return twins.get((row.protocol, row.attack, row.seed))
-
-
 def _unshown(rows: Sequence[Row], twins: Twins) -> str:
     """Why an attack that failed does not show that the defense holds; empty if it does."""
     for row in rows:
-        twin = _twin(row, twins)
-        if row.doubt:
-            return row.doubt
-        if twin is None or not deciding(twin):
-            return "the undefended model was not attacked"
-        if any(check.name == LEARNED and check.passed is False for check in twin.checks):
-            return "the undefended model learned nothing"
-        if not (falls(twin) and _sound(twin)):
-            return f"the attack fails on the undefended model{' as well' * (twin is not row)}"
-        if any(check.name == CONVERGED and check.passed is False for check in row.checks):
-            return "the attack was still learning"
+        learning = any(check.name == CONVERGED and check.passed is False for check in row.checks)
+        why = row.doubt or powerless(row, twins) or ("the attack was still learning" if learning else "")
+        if why:
+            return why
     return ""
 
 
@@ -236,11 +222,6 @@ def _uncompared(rows: Sequence[Row]) -> str:
     return UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
 
 
-def _sound(row: Row) -> bool:
-    """Whether the attack passed its control experiments; what is claimed of ε says nothing about its numbers."""
-    return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARED))
-
-
 def _name(row: Row) -> str:
     """Of the attack, without options."""
     return row.attack.partition(":")[0]
@@ -250,8 +231,7 @@ def _failed(rows: Sequence[Row]) -> str:
     """A remark on attacks that ended in an error or did not pass their control experiments."""
     seeds: dict[str, list[bool]] = {}
     for row in rows:
-        sound = row.status != "error" and _sound(row)
-        seeds.setdefault(row.attack, []).append(sound)
+        seeds.setdefault(row.attack, []).append(row.status != "error" and sound(row))
     told = [
         attack + (f" in {each.count(False)} of {len(each)} seeds" if len(each) > 1 else "")
         for attack, each in seeds.items()

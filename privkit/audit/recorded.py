@@ -26,8 +26,8 @@ from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR
+from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check, Row
-from privkit.reports.verdict import DECLARED
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
@@ -208,7 +208,7 @@ def declared_check(context: AttackContext) -> tuple[Check, ...]:
     refuted = "; ".join(compared.refuted)
     detail = refuted or f"what the recording declares is not refuted by its data: {compared.sentence}"
     judged = bool(compared.checked or refuted)
-    return (Check(name=DECLARED, passed=not refuted if judged else None, detail=detail, decisive=judged),)
+    return (Check(name=DECLARATION, passed=not refuted if judged else None, detail=detail, decisive=judged),)
 
 
 def recorded_notes(context: AttackContext) -> tuple[str, ...]:

@@ -25,7 +25,9 @@ def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -
     parts = [manifest.config, *(also if isinstance(also, list) else [])]
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
     silent = {p["name"] for p in protocols if isinstance(p, dict) and p.get("upper") == "own"}
-    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent)
+    budget = manifest.config.get("budget")
+    trains = not isinstance(budget, dict) or budget.get("epochs", 2) > 1
+    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent, trains=trains)
 
 
 def write_verdict(run: Path, verdict: Verdict) -> Verdict:

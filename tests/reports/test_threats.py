@@ -6,12 +6,12 @@ import pytest
 
 from privkit.parts.threats import threats_of
 from privkit.reports import tables
+from privkit.reports.columns import CLAIM, DECLARATION
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import falls
 from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, Known, ThreatVerdict, threat_verdicts, threats_table
-from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
 from tests.reports.made import made, metric
 
@@ -126,7 +126,7 @@ def test_a_failed_attack_that_was_not_given_what_made_the_release_shows_nothing(
 
 
 def test_a_refuted_claim_says_nothing_about_an_attack_s_numbers() -> None:
-    for name in (CLAIM, DECLARED):
+    for name in (CLAIM, DECLARATION):
         refuted = Check(name=name, passed=False, detail="no", decisive=True)
         assert judged(attacked("black_box", "query", 0.09, checks=(refuted,)))["query"].outcome == "holds"
 
