@@ -129,7 +129,7 @@ def record(row: Row) -> dict[str, object]:
     if row.seconds is not None:
         flat |= {f"seconds_{stage}": seconds for stage, seconds in row.seconds.model_dump().items()}
     if row.certificate is not None:
-        flat |= {"claim": row.certificate.statement, "standing": row.certificate.standing}
+        flat |= {"claim": row.certificate.statement, "claim_remark": row.remark, "standing": row.certificate.standing}
     flat |= {f"check_{check.name}": check.passed for check in row.checks}
     for section, parts in row.provenance.model_dump().items():
         flat |= {f"made_of_{section}_{key}": value for key, value in parts.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isinf
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.interval import Interval
-from privkit.shared.limits import Limits
+from privkit.shared.limits import NO_USE, Limits, of_use
 
 SCHEMA_VERSION = 9
 """Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
@@ -221,6 +222,14 @@ class Row(Frozen):
         if not isinstance(other, Row):
             return NotImplemented
         return {**self.__dict__, "seconds": None} == {**other.__dict__, "seconds": None}
+
+    @property
+    def remark(self) -> str:
+        """What must be said of a claimed ε that is finite, but rules out no attack that matters; empty otherwise."""
+        found = self.certificate
+        if found is None or found.kind != "differential_privacy" or not found.sound or isinf(found.epsilon):
+            return ""
+        return "" if of_use(found.epsilon, found.delta or 0.0, self.limits) else NO_USE
 
     @property
     def caveats(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal
 from privkit.reports.columns import CLAIM, DECLARATION, LEARNED, START
 from privkit.reports.schema import Metric, Metrics, Row
 from privkit.shared import measures
-from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, measure
+from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 Grade = Literal["nothing", "class", "record"]
 """What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
@@ -23,23 +23,12 @@ class Strongest:
     Attributes:
         row: of the attack that came closest to the records as released, by the deciding measure of its kind.
         attacks: how many attacks gave a number, floors not among them.
-        elsewhere: where another attack is ahead by another metric: the metric's name, and that attack's row. Matched
-            metrics are taken after guesses are assigned to images by the truth.
         told: the rows of the same defense and seed whose attacks asked for labels, members or canaries.
     """
 
     row: Row
     attacks: int
-    elsewhere: tuple[tuple[str, Row], ...] = ()
     told: tuple[Row, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """Which attack the defense is to be judged by."""
-        others = "".join(f"; by {metric} it is {row.attack}" for metric, row in self.elsewhere)
-        metric = deciding(self.row)
-        by = measure(metric or "auc").title
-        return f"judge it by {self.row.attack}, the strongest of {self.attacks} (by {by}){others}"
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
@@ -67,8 +56,7 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
             best = max(told, key=lambda row: abs(row.answers["auc"].value - 0.5))
         else:
             continue
-        elsewhere = _elsewhere(best, real)
-        winners.append(Strongest(row=best, attacks=len(real) if guessed else len(told), elsewhere=elsewhere, told=told))
+        winners.append(Strongest(row=best, attacks=len(real) if guessed else len(told), told=told))
     return winners
 
 
@@ -168,18 +156,3 @@ def distance(row: Row) -> float:
     """How far the guesses of a row are from the records, by its deciding metric."""
     estimate = row.recovered["unaligned"][deciding(row)]
     return -estimate.value if estimate.higher_is_closer else estimate.value
-
-
-def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:
-    """Metrics by which another attack than the best is ahead."""
-    others = []
-    for alignment in ("unaligned", "matched"):
-        for metric, own in best.recovered.get(alignment, {}).items():
-            having = [row for row in rows if metric in row.recovered.get(alignment, {})]
-            if not measure(metric).compared or not having:
-                continue
-            sign = 1 if own.higher_is_closer else -1
-            ahead = max(having, key=lambda row: sign * row.recovered[alignment][metric].value)
-            if sign * ahead.recovered[alignment][metric].value > sign * own.value:
-                others.append((f"{'' if alignment == 'unaligned' else 'matched '}{measure(metric).title}", ahead))
-    return tuple(others)

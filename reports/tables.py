@@ -272,7 +272,8 @@ def claim(row: Row) -> str:
         return f"{found.standing}: 10^{found.quantities['log10_permutations']:.0f} orders, no DP"
     if found.kind == "differential_privacy":
         only = " (labels only)" if found.covers == "labels" else ""
-        return f"{found.standing}: ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}"
+        useless = f", {row.remark}" if row.remark else ""
+        return f"{found.standing}: ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}{useless}"
     return "nothing"
 
 

@@ -61,11 +61,13 @@ class Shown:
         """Print rows and verdict of a run, and exit with the verdict's code."""
         if self.as_json:
             from privkit.parts.threats import threats_of
+            from privkit.reports.conclusion import conclusions
 
             threats = threats_of(rows)
             fields = {
                 "event": "result",
                 "report": str(page),
+                "conclusions": conclusions(rows, threats),
                 "verdict": verdict,
                 "threats": threats,
                 "rows": list(rows),
@@ -73,7 +75,7 @@ class Shown:
             say_json(fields, indent=None, default=lambda model: json.loads(model.model_dump_json()))
         elif not self.quiet:
             _print_run(list(rows), page)
-            say(f"verdict: {verdict.sentence}")
+            say(f"run: {verdict.sentence}")
         for failure in verdict.failures:
             tell(f"gate failed: {failure}")
         if verdict.exit_code == 3:
@@ -102,16 +104,21 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports import escape
     from privkit.reports.answers import NOTE as ANSWERS_NOTE
     from privkit.reports.answers import ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.conclusion import conclusions
     from privkit.reports.frontier import NOTE as FRONTIER_NOTE
     from privkit.reports.frontier import frontier, frontier_table
     from privkit.reports.origins import mixture
-    from privkit.reports.strongest import strongest
     from privkit.reports.summaries import over_seeds
     from privkit.reports.tables import note_of, rich_table, summary_note, summary_table, table
     from privkit.reports.threats import MEANING, told
 
     console = escape.console(width=None if sys.stdout.isatty() else 160)
     if threats := threats_of(rows):
+        for one in conclusions(rows, threats):
+            first, *others = one.lines
+            console.print(first, style="bold red" if one.tone == "bad" else "bold", highlight=False, markup=False)
+            for line in others:
+                console.print(line, highlight=False, markup=False)
         for line in told(threats):
             console.print(line, highlight=False, markup=False)
         console.print(MEANING, style="dim", highlight=False, markup=False)
@@ -132,11 +139,11 @@ def _print_run(rows: list[Any], page: Path) -> None:
         if other is not None:
             console.print(rich_table(other))
             console.print(text, style="dim", highlight=False, markup=False)
-    for best in strongest(rows):
-        if best.attacks > 1:
-            text = f"{best.row.defense}, seed {best.row.seed}: {best.sentence}"
-            console.print(text, highlight=False, markup=False)
-    proofs = {f"{row.defense}: {row.certificate.statement}": None for row in rows if row.certificate}
+    proofs = {
+        f"{row.defense}: {row.certificate.statement}{'; it ' * bool(row.remark)}{row.remark}": None
+        for row in rows
+        if row.certificate
+    }
     for proof in proofs:
         console.print(proof, highlight=False, markup=False)
     for row in rows:

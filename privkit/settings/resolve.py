@@ -339,9 +339,11 @@ def _automatic(
     """The fields of a configuration that say what `auto` mounts on each defense, or on what was recorded of it."""
     domain = domain_of(dataset)
     chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
-    decisive = dict.fromkeys(attack for one in defenses if one.name != "none" for attack in chosen[one.label].attacks)
-    if decisive:  # an attack that fails shows something if it wins on the undefended model
-        chosen |= {one.label: Chosen(attacks=tuple(decisive)) for one in defenses if one.name == "none"}
+    bare = (
+        KINDS[domain].baseline,
+        *(attack for one in defenses if one.name != "none" for attack in chosen[one.label].open),
+    )
+    chosen |= {one.label: replace(chosen[one.label], attacks=bare) for one in defenses if one.name == "none"}
     mounted = {
         label: distinct(budgeted(parse("attacks", attack), budget) for attack in one.attacks)
         for label, one in chosen.items()
