@@ -21,6 +21,9 @@ from privkit.run.verdict import read_verdict, verdict_of
 
 Cli = Callable[..., CompletedProcess[str]]
 
+NOTHING = "no model learned its task, so that nothing is known of any defense"
+"""What is said of the budget smoke, whose models are trained for one epoch."""
+
 
 def again(folder: Path, **settings: Any) -> AuditRun:
     return run_audit(defense="batch_shuffle", dataset="tiny_digits", budget="smoke", threads=1, out=folder, **settings)
@@ -41,14 +44,14 @@ def cut(folder: Path, run: AuditRun) -> None:
     results.write_text(results.read_text().splitlines()[0] + "\n")
 
 
-def test_a_clean_run(small_run: AuditRun) -> None:
+def test_a_run_without_a_failure(small_run: AuditRun) -> None:
     fields = opened((small_run.folder / "verdict.json").read_bytes())
-    assert (fields["outcome"], fields["exit_code"], fields["failures"]) == ("clean", 0, [])
+    assert (fields["outcome"], fields["exit_code"], fields["failures"]) == ("empty", 0, [])
     assert [cell["status"] for cell in fields["cells"]] == ["done", "done"]
     kinds = [check["kind"] for check in fields["checks"]]
     assert (kinds.count("control"), kinds.count("number")) == (4, 2)
     assert all(check["met"] for check in fields["checks"])
-    assert small_run.verdict.sentence == "clean: 2 of 2 cells finished; 6 of 6 checks met"
+    assert small_run.verdict.sentence == f"empty: 2 of 2 cells finished; 6 of 6 checks met; {NOTHING}"
     for text in said(small_run.folder)[:2]:
         assert "2 of 2 cells finished" in text
 
@@ -59,7 +62,7 @@ def test_a_failed_gate_is_told_everywhere_and_by_the_report_too(copied: Path, pr
     (failure,) = run.failures
     assert "the gate wants <= 0.01" in failure
     page, markdown, records, latex = said(copied)
-    assert '<section class="verdict failed"' in page
+    assert '<section class="state failed"' in page
     assert failure.replace("<", "&lt;") in page
     assert page.index('id="verdict"') < page.index('class="cards"')
     assert "failed: 2 of 2 cells finished; 6 of 6 checks met; 1 of 2 gates met, 1 failed" in markdown
@@ -67,7 +70,7 @@ def test_a_failed_gate_is_told_everywhere_and_by_the_report_too(copied: Path, pr
     assert [record["gate_ssim<=0.01"] for record in records] == ["", "False"]
     done = privkit_cli("report", str(copied))
     assert done.returncode == 1
-    assert "verdict: failed: " in done.stdout
+    assert "run: failed: " in done.stdout
     assert done.stderr.splitlines() == [f"privkit: gate failed: {failure}"]
     assert opened((copied / "verdict.json").read_bytes())["gates"] == ["ssim<=0.01", "accuracy>=0.01"]
 
@@ -80,14 +83,14 @@ def test_an_unfinished_run_is_no_success(copied: Path, small_run: AuditRun, priv
         "unfinished: 1 of 2 cells finished; 1 missing (batch_shuffle / black_box, seed 0); repeat the run's command to "
         "go on; 3 of 3 checks met"
     )
-    assert f"verdict: {sentence}" in done.stdout
+    assert f"run: {sentence}" in done.stdout
     assert done.stderr == f"privkit: {sentence}\n"
     page, markdown, records, _ = said(copied)
-    assert '<section class="verdict unfinished"' in page
+    assert '<section class="state unfinished"' in page
     assert sentence.partition(": ")[2].replace("'", "&#39;") in page
     assert "unfinished: 1 of 2" in markdown
     assert [record["status"] for record in records] == ["done", "missing"]
-    assert again(copied).verdict.outcome == "clean"
+    assert again(copied).verdict.outcome == "empty"
 
 
 def test_a_run_that_is_killed_leaves_its_verdict_so_far(
