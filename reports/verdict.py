@@ -76,7 +76,7 @@ def judge(
         conditions: the user's gates.
         run: fingerprint of the run.
         silent: names of the protocols under which clients train alone and send nothing: no attack can give a number.
-        trains: whether the run trains for more than one epoch, so that its models are to learn something.
+        trains: whether the run trains long enough for its models to learn something.
     """
     known = {row.cell: row for row in rows}
     cells = [_state(cell, known.get(cell.cell)) for cell in planned]
@@ -158,7 +158,11 @@ def _nothing(rows: Sequence[Row]) -> str:
     if rows and all(row.status == "not_applicable" for row in rows):
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
-    return "no model learned its task, so that nothing is known of any defense" if learned and not any(learned) else ""
+    return (
+        "no model learned its task: at chance accuracy, no defense is shown to hold"
+        if learned and not any(learned)
+        else ""
+    )
 
 
 def _of_run(name: str, why: str) -> Judgement:

@@ -17,6 +17,8 @@ from privkit.reports.verdict import Verdict, judge
 from privkit.run.records import read_manifest
 
 FILE = "verdict.json"
+LEARNS_FROM = 4
+"""Epochs from which on a run has failed if no model learned; shorter ones, such as smoke, are for trying things."""
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
@@ -26,7 +28,7 @@ def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
     silent = {p["name"] for p in protocols if isinstance(p, dict) and p.get("upper") == "own"}
     budget = manifest.config.get("budget")
-    trains = not isinstance(budget, dict) or budget.get("epochs", 2) > 1
+    trains = not isinstance(budget, dict) or budget.get("epochs", LEARNS_FROM) >= LEARNS_FROM
     return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent, trains=trains)
 
 

@@ -16,12 +16,13 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import DamagedFile, UnfinishedRun
 from privkit.files.sealed import opened
 from privkit.reports.gate import Gate
+from privkit.reports.schema import Check
 from privkit.run.records import read_manifest
 from privkit.run.verdict import read_verdict, verdict_of
 
 Cli = Callable[..., CompletedProcess[str]]
 
-NOTHING = "no model learned its task, so that nothing is known of any defense"
+NOTHING = "no model learned its task: at chance accuracy, no defense is shown to hold"
 """What is said of the budget smoke, whose models are trained for one epoch."""
 
 
@@ -149,8 +150,29 @@ def test_errors_come_before_gates_and_what_waits_is_open(small_run: AuditRun) ->
 
 def test_a_damaged_verdict_is_named(copied: Path) -> None:
     path = copied / "verdict.json"
-    path.write_text(path.read_text().replace('"clean"', '"clear"', 1))
+    path.write_text(path.read_text().replace('"empty"', '"empyt"', 1))
     with pytest.raises(DamagedFile, match=r"verdict\.json is damaged"):
         build(copied)
-    assert json.loads(path.read_text())["outcome"] == "clear"
+    assert json.loads(path.read_text())["outcome"] == "empyt"
     assert again(copied).exit_code == 0
+
+
+def test_a_run_that_shows_nothing_is_not_clean(small_run: AuditRun) -> None:
+    """Its models are at chance; of a run that trains longer that is a failure, and so are attacks that never apply."""
+    manifest = read_manifest(small_run.folder)
+    assert manifest is not None
+    budget = manifest.config["budget"]
+    assert isinstance(budget, dict)
+    longer = manifest.model_copy(update={"config": {**manifest.config, "budget": {**budget, "epochs": 4}}})
+    found = verdict_of(longer, small_run.rows, [])
+    assert (found.outcome, found.exit_code, found.failures) == ("failed", 1, (NOTHING,))
+    learned = Check(name="learned", passed=True, detail="", decisive=False)
+    rows = [small_run.rows[0].model_copy(update={"checks": (learned,)}), small_run.rows[1]]
+    assert verdict_of(longer, rows, []).outcome == "clean"
+    silent = {**manifest.config, "protocol": {"name": "alone", "upper": "own"}}
+    mute = manifest.model_copy(update={"config": silent})
+    refused = [row.model_copy(update={"status": "not_applicable", "checks": ()}) for row in small_run.rows]
+    rows = [row.model_copy(update={"protocol": "alone"}) for row in refused]
+    found = verdict_of(mute, rows, [])
+    assert (found.outcome, found.exit_code) == ("failed", 1)
+    assert found.failures == ("no attack was applicable, so that nothing is known of any defense",)
