@@ -13,7 +13,7 @@ from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbe
 from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows
 from privkit.shared.interval import Interval
-from privkit.shared.measures import ANSWERS, FLOORS, OF_RECORDS
+from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, OF_RECORDS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -176,7 +176,7 @@ class Gate:
 
 def _powerless(row: Row, twins: Twins) -> str:
     """Why the failure of an attack that was mounted on the undefended model, too, shows nothing; empty if it does."""
-    why = "" if falls(row) else powerless(row, twins)
+    why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)
     return "" if why == NOT_ATTACKED else why
 
 

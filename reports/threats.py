@@ -179,13 +179,13 @@ def _verdict(
         classes = [name for name in passed if any(grade(row) == "class" for row in numbers[name])]
         besides = [_single(tried), _unnamed(tried), _failed(within), _elsewhere(model, known), _uncompared(tried)]
         if any(name in shows for name in mine):
-            best = (classes or shows)[0]
+            named = (classes or shows)[0]
             power = f"{', '.join(shows)}, which win{'s' * (len(shows) == 1)} on the undefended model"
             if classes:
                 return made(
-                    "class", f"gives away the class only, to {best}; no record to {power}", best, passed, besides
+                    "class", f"gives away the class only, to {named}; no record to {power}", named, passed, besides
                 )
-            return made("holds", f"holds against {power}", best, passed, besides)
+            return made("holds", f"holds against {power}", named, passed, besides)
         besides = [f"{classes[0]} gives away the class" if classes else "", *besides]
         return made("not_shown", f"not shown: {why[mine[0]]}; {', '.join(mine)}", mine[0], passed, besides)
     if own and all(row.status == "not_applicable" for row in own):

@@ -88,7 +88,7 @@ def judge(
     checks += [_of_run("some_model_learned", nothing)] if nothing and (trains or nothing == _NO_NUMBER) else []
     failures = tuple(check.sentence for check in checks if check.met is False)
     missing, errored = (sum(cell.status == status for cell in cells) for status in ("missing", "error"))
-    outcome: Literal["clean", "failed", "errored", "unfinished"] = (
+    outcome: Literal["clean", "failed", "errored", "unfinished", "empty"] = (
         "unfinished" if missing else "errored" if errored else "failed" if failures else "empty" if nothing else "clean"
     )
     return Verdict(
@@ -196,7 +196,7 @@ def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
         told.append(f"{len(errored)} errored ({_names(errored)})")
     if missing:
         told.append(f"{len(missing)} missing ({_names(missing)}); repeat the run's command to go on")
-    for kinds, name in ((("control", "claim", "number"), "checks"), (("gate",), "gates")):
+    for kinds, name in ((("control", "claim", "number"), "decisive checks"), (("gate",), "gates")):
         held = [check.met for check in checks if check.kind in kinds]
         if held:
             open_, failed = held.count(None), held.count(False)

@@ -277,8 +277,9 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
             most = (len(victims.y.unique()) if name == CLASS_MEAN.name else 1) / len(victims)
-            told = {"low": own.value, "high": max(most, own.value), "method": "the most that such guesses reach"}
-            found["unaligned"][IDENTIFIED.name] = replace(own, **told)
+            how = "the most that such guesses reach"
+            bounded = replace(own, low=own.value, high=max(most, own.value), method=how)
+            found["unaligned"][IDENTIFIED.name] = bounded
     return floors
 
 

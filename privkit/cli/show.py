@@ -116,9 +116,9 @@ def _print_run(rows: list[Any], page: Path) -> None:
     console = escape.console(width=None if sys.stdout.isatty() else 160)
     if threats := threats_of(rows):
         for one in conclusions(rows, threats):
-            first, *others = one.lines
+            first, *below = one.lines
             console.print(first, style="bold red" if one.tone == "bad" else "bold", highlight=False, markup=False)
-            for line in others:
+            for line in below:
                 console.print(line, highlight=False, markup=False)
         for line in told(threats):
             console.print(line, highlight=False, markup=False)

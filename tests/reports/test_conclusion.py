@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.reports.made import metric
 from tests.reports.test_threats import REGISTERED, attacked
 
 
-def counted(attack: str, model: str, mse: float, share: float, **changes: object) -> Row:
+def counted(attack: str, model: str, mse: float, share: float, **changes: Any) -> Row:
     """A row whose guesses identify a share of 100 records, where chance is at most a tenth."""
     row = attacked(
         attack, model, mse, counts={"auxiliary": 2000}, arrangement=("cut after block1", "one pass"), **changes

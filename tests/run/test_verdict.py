@@ -52,7 +52,7 @@ def test_a_run_without_a_failure(small_run: AuditRun) -> None:
     kinds = [check["kind"] for check in fields["checks"]]
     assert (kinds.count("control"), kinds.count("number")) == (4, 2)
     assert all(check["met"] for check in fields["checks"])
-    assert small_run.verdict.sentence == f"empty: 2 of 2 cells finished; 6 of 6 checks met; {NOTHING}"
+    assert small_run.verdict.sentence == f"empty: 2 of 2 cells finished; 6 of 6 decisive checks met; {NOTHING}"
     for text in said(small_run.folder)[:2]:
         assert "2 of 2 cells finished" in text
 
@@ -66,7 +66,7 @@ def test_a_failed_gate_is_told_everywhere_and_by_the_report_too(copied: Path, pr
     assert '<section class="state failed"' in page
     assert failure.replace("<", "&lt;") in page
     assert page.index('id="verdict"') < page.index('class="cards"')
-    assert "failed: 2 of 2 cells finished; 6 of 6 checks met; 1 of 2 gates met, 1 failed" in markdown
+    assert "failed: 2 of 2 cells finished; 6 of 6 decisive checks met; 1 of 2 gates met, 1 failed" in markdown
     assert latex.startswith("% Verdict: failed")
     assert [record["gate_ssim<=0.01"] for record in records] == ["", "False"]
     done = privkit_cli("report", str(copied))
@@ -82,7 +82,7 @@ def test_an_unfinished_run_is_no_success(copied: Path, small_run: AuditRun, priv
     assert done.returncode == 3
     sentence = (
         "unfinished: 1 of 2 cells finished; 1 missing (batch_shuffle / black_box, seed 0); repeat the run's command to "
-        "go on; 3 of 3 checks met"
+        "go on; 3 of 3 decisive checks met"
     )
     assert f"run: {sentence}" in done.stdout
     assert done.stderr == f"privkit: {sentence}\n"
