@@ -87,7 +87,7 @@ def grade(row: Row) -> Grade | None:
     beaten = {
         name: better(ours[metric], floor[metric], row.ahead.get(name, {}).get(metric)) for name, floor in floors.items()
     }
-    if all(beaten.values()) or _identifies(ours, floors.values()):
+    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(ours, floors.values())):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
 

@@ -146,7 +146,7 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 def _arrangement(config: AuditConfig, cell: Cell) -> tuple[str, ...]:
     """Where the network is cut, what stands behind the defense, and how often attacked records cross, in words."""
-    cut, block = getattr(config.model.spec, "cut", ""), cell.defense.spec.frozen_block
+    cut, block = getattr(config.model.spec, "cut", ""), getattr(cell.defense.spec, "frozen_block", False)
     passes = cell.attack.spec.mounting.passes
     told = (f"cut after {cut}" if cut else "", "a frozen block behind the defense" if block else "")
     return (*filter(None, told), "one pass" if passes == 1 else f"{passes} passes")
