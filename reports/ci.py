@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from privkit.reports import escape
+from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import CellState, Judgement, Verdict
+from privkit.shared.threat_models import shown
 
 
-def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None) -> str:
-    """The verdict as JUnit XML: one test case for each cell, check and gate.
+def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
+    """The verdict as JUnit XML: one test case for each cell, check and gate, and one property a threat model.
 
     A gate or check that is not met is a failure. A cell that failed or is missing is an error. What is open, or not
     applicable, is skipped.
@@ -18,6 +20,7 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None) -> str:
     Args:
         verdict: on a run.
         seconds: cell id -> how long it took; a cell that is not in it has 0, and so have checks and gates.
+        threats: the verdicts under each threat model.
 
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
     >>> junit(made).splitlines()[1]
@@ -31,6 +34,11 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None) -> str:
     for tag, counted in {"failure": "failures", "error": "errors", "skipped": "skipped"}.items():
         suite.set(counted, str(sum(case.find(tag) is not None for case in cases)))
     suite.set("time", f"{sum(took.get(cell.cell, 0.0) for cell in verdict.cells):.3f}")
+    if threats:
+        properties = ElementTree.SubElement(suite, "properties")
+        for one in threats:
+            name = escape.markup(f"{one.defense}, {shown(one.threat_model)}")
+            ElementTree.SubElement(properties, "property", name=name, value=escape.markup(one.sentence))
     suite.extend(cases)
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'

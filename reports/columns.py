@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 START = "zero_steps"
 """Key of the attack's start among a row's floors."""
+CLAIM, DECLARATION = "claim_stands", "declaration_stands"
+"""Names of the checks that hold a claimed ε against canaries, and a declared mechanism against its data."""
+LEARNED, CONVERGED = "learned", "converged"
+"""Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
 DECLARED = "declared_"
 """Before the name of a number that would be proven if privkit had run the mechanism itself."""
 _LIMITS = ("advantage", "tpr_at_1_percent")
@@ -121,11 +125,11 @@ def record(row: Row) -> dict[str, object]:
     flat |= {f"{name}_images": count for name, count in row.counts.items()}
     if row.best_epoch:
         flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
-    flat |= _flat(numbers(row)) | _bound(row)
+    flat |= flattened(numbers(row)) | _bound(row)
     if row.seconds is not None:
         flat |= {f"seconds_{stage}": seconds for stage, seconds in row.seconds.model_dump().items()}
     if row.certificate is not None:
-        flat |= {"claim": row.certificate.statement, "standing": row.certificate.standing}
+        flat |= {"claim": row.certificate.statement, "claim_remark": row.remark, "standing": row.certificate.standing}
     flat |= {f"check_{check.name}": check.passed for check in row.checks}
     for section, parts in row.provenance.model_dump().items():
         flat |= {f"made_of_{section}_{key}": value for key, value in parts.items()}
@@ -156,7 +160,7 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
                 "attack": summary.attack,
                 "floor": summary.floor,
                 "seeds": " ".join(map(str, summary.seeds)),
-                **_flat(summary.values),
+                **flattened(summary.values),
             }
             for summary in summaries
         ]
@@ -170,7 +174,7 @@ def answers_csv(rows: Sequence[Row], answer: str) -> str:
         if answer in row.answers:
             named: dict[str, object] = {"defense": row.defense, "attack": row.attack, "seed": row.seed}
             beside = {name: value for name, value in numbers(row).items() if name in _PROVEN}
-            lines.append(named | _flat(row.answers) | _bound(row) | _flat(beside))
+            lines.append(named | flattened(row.answers) | _bound(row) | flattened(beside))
     return csv_text(lines)
 
 
@@ -207,7 +211,7 @@ def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
     return middle, low, high
 
 
-def _flat(values: Mapping[str, Interval | float]) -> dict[str, object]:
+def flattened(values: Mapping[str, Interval | float]) -> dict[str, object]:
     """Numbers as columns: a value, and its limits if it has them."""
     flat: dict[str, object] = {}
     for name, value in values.items():

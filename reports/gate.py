@@ -11,8 +11,9 @@ from math import isfinite
 
 from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
+from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows
 from privkit.shared.interval import Interval
-from privkit.shared.measures import ANSWERS, FLOORS, OF_RECORDS
+from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, OF_RECORDS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -33,7 +34,7 @@ class Gate:
     A condition that bounds what may be recovered (ssim <= x, psnr <= x, mse >= x) must also hold for the constant
     guesses, which anybody can make without the release: an attack that does worse than they do has failed, and its
     failure is no merit of the defense. Nor is the failure of an attack on a recording that was not given what made the
-    release (`Row.doubt`).
+    release (`Row.doubt`), or of one that fails on the undefended model as well.
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is somebody's word,
@@ -41,8 +42,8 @@ class Gate:
             metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
         bound: a number.
-        threat_model: whose attacks the condition is about: those that its adversary can mount. At least one of its very
-            own must give the number. None for all attacks.
+        threat_model: whose attacks the condition is about: those that its adversary can mount, as in verdicts. One of
+            its very own must give the number, or the defense must fall to a weaker adversary's. None for all attacks.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -96,17 +97,18 @@ class Gate:
         """
         groups: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
-            if row.defense.partition(":")[0] != "none":
+            if not undefended(row.defense):
                 groups.setdefault((row.defense, row.seed), []).append(row)
-        return [found for key, group in groups.items() for found in self._of_group(group, waits=key in pending)]
+        twins = undefended_rows(rows)
+        return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
-    def _of_group(self, group: Sequence[Row], *, waits: bool) -> list[tuple[Row, bool | None, str]]:
+    def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
         """The findings on one defense with one seed; what has no number is open if a cell without a result waits."""
         results: list[tuple[Row, bool | None, str]] = []
         wanted = f"the gate wants {self.comparison} {self.bound:g}"
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
         given = [row for row in within if self._values(row)[""] is not None]
-        if self.threat_model and not any(row.threat_model == self.threat_model for row in given):
+        if self.threat_model and not any(row.threat_model == self.threat_model or falls(row) for row in given):
             told = f"no attack with {shown(self.threat_model)} gave {self.column}, {wanted}"
             first = group[0]
             results.append((first, None if waits else False, f"{first.defense}, seed {first.seed}: {told}"))
@@ -121,8 +123,8 @@ class Gate:
                 f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
-            if met and row.doubt and self._bounds_recovery(row):
-                met, sentence = False, f"{sentence}; but it is not shown: {row.doubt}"
+            if met and self._bounds_recovery(row) and (why := row.doubt or _powerless(row, twins)):
+                met, sentence = False, f"{sentence}; but it is not shown: {why}"
             results.append((row, None if open_ else met, sentence))
         return results
 
@@ -161,7 +163,7 @@ class Gate:
         metric = found.get(column.removesuffix("_worst"))
         if isinstance(metric, Metric) and self._bounds_recovery(row):
             for name, floor in FLOORS.items():
-                if (value := found.get(f"floor_{name}_{column}")) is not None:
+                if not floor.labels and (value := found.get(f"floor_{name}_{column}")) is not None:
                     guess = f" for {floor.gate}, a guess that needs no release (the attack has {metric.value:.4f})"
                     values[guess] = value
         return values
@@ -170,6 +172,12 @@ class Gate:
         """Whether an attack that fails would meet the condition."""
         metric = numbers(row).get((gated(self.column) or self.column).removesuffix("_worst"))
         return isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">")
+
+
+def _powerless(row: Row, twins: Twins) -> str:
+    """Why the failure of an attack that was mounted on the undefended model, too, shows nothing; empty if it does."""
+    why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)
+    return "" if why == NOT_ATTACKED else why
 
 
 def _threat_model(gate: str, given: str) -> ThreatModel:

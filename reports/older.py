@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from privkit.reports.columns import LEARNED
 from privkit.reports.schema import SCHEMA_VERSION
 
 Fields = dict[str, Any]
 
-READ = (5, 6, 7, SCHEMA_VERSION)
+READ = (5, 6, 7, 8, SCHEMA_VERSION)
 """Versions that are read, the oldest first."""
 
 RENAMED = {
@@ -33,6 +34,12 @@ FAMILIES = {
     ": the claimed mechanism with": "the curve of the claimed mechanism, with more or less noise",
 }
 """How methods of version 6 named a family of curves -> what the bound assumes."""
+_UNLEARNED = "is not shown to be better than the most frequent label's share"
+"""Part of a note, before version 9 made it a check."""
+UNGRADED = (
+    "an older privkit wrote this row: it counted no identified records, and compared guesses with constant ones alone"
+)
+"""The note on rows of records from before version 9."""
 _OF_RECORDING = "the certificate is of the mechanism that the recording names"
 """How a note begins on rows of a recording, whose certificates were declared before version 7 said so."""
 _OWN_STAGE = re.compile(r"(?:^|\+)[\w.]+:[A-Za-z_]\w*(?![\w=])")
@@ -46,7 +53,7 @@ def upgraded(fields: Fields) -> Fields:
         fields: of a row, a manifest or a verdict.
 
     >>> upgraded({"schema_version": 5, "created": "2026"})
-    {'schema_version': 8, 'created': '2026'}
+    {'schema_version': 9, 'created': '2026'}
     """
     version = fields.get("schema_version")
     if version not in READ[:-1]:
@@ -55,9 +62,23 @@ def upgraded(fields: Fields) -> Fields:
     try:
         if "defense" not in fields or "attack" not in fields:
             return today
-        return _marked(_assumed(_row(today) if version == READ[0] else today))
+        return _marked(_assumed(_graded(_row(today) if version == READ[0] else today)))
     except (AttributeError, KeyError, TypeError):  # whoever checks the fields will say that they are no row's
         return fields
+
+
+def _graded(row: Fields) -> Fields:
+    """A row that says what a version before 9 did not measure, and whose share by feature networks has its own name."""
+    unlearned = [note for note in row.get("notes", ()) if _UNLEARNED in note]
+    told = [{"name": LEARNED, "passed": False, "detail": note, "decisive": False} for note in unlearned]
+    notes = [note for note in row.get("notes", ()) if note not in unlearned]
+    row = {**row, "checks": [*row.get("checks", ()), *told], "notes": notes}
+    if not row.get("recovered"):
+        return row
+    sides = [row["recovered"], *row.get("floors", {}).values()]
+    for metrics in (metrics for side in sides for metrics in side.values() if "identified" in metrics):
+        metrics["identity"] = metrics.pop("identified")
+    return {**row, "notes": [*notes, UNGRADED]}
 
 
 def _marked(row: Fields) -> Fields:

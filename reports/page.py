@@ -14,7 +14,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from privkit.reports import answers, columns, escape, frontier, sections, tables, threats
+from privkit.reports import answers, columns, conclusion, escape, frontier, sections, tables, threats
 from privkit.reports.charts import Chart, area_chart
 from privkit.reports.frontier_chart import epsilons, frontier_chart
 from privkit.reports.gallery import Pictures, gallery
@@ -103,6 +103,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
             frontier=found,
             epsilons=epsilons(found) if found else None,
             drawn=drawn,
+            conclusions=conclusion.conclusions(rows, report.threats),
             cards=sections.cards(rows, report.summaries, found),
             gallery=pictures,
             script=Markup(script),

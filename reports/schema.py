@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isinf
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.interval import Interval
-from privkit.shared.limits import Limits
+from privkit.shared.limits import NO_USE, Limits, of_use
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
-every interval its method, 7 says of a certificate whether it is proven or declared, 8 says what a row cost in seconds.
-`older.upgraded` reads versions 5 to 7."""
+every interval its method, 7 says of a certificate whether it is proven or declared, 8 says what a row cost in seconds,
+9 counts identified records and knows the guess by the true label. `older.upgraded` reads versions 5 to 8."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -132,13 +133,13 @@ class Row(Frozen):
 
     `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
     assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
-    start, no floor. `ahead` compares the attack with each of these record by record. `answers` are of attacks that ask
-    for labels, members, canaries or an order ("auc" and so on); `notes` are sentences beside the numbers; `provenance`
-    is what the numbers are made of. Rows that differ in their `seconds` alone are equal, since no two runs take the
-    same.
+    start, no floor, and "class_mean" knows the true labels. `ahead` compares the attack with each of these record by
+    record. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on); `notes` are
+    sentences beside the numbers; `provenance` is what the numbers are made of. Rows that differ in their `seconds`
+    alone are equal, since no two runs take the same.
     """
 
-    schema_version: Literal[8] = 8
+    schema_version: Literal[9] = 9
     cell: str
     status: Status
     reason: Annotated[str, Field(description="why there is no number, if there is none")] = ""
@@ -159,6 +160,10 @@ class Row(Frozen):
             description="one of `privkit.shared.threat_models`, by what the adversary really had; empty in older rows"
         ),
     ] = ""
+    arrangement: Annotated[
+        tuple[str, ...],
+        Field(description="where the network is cut, and how often attacked records cross; empty in older rows"),
+    ] = ()
     parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
     auxiliary: Annotated[str, Field(description="where the adversary's own records come from")]
     attacked: Annotated[str, Field(description="which records are attacked")]
@@ -219,6 +224,14 @@ class Row(Frozen):
         return {**self.__dict__, "seconds": None} == {**other.__dict__, "seconds": None}
 
     @property
+    def remark(self) -> str:
+        """What must be said of a claimed ε that is finite, but rules out no attack that matters; empty otherwise."""
+        found = self.certificate
+        if found is None or found.kind != "differential_privacy" or not found.sound or isinf(found.epsilon):
+            return ""
+        return "" if of_use(found.epsilon, found.delta or 0.0, self.limits) else NO_USE
+
+    @property
     def caveats(self) -> list[str]:
         """Checks that did not pass, in words."""
         return [check.detail for check in self.checks if not check.passed]
@@ -255,7 +268,7 @@ class Manifest(Frozen):
     wrote them; the configuration holds only what changes an answer.
     """
 
-    schema_version: Literal[8] = 8
+    schema_version: Literal[9] = 9
     privkit: str
     created: str
     argv: tuple[str, ...]

@@ -24,7 +24,7 @@ class Card:
     Attributes:
         row: of the strongest attack on the first seed; the first row if no attack gave a number.
         point: accuracy and recovery over seeds; None if no record was reconstructed.
-        undefended: the same of the undefended model under the same protocol; None if it is this one.
+        undefended: what the same attack recovers of the undefended model under the same protocol; None if nobody knows.
         accuracy: of the task, over seeds if there are several.
         baseline: accuracy of that undefended model.
         strongest: on the first seed; None if no attack gave a number.
@@ -35,7 +35,7 @@ class Card:
 
     row: Row
     point: Point | None
-    undefended: Point | None
+    undefended: Interval | None
     accuracy: Interval | None
     baseline: Interval | None
     strongest: Strongest | None
@@ -56,8 +56,19 @@ def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | N
     for label, card in made.items():
         bare = made.get(f"none:protocol={card.row.protocol}", made.get("none"))
         if bare is not None and label != bare.row.defense:
-            made[label] = replace(card, undefended=bare.point, baseline=bare.accuracy)
+            same = _same(groups[bare.row.defense], card.point, found.metric if found else "", over)
+            made[label] = replace(card, undefended=same, baseline=bare.accuracy)
     return list(made.values())
+
+
+def _same(
+    rows: Sequence[Row], point: Point | None, metric: str, over: Mapping[tuple[str, str], Mapping[str, Interval]]
+) -> Interval | None:
+    """What the attack of a point recovers of the undefended model, over seeds if there are several."""
+    row = next((one for one in rows if point and one.attack == point.attack and "unaligned" in one.recovered), None)
+    if row is None:
+        return None
+    return over.get((row.defense, row.attack), {}).get(metric, row.recovered["unaligned"].get(metric))
 
 
 def _card(

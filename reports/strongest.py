@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from privkit.reports.columns import START
-from privkit.reports.schema import Metric, Row
+from privkit.reports.columns import CLAIM, DECLARATION, LEARNED, START
+from privkit.reports.schema import Metric, Metrics, Row
 from privkit.shared import measures
-from privkit.shared.measures import CONSTANT_ATTACKS, measure
+from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
+
+Grade = Literal["nothing", "class", "record"]
+"""What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
+NOT_ATTACKED = "the undefended model was not attacked"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,23 +23,12 @@ class Strongest:
     Attributes:
         row: of the attack that came closest to the records as released, by the deciding measure of its kind.
         attacks: how many attacks gave a number, floors not among them.
-        elsewhere: where another attack is ahead by another metric: the metric's name, and that attack's row. Matched
-            metrics are taken after guesses are assigned to images by the truth.
         told: the rows of the same defense and seed whose attacks asked for labels, members or canaries.
     """
 
     row: Row
     attacks: int
-    elsewhere: tuple[tuple[str, Row], ...] = ()
     told: tuple[Row, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """Which attack the defense is to be judged by."""
-        others = "".join(f"; by {metric} it is {row.attack}" for metric, row in self.elsewhere)
-        metric = deciding(self.row)
-        by = measure(metric or "auc").title
-        return f"judge it by {self.row.attack}, the strongest of {self.attacks} (by {by}){others}"
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
@@ -62,8 +56,7 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
             best = max(told, key=lambda row: abs(row.answers["auc"].value - 0.5))
         else:
             continue
-        elsewhere = _elsewhere(best, real)
-        winners.append(Strongest(row=best, attacks=len(real) if guessed else len(told), elsewhere=elsewhere, told=told))
+        winners.append(Strongest(row=best, attacks=len(real) if guessed else len(told), told=told))
     return winners
 
 
@@ -81,20 +74,77 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None) -> bool:
     return ours.low > floor.value if ours.higher_is_closer else ours.high < floor.value
 
 
-def falls(row: Row) -> bool:
-    """Whether an attack recovered more than every constant guess, by its deciding metric."""
-    return beyond_guesses(row, deciding(row))
+def grade(row: Row) -> Grade | None:
+    """What the guesses of a row give away, by its deciding metric; None where they are held against nothing.
+
+    The grade is record, too, if more records are identified than any guess that follows from the label reaches: the
+    error of a sharp guess may be large.
+    """
+    ours, metric = row.recovered.get("unaligned", {}), deciding(row)
+    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric}
+    if not floors:
+        return None
+    beaten = {
+        name: better(ours[metric], floor[metric], row.ahead.get(name, {}).get(metric)) for name, floor in floors.items()
+    }
+    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(ours, floors.values())):
+        return "record"
+    return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
 
 
-def beyond_guesses(row: Row, metric: str) -> bool:
-    """Whether an attack is better than every constant guess by a metric, which the row need not have."""
-    ours = row.recovered.get("unaligned", {}).get(metric)
-    guesses = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START}
-    return (
-        ours is not None
-        and bool(guesses)
-        and all(better(ours, guess[metric], row.ahead.get(name, {}).get(metric)) for name, guess in guesses.items())
+def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:
+    """Whether guesses identify more records than chance, which is the most that floors reach."""
+    found = ours.get(IDENTIFIED.name)
+    return found is not None and all(
+        IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors
     )
+
+
+def falls(row: Row) -> bool:
+    """Whether an attack gives away records, and more of them than their class."""
+    return grade(row) == "record"
+
+
+Twins = Mapping[tuple[str, str, int], Row]
+"""Protocol, attack and seed -> the row of that attack on the undefended model."""
+
+
+def undefended(defense: str) -> bool:
+    """Whether a label is that of the model without a defense.
+
+    >>> undefended("none:protocol=cutmixsl"), undefended("masking")
+    (True, False)
+    """
+    return defense.partition(":")[0] == "none"
+
+
+def undefended_rows(rows: Sequence[Row]) -> Twins:
+    """The rows of the undefended model, where every attack on a defense has its twin."""
+    bare = [row for row in rows if undefended(row.defense)]
+    return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
+
+
+def twin_of(row: Row, twins: Twins) -> Row | None:
+    """The same attack on the undefended model, with the same seed; None if it gave no number."""
+    twin = twins.get((row.protocol, row.attack, row.seed))
+    return twin if twin is not None and deciding(twin) else None
+
+
+def powerless(row: Row, twins: Twins) -> str:
+    """Why the failure of an attack is no merit of the defense: it does not win without one; empty if it does."""
+    twin = twin_of(row, twins)
+    if twin is None:
+        return NOT_ATTACKED
+    if any(check.name == LEARNED and check.passed is False for check in twin.checks):
+        return "the undefended model learned nothing"
+    if falls(twin) and sound(twin):
+        return ""
+    return f"the attack fails on the undefended model{' as well' * (twin is not row)}"
+
+
+def sound(row: Row) -> bool:
+    """Whether the attack passed its control experiments; what is claimed of ε says nothing about its numbers."""
+    return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
 def deciding(row: Row) -> str:
@@ -106,18 +156,3 @@ def distance(row: Row) -> float:
     """How far the guesses of a row are from the records, by its deciding metric."""
     estimate = row.recovered["unaligned"][deciding(row)]
     return -estimate.value if estimate.higher_is_closer else estimate.value
-
-
-def _elsewhere(best: Row, rows: Sequence[Row]) -> tuple[tuple[str, Row], ...]:
-    """Metrics by which another attack than the best is ahead."""
-    others = []
-    for alignment in ("unaligned", "matched"):
-        for metric, own in best.recovered.get(alignment, {}).items():
-            having = [row for row in rows if metric in row.recovered.get(alignment, {})]
-            if not measure(metric).compared or not having:
-                continue
-            sign = 1 if own.higher_is_closer else -1
-            ahead = max(having, key=lambda row: sign * row.recovered[alignment][metric].value)
-            if sign * ahead.recovered[alignment][metric].value > sign * own.value:
-                others.append((f"{'' if alignment == 'unaligned' else 'matched '}{measure(metric).title}", ahead))
-    return tuple(others)

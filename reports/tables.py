@@ -11,7 +11,7 @@ from privkit.reports.columns import OWN, START
 from privkit.reports.origins import origins
 from privkit.reports.schema import Metrics, Row, Summary
 from privkit.shared.interval import Interval
-from privkit.shared.measures import IMAGES, KINDS, MEASURES, OF_RECORDS, floor_title, measure
+from privkit.shared.measures import IDENTIFIED, IMAGES, KINDS, MEASURES, OF_RECORDS, floor_title, measure
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -50,13 +50,18 @@ HEADERS = (
     *(shown.heading for shown in IMAGES.measures),
     "worst",
     "matched",
+    IDENTIFIED.heading,
     "claim",
     "kB up",
 )
 _PERCEIVED = {one.name: one.heading for kind in KINDS.values() for one in kind.perceived}
 """Measures by networks, which have columns where a run has them."""
 _UNDECLARED_NOTE = "Arrows point to what a defender wishes. A floor is a guess made without the release."
-_PICTURED = {one.name for kind in KINDS.values() if kind.pictures for one in (*kind.measures, *kind.perceived)}
+_PICTURED = {
+    IDENTIFIED.name,
+    *(one.name for kind in KINDS.values() if kind.pictures for one in (*kind.measures, *kind.perceived)),
+}
+"""Measures that say nothing of whether records are pictures, or that they are."""
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -97,7 +102,7 @@ def table(rows: Sequence[Row]) -> Table:
             for name, (key, metrics) in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
-    first = (*HEADERS[:4], *(measure(name).heading for name in names), *HEADERS[-2:]) if names else HEADERS
+    first = (*HEADERS[:4], *(measure(name).heading for name in names), *HEADERS[-3:]) if names else HEADERS
     headers = (*first, *perceived.values(), *(["made of"] if made else []))
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
@@ -115,6 +120,7 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {} if names else {f"matched_{IMAGES.likeness}": "matched"}
+    columns |= {IDENTIFIED.name: IDENTIFIED.heading} if any(IDENTIFIED.name in one.values for one in summaries) else {}
     columns |= {"auc": measure("auc").title}
     lines = [
         (
@@ -220,16 +226,21 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics of these names with their intervals, or of images: of their likeness also the worst and matched."""
+    """The metrics of these names with their intervals, or of images: of their likeness also the worst and matched.
+
+    The share that is identified comes last.
+    """
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
+    identified = interval(own.get(IDENTIFIED.name), 2)
     if names:
-        return tuple(interval(own.get(name), measure(name).digits) for name in names)
+        return (*(interval(own.get(name), measure(name).digits) for name in names), identified)
     shown, likeness = [one for one in IMAGES.measures if one.name != IMAGES.likeness], own.get(IMAGES.likeness)
     return (
         *(number(own.get(one.name), one.digits) for one in shown),
         interval(likeness),
         UNKNOWN if likeness is None else f"{likeness.worst:.2f}",
         number(matched.get(IMAGES.likeness), 3),
+        identified,
     )
 
 
@@ -261,7 +272,8 @@ def claim(row: Row) -> str:
         return f"{found.standing}: 10^{found.quantities['log10_permutations']:.0f} orders, no DP"
     if found.kind == "differential_privacy":
         only = " (labels only)" if found.covers == "labels" else ""
-        return f"{found.standing}: ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}"
+        useless = f", {row.remark}" if row.remark else ""
+        return f"{found.standing}: ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}{useless}"
     return "nothing"
 
 

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
-from privkit.reports.columns import START, csv_text
+from privkit.reports.columns import CONVERGED, START, csv_text, flattened
 from privkit.reports.schema import Frozen, Row, Summary
-from privkit.reports.strongest import beyond_guesses, deciding, distance, falls
+from privkit.reports.strongest import (
+    Twins,
+    deciding,
+    distance,
+    falls,
+    grade,
+    powerless,
+    sound,
+    twin_of,
+    undefended,
+    undefended_rows,
+)
 from privkit.reports.tables import Table, interval
-from privkit.reports.verdict import CLAIM, DECLARED
 from privkit.shared.interval import Interval
-from privkit.shared.measures import CONSTANT_ATTACKS, floor_title, likeness, measure
+from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
-Outcome = Literal["falls", "holds", "not_shown", "not_applicable", "not_tried"]
+Outcome = Literal["falls", "class", "holds", "not_shown", "not_applicable", "not_tried"]
 
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
-    "A defense falls to an attack that comes closer to the records than every constant guess (of images, by MSE): the "
-    "95 % interval of the mean difference, record by record, lies above 0. Of several attacks, the one with the "
-    "highest SSIM is named. It holds against these attacks at this budget; nothing follows for others. A threat model "
-    "counts every attack that its adversary could mount; --attack all mounts what was not tried."
+    "An attack gives away a record if it comes closer to the records than every constant guess and than the mean of "
+    "each record's true class (of images, by MSE: the 95 % interval of the mean difference, record by record, lies "
+    "above 0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
+    "away the class if it beats the constant guesses alone. A defense holds against an attack that wins on the "
+    "undefended model with the same seed and budget and that more training would not improve; otherwise that is not "
+    "shown. Of several attacks, the one with the highest SSIM is named. A threat model counts every attack that its "
+    "adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{shown(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED = "not tried"
+UNCOMPARED = "compared with constant guesses alone"
+"""The remark on rows without the class mean."""
 _SEEN = 0.9
 """SSIM of a single guess from which on its image is recovered."""
 _RECOVERED = 0.5
@@ -33,20 +49,31 @@ OTHERS = "labels, members, canaries"
 """The row of attacks that ask another question than what the records looked like."""
 
 
+class Known(NamedTuple):
+    """An attack on a defense with default options that privkit's own table has measured, on digits."""
+
+    attack: str
+    threat_model: str
+    ssim: float
+
+
 class ThreatVerdict(Frozen):
     """What a run says of one defense under one threat model.
 
     Attributes:
         defense: its label.
         threat_model: one of `THREAT_MODELS`, or `OTHERS`.
-        outcome: falls to `attack`; holds against all that were mounted; is not shown to, since what failed attacks were
-            given of a recording is not what made its release; no mounted attack applies; or none was mounted.
+        outcome: falls to `attack`, which gives away records; gives away the class only; holds against all that were
+            mounted; is not shown to, since an attack that failed has no power on the undefended model, was still
+            learning, or was not given what made a recorded release; no mounted attack applies; or none was mounted.
         attack: the strongest one over the seeds; empty where none gave a number.
         against: the other attacks that gave numbers.
         untried: registered attacks of this very model that were not mounted.
         sentence: the verdict in words.
         measured: what `attack` reached, as the sentence has it.
         remarks: what speaks against a verdict that holds, as the sentence has it.
+        identified: share of the attacked records that `attack` identifies; None if nobody counted.
+        undefended: the same share without the defense.
     """
 
     defense: str
@@ -58,10 +85,15 @@ class ThreatVerdict(Frozen):
     sentence: str
     measured: str = ""
     remarks: tuple[str, ...] = ()
+    identified: Interval | None = None
+    undefended: float | None = None
 
 
 def threat_verdicts(
-    rows: Sequence[Row], summaries: Sequence[Summary], registered: Mapping[str, Sequence[str]]
+    rows: Sequence[Row],
+    summaries: Sequence[Summary],
+    registered: Mapping[str, Sequence[str]],
+    known: Mapping[str, Sequence[Known]] = MappingProxyType({}),
 ) -> list[ThreatVerdict]:
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no other.
 
@@ -69,45 +101,39 @@ def threat_verdicts(
         rows: of a run.
         summaries: over its seeds; empty where there is one.
         registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
+        known: label of a defense -> attacks to which it fell elsewhere.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     attacked = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
     defenses = list(dict.fromkeys(row.defense for row in attacked))
-    defended = [defense for defense in defenses if defense.partition(":")[0] != "none"] or defenses
+    defended = [defense for defense in defenses if not undefended(defense)] or defenses
     means = {(one.defense, one.attack): one.values for one in summaries if not one.floor}
-    return [
-        verdict
-        for defense in defended
-        if any(row.recovered for row in attacked if row.defense == defense)
-        for verdict in _of_defense(defense, attacked, rows, means, registered)
-    ]
-
-
-def _of_defense(
-    defense: str,
-    attacked: Sequence[Row],
-    rows: Sequence[Row],
-    means: Mapping[tuple[str, str], Mapping[str, Interval]],
-    registered: Mapping[str, Sequence[str]],
-) -> list[ThreatVerdict]:
-    """One verdict a threat model, and one line on attacks that ask something else."""
-    own = [row for row in attacked if row.defense == defense]
-    mounted = {_name(row) for row in rows if row.defense == defense}
-    left = {model: tuple(name for name in names if name not in mounted) for model, names in registered.items()}
-    verdicts = [_verdict(model, own, means, left.get(model, ())) for model in THREAT_MODELS]
-    if others := left.get(OTHERS, ()):
-        sentence = NOT_TRIED if set(others) == set(registered[OTHERS]) else "see their table"
-        verdicts.append(
-            ThreatVerdict(defense=defense, threat_model=OTHERS, outcome="not_tried", untried=others, sentence=sentence)
-        )
+    twins = undefended_rows(attacked)
+    verdicts = []
+    for defense in defended:
+        own = [row for row in attacked if row.defense == defense]
+        if not any(row.recovered for row in own):
+            continue
+        mounted = {_name(row) for row in rows if row.defense == defense}
+        left = {model: tuple(name for name in names if name not in mounted) for model, names in registered.items()}
+        labels = {row.attack for row in own}
+        stronger = [one for one in known.get(defense, ()) if one.attack not in labels]
+        verdicts += [_verdict(model, own, twins, means, left.get(model, ()), stronger) for model in THREAT_MODELS]
+        if others := left.get(OTHERS, ()):
+            said = NOT_TRIED if set(others) == set(registered[OTHERS]) else "see their table"
+            verdicts.append(
+                ThreatVerdict(defense=defense, threat_model=OTHERS, outcome="not_tried", untried=others, sentence=said)
+            )
     return verdicts
 
 
 def _verdict(
     model: ThreatModel,
     rows: Sequence[Row],
+    twins: Twins,
     means: Mapping[tuple[str, str], Mapping[str, Interval]],
     untried: tuple[str, ...],
+    known: Sequence[Known],
 ) -> ThreatVerdict:
     """The verdict of the strongest attack that this model's adversary could mount on one defense."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
@@ -117,25 +143,24 @@ def _verdict(
             numbers.setdefault(row.attack, []).append(row)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
     own = [row for row in within if row.threat_model == model]
+    given: dict[str, Any] = {"defense": rows[0].defense, "threat_model": model, "untried": untried}
 
     def made(
-        outcome: Outcome,
-        sentence: str,
-        attack: str = "",
-        against: Sequence[str] = (),
-        measured: str = "",
-        remarks: Sequence[str] = (),
+        outcome: Outcome, before: str, attack: str, others: Sequence[str], remarks: Iterable[str]
     ) -> ThreatVerdict:
+        best, over = numbers[attack], means.get((rows[0].defense, attack), {})
+        bare = [twin for row in best if (twin := twin_of(row, twins)) is not None and twin is not row]
+        found, kept = _measured(best, bare, over), tuple(filter(None, remarks))
         return ThreatVerdict(
-            defense=rows[0].defense,
-            threat_model=model,
+            **given,
             outcome=outcome,
             attack=attack,
-            against=tuple(against),
-            untried=untried,
-            sentence=sentence,
-            measured=measured,
-            remarks=tuple(remarks),
+            against=tuple(other for other in others if other != attack),
+            sentence="; ".join((f"{before}: {found}", *kept)),
+            measured=found,
+            remarks=kept,
+            identified=over.get(IDENTIFIED.name, best[0].recovered["unaligned"].get(IDENTIFIED.name)),
+            undefended=_share(bare),
         )
 
     if won := [attack for attack in ranked if any(map(falls, numbers[attack]))]:
@@ -144,34 +169,57 @@ def _verdict(
         seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
         needs = "" if best[0].threat_model == model else f", as under {shown(best[0].threat_model)}"
         needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
-        found = _measured(best, means.get((best[0].defense, winner), {})) + _narrowly(best)
-        others = [attack for attack in ranked if attack != winner]
-        return made("falls", f"falls to {winner}{needs}{seeds}: {found}", winner, others, found)
-    sound = [name for name in ranked if all(map(_sound, numbers[name]))]
-    weighty = [name for name in sound if not any(row.doubt for row in numbers[name])]
-    if any(row.attack in weighty for row in own):
-        found = _measured(numbers[weighty[0]], means.get((rows[0].defense, weighty[0]), {}))
-        tried = [row for name in weighty for row in numbers[name]]
-        sharper, besides = _sharper(tried), (_single(tried), _unnamed(tried), _failed(within))
-        told = f"holds against {', '.join(weighty)}, at the floor{sharper}: {found}{''.join(besides)}"
-        remarks = [remark.strip("; ") for remark in (sharper, *besides) if remark]
-        return made("holds", told, weighty[0], weighty[1:], found, remarks)
-    if doubted := [row for row in own if row.attack in sound]:
-        found = _measured(numbers[sound[0]], means.get((rows[0].defense, sound[0]), {}))
-        why = next(row.doubt for row in doubted if row.doubt)
-        told = f"not shown: {', '.join(sound)} failed ({found}), but {why}"
-        return made("not_shown", told, sound[0], sound[1:], found, [why])
+        return made("falls", f"falls to {winner}{needs}{seeds}", winner, ranked, [_narrowly(best), _uncompared(best)])
+    passed = [name for name in ranked if all(map(sound, numbers[name]))]
+    mine = [name for name in passed if name in {row.attack for row in own}]
+    if mine:
+        why = {name: _unshown(numbers[name], twins) for name in passed}
+        shows = [name for name in passed if not why[name]]
+        tried = [row for name in passed for row in numbers[name]]
+        classes = [name for name in passed if any(grade(row) == "class" for row in numbers[name])]
+        besides = [_single(tried), _unnamed(tried), _failed(within), _elsewhere(model, known), _uncompared(tried)]
+        if any(name in shows for name in mine):
+            named = (classes or shows)[0]
+            power = f"{', '.join(shows)}, which win{'s' * (len(shows) == 1)} on the undefended model"
+            if classes:
+                return made(
+                    "class", f"gives away the class only, to {named}; no record to {power}", named, passed, besides
+                )
+            return made("holds", f"holds against {power}", named, passed, besides)
+        besides = [f"{classes[0]} gives away the class" if classes else "", *besides]
+        return made("not_shown", f"not shown: {why[mine[0]]}; {', '.join(mine)}", mine[0], passed, besides)
     if own and all(row.status == "not_applicable" for row in own):
-        return made("not_applicable", f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}")
+        said = f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}"
+        return ThreatVerdict(**given, outcome="not_applicable", sentence=said)
     if own:
         broken = dict.fromkeys(row.attack for row in own if row.status != "not_applicable")
-        return made("not_tried", f"no number: {', '.join(broken)} failed", against=ranked)
-    return made("not_tried", NOT_TRIED)
+        said = f"no number: {', '.join(broken)} failed"
+        return ThreatVerdict(**given, outcome="not_tried", sentence=said, against=tuple(ranked))
+    return ThreatVerdict(**given, outcome="not_tried", sentence=NOT_TRIED)
 
 
-def _sound(row: Row) -> bool:
-    """Whether the attack passed its control experiments; what is claimed of ε says nothing about its numbers."""
-    return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARED))
+def _unshown(rows: Sequence[Row], twins: Twins) -> str:
+    """Why an attack that failed does not show that the defense holds; empty if it does."""
+    for row in rows:
+        learning = any(check.name == CONVERGED and check.passed is False for check in row.checks)
+        why = row.doubt or powerless(row, twins) or ("the attack was still learning" if learning else "")
+        if why:
+            return why
+    return ""
+
+
+def _elsewhere(model: ThreatModel, known: Sequence[Known]) -> str:
+    """A remark on the strongest attack of this adversary that was not mounted, and to which the defense fell before."""
+    within = [one for one in known if one.threat_model in INCLUDES[model]]
+    best = max(within, key=lambda one: one.ssim, default=None)
+    if best is None:
+        return ""
+    return f"a stronger attack is known and was not mounted: {best.attack} with SSIM {best.ssim:.3f} on digits"
+
+
+def _uncompared(rows: Sequence[Row]) -> str:
+    """A remark, if no guess by the true label was there."""
+    return UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
 
 
 def _name(row: Row) -> str:
@@ -183,14 +231,13 @@ def _failed(rows: Sequence[Row]) -> str:
     """A remark on attacks that ended in an error or did not pass their control experiments."""
     seeds: dict[str, list[bool]] = {}
     for row in rows:
-        sound = row.status != "error" and _sound(row)
-        seeds.setdefault(row.attack, []).append(sound)
+        seeds.setdefault(row.attack, []).append(row.status != "error" and sound(row))
     told = [
         attack + (f" in {each.count(False)} of {len(each)} seeds" if len(each) > 1 else "")
         for attack, each in seeds.items()
         if not all(each)
     ]
-    return f"; no sound number: {', '.join(told)}" if told else ""
+    return f"no sound number: {', '.join(told)}" if told else ""
 
 
 def _single(rows: Sequence[Row]) -> str:
@@ -205,7 +252,7 @@ def _single(rows: Sequence[Row]) -> str:
     guesses = [floor["unaligned"]["ssim"].worst for name, floor in row.floors.items() if name != START]
     if max(guesses, default=0.0) >= max(best):
         return ""
-    return f"; but at least one image is recovered: the best guess of {row.attack} has SSIM {max(best):.2f}"
+    return f"but at least one image is recovered: the best guess of {row.attack} has SSIM {max(best):.2f}"
 
 
 def _unnamed(rows: Sequence[Row]) -> str:
@@ -224,17 +271,8 @@ def _unnamed(rows: Sequence[Row]) -> str:
     if not found:
         return ""
     return (
-        f"; but images are recovered, and not whose they are: {found[min(found)]} has MSE {min(found):.4f} once matched"
+        f"but images are recovered, and not whose they are: {found[min(found)]} has MSE {min(found):.4f} once matched"
     )
-
-
-def _sharper(rows: Sequence[Row]) -> str:
-    """A remark, if guesses that are no closer by the deciding metric are closer by SSIM, as sharp ones may be."""
-    sharper = {row.recovered["unaligned"]["ssim"].value: row for row in rows if beyond_guesses(row, "ssim")}
-    if not sharper:
-        return ""
-    best = sharper[max(sharper)]
-    return f" by {measure(deciding(best)).title} but not by SSIM ({best.attack} {max(sharper):.3f})"
 
 
 def _likeness(rows: Sequence[Row]) -> float:
@@ -245,20 +283,32 @@ def _likeness(rows: Sequence[Row]) -> float:
     return sum(each) / len(each)
 
 
-def _measured(rows: Sequence[Row], means: Mapping[str, Interval]) -> str:
-    """What one attack reached, beside the strongest constant guess, and with how many queries."""
+def _share(rows: Sequence[Row]) -> float | None:
+    """The mean share that is identified; None if nobody counted."""
+    found = [row.recovered["unaligned"].get(IDENTIFIED.name) for row in rows if "unaligned" in row.recovered]
+    values = [one.value for one in found if one is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Interval]) -> str:
+    """What one attack reached, beside the strongest guess without the release, and with how many queries."""
     own, parts = rows[0].recovered["unaligned"], []
     metric = deciding(rows[0])
-    for name in dict.fromkeys(filter(None, (likeness(list(own)), metric))):
-        digits = measure(name).digits
+    for name in dict.fromkeys(filter(None, (likeness(list(own)), metric, IDENTIFIED.name))):
+        if name not in own:
+            continue
+        digits = 2 if name == IDENTIFIED.name else measure(name).digits
         guesses = {
             guess: sum(row.floors[guess]["unaligned"][name].value for row in rows) / len(rows)
             for guess in rows[0].floors
-            if guess != START
+            if guess != START and name in rows[0].floors[guess]["unaligned"]
         }
         guess = (max if own[name].higher_is_closer else min)(guesses, key=lambda one: guesses[one], default="")
-        floor = f" ({floor_title(guess)} {guesses[guess]:.{digits}f})" if guess else ""
-        parts.append(f"{measure(name).title} {interval(means.get(name, own[name]), digits)}{floor}")
+        beside = [f"{floor_title(guess)} {guesses[guess]:.{digits}f}"] if guess else []
+        if name == IDENTIFIED.name and (share := _share(bare)) is not None:
+            beside.append(f"undefended {share:.2f}")
+        held = f" ({', '.join(beside)})" if beside else ""
+        parts.append(f"{measure(name).title} {interval(means.get(name, own[name]), digits)}{held}")
     queries = [row.queries for row in rows if row.queries]
     return ", ".join(parts) + (f"; {max(queries):,} rounds of queries" if queries else "")
 
@@ -269,7 +319,7 @@ def _narrowly(rows: Sequence[Row]) -> str:
     if falls(row.model_copy(update={"ahead": {}})):
         return ""
     least = min((row.ahead[guess][deciding(row)] for guess in row.floors if guess != START), key=lambda one: one.low)
-    return f"; closer by {interval(least, 4)} record by record"
+    return f"closer by {interval(least, 4)} record by record"
 
 
 def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
@@ -302,6 +352,9 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:
     """One line a verdict, names of attacks apart by spaces."""
     apart = {"against": " ", "untried": " ", "remarks": "; "}
-    return csv_text(
-        [one.model_dump() | {name: by.join(getattr(one, name)) for name, by in apart.items()} for one in verdicts]
-    )
+    lines = []
+    for one in verdicts:
+        found = {} if one.identified is None else {IDENTIFIED.name: one.identified}
+        joined = {name: by.join(getattr(one, name)) for name, by in apart.items()}
+        lines.append(one.model_dump(exclude={IDENTIFIED.name}) | joined | flattened(found))
+    return csv_text(lines)

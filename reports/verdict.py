@@ -7,13 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from privkit.reports.columns import CLAIM, DECLARATION, LEARNED
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Frozen, PlannedCell, Row
-
-CLAIM = "claim_stands"
-"""Name of the check that holds a claimed ε against canaries."""
-DECLARED = "declaration_stands"
-"""Name of the check that holds a declared mechanism against the data of its recording."""
 
 
 class Judgement(Frozen):
@@ -51,9 +47,9 @@ class Verdict(Frozen):
     `gates` are the user's conditions as given; `files` the SHA-256 of the report's files, by their path in the run.
     """
 
-    schema_version: Literal[8] = 8
+    schema_version: Literal[9] = 9
     run: str
-    outcome: Literal["clean", "failed", "errored", "unfinished"]
+    outcome: Literal["clean", "failed", "errored", "unfinished", "empty"]
     exit_code: Literal[0, 1, 3]
     sentence: str
     failures: tuple[str, ...]
@@ -70,6 +66,7 @@ def judge(
     *,
     run: str,
     silent: Collection[str] = (),
+    trains: bool = True,
 ) -> Verdict:
     """Hold the rows of a run against its plan, its checks and the user's gates.
 
@@ -79,6 +76,7 @@ def judge(
         conditions: the user's gates.
         run: fingerprint of the run.
         silent: names of the protocols under which clients train alone and send nothing: no attack can give a number.
+        trains: whether the run trains long enough for its models to learn something.
     """
     known = {row.cell: row for row in rows}
     cells = [_state(cell, known.get(cell.cell)) for cell in planned]
@@ -86,16 +84,18 @@ def judge(
     checks = [_decisive(row, check) for row in rows for check in row.checks if check.decisive]
     checks += _numbers([row for row in rows if row.protocol.partition(":")[0] not in silent], pending)
     checks += [check for condition in conditions for check in _gates(condition, rows, pending)]
+    nothing = "" if pending else _nothing(rows)
+    checks += [_of_run("some_model_learned", nothing)] if nothing and (trains or nothing == _NO_NUMBER) else []
     failures = tuple(check.sentence for check in checks if check.met is False)
     missing, errored = (sum(cell.status == status for cell in cells) for status in ("missing", "error"))
-    outcome: Literal["clean", "failed", "errored", "unfinished"] = (
-        "unfinished" if missing else "errored" if errored else "failed" if failures else "clean"
+    outcome: Literal["clean", "failed", "errored", "unfinished", "empty"] = (
+        "unfinished" if missing else "errored" if errored else "failed" if failures else "empty" if nothing else "clean"
     )
     return Verdict(
         run=run,
         outcome=outcome,
         exit_code=3 if missing or errored else 1 if failures else 0,
-        sentence=f"{outcome}: {_told(cells, checks)}",
+        sentence="; ".join(filter(None, (f"{outcome}: {_told(cells, checks)}", nothing))),
         failures=failures,
         cells=tuple(cells),
         gates=tuple(str(condition) for condition in conditions),
@@ -118,7 +118,7 @@ def _of(row: Row) -> dict[str, object]:
 def _decisive(row: Row, check: Check) -> Judgement:
     """A decisive check of a row; one that could not be judged is not met."""
     found = {
-        "kind": "claim" if check.name in (CLAIM, DECLARED) else "control",
+        "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",
         "name": check.name,
         "met": check.passed is True,
     }
@@ -150,6 +150,26 @@ def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgeme
     return checks
 
 
+_NO_NUMBER = "no attack was applicable, so that nothing is known of any defense"
+
+
+def _nothing(rows: Sequence[Row]) -> str:
+    """Why finished cells show nothing of any defense, in a sentence; empty if they may."""
+    if rows and all(row.status == "not_applicable" for row in rows):
+        return _NO_NUMBER
+    learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
+    return (
+        "no model learned its task: at chance accuracy, no defense is shown to hold"
+        if learned and not any(learned)
+        else ""
+    )
+
+
+def _of_run(name: str, why: str) -> Judgement:
+    """A check of the whole run that is not met."""
+    return Judgement(kind="number", name=name, defense="", attack="", seed=None, cell="", met=False, sentence=why)
+
+
 def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
     """A condition, row by row."""
     results = condition.findings(rows, pending)
@@ -176,7 +196,7 @@ def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
         told.append(f"{len(errored)} errored ({_names(errored)})")
     if missing:
         told.append(f"{len(missing)} missing ({_names(missing)}); repeat the run's command to go on")
-    for kinds, name in ((("control", "claim", "number"), "checks"), (("gate",), "gates")):
+    for kinds, name in ((("control", "claim", "number"), "decisive checks"), (("gate",), "gates")):
         held = [check.met for check in checks if check.kind in kinds]
         if held:
             open_, failed = held.count(None), held.count(False)

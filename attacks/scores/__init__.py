@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from privkit.attacks.scores.image import IMAGE_METRICS, image_scores, mse, psnr, ssim
     from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
     from privkit.attacks.scores.leak import Leak, per_batch_auc, pooled_auc, roc_points, threshold_at, tpr_at
+    from privkit.attacks.scores.nearest import found
     from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Leak",
     "cluster_accuracy",
     "direct_accuracy",
+    "found",
     "image_scores",
     "label_accuracy",
     "membership_accuracy",

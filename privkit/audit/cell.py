@@ -17,7 +17,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
-from privkit.audit.findings import at_chance
+from privkit.audit.findings import learned
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
@@ -127,7 +127,7 @@ def run_cell(
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
-    checks = () if context is None else _of_claim(context)
+    checks = () if context is None else (*_of_claim(context), *_of_model(context))
     row = row.model_copy(
         update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
     )
@@ -148,11 +148,20 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
         "seed": cell.seed,
         "knowledge": tuple(sorted(known_to(cell.attack.spec))),
         "threat_model": threat_model(cell.attack.spec),
+        "arrangement": _arrangement(config, cell),
         "auxiliary": config.auxiliary,
         "attacked": config.attacked,
         "parts": config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
         "batch_size": config.training.batch_size,
     }
+
+
+def _arrangement(config: AuditConfig, cell: Cell) -> tuple[str, ...]:
+    """Where the network is cut, what stands behind the defense, and how often attacked records cross, in words."""
+    cut, block = getattr(config.model.spec, "cut", ""), getattr(cell.defense.spec, "frozen_block", False)
+    passes = cell.attack.spec.mounting.passes
+    told = (f"cut after {cut}" if cut else "", "a frozen block behind the defense" if block else "")
+    return (*filter(None, told), "one pass" if passes == 1 else f"{passes} passes")
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
@@ -186,11 +195,15 @@ def _told(context: AttackContext) -> tuple[str, ...]:
     known, model = known_to(context.attack), context.model
     if "lower" in known and shared_lower(model.edge) is None:
         known -= {"lower"}
-    told = (*model.known["notes"], *uncovered(context.certificate, context.release_count.lower_model, known))
-    test = context.seed_data.splits.test
-    if context.row.accuracy is not None and not several(test.y) and own_loss(model.upper) is None:
-        told = (*told, *at_chance(context.row.accuracy, test.y))
-    return told
+    return (*model.known["notes"], *uncovered(context.certificate, context.release_count.lower_model, known))
+
+
+def _of_model(context: AttackContext) -> tuple[Check, ...]:
+    """Whether the model learned its task, if that is to name one label."""
+    test, accuracy = context.seed_data.splits.test, context.row.accuracy
+    if not isinstance(context, TrainedContext) or accuracy is None:
+        return ()
+    return () if several(test.y) or own_loss(context.model.upper) is not None else (learned(accuracy, test.y),)
 
 
 def _can_read_the_server(context: TrainedContext) -> None:

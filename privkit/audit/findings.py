@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from privkit.reports.columns import START
+from privkit.reports.columns import CONVERGED, LEARNED, START
 from privkit.reports.schema import Check, Metrics
 from privkit.reports.strongest import better
 from privkit.shared.interval import Interval
@@ -22,8 +22,8 @@ _BEATEN[START] = "the attack's own untrained start"
 """Floor -> what an attack must be better than."""
 
 
-def at_chance(accuracy: Interval, labels: Tensor) -> tuple[str, ...]:
-    """A sentence for the row, if the defended model is not shown to be better than one constant guess.
+def learned(accuracy: Interval, labels: Tensor) -> Check:
+    """Whether the model is shown to be better at its task than one constant answer.
 
     Args:
         accuracy: of the test records, with its interval.
@@ -31,17 +31,21 @@ def at_chance(accuracy: Interval, labels: Tensor) -> tuple[str, ...]:
 
     >>> import torch
     >>> chance = Interval(value=0.12, low=0.09, high=0.15, n=500, method="Clopper–Pearson")
-    >>> at_chance(chance, torch.arange(500) % 10)[0][:60]
+    >>> learned(chance, torch.arange(500) % 10).detail[:60]
     'accuracy 0.120 is not shown to be better than the most frequ'
     """
     most = labels.bincount().max().item() / len(labels)
-    if accuracy.low > most:
-        return ()
-    return (
-        f"accuracy {accuracy.value:.3f} is not shown to be better than the most frequent label's share {most:.3f}: the "
-        "defended model learned nothing, so that what attacks recover is compared at chance accuracy; train longer, or "
-        "weaken the defense",
+    passed = accuracy.low > most
+    than = f"better than the most frequent label's share {most:.3f}"
+    detail = (
+        f"accuracy {accuracy.value:.3f} is {than}"
+        if passed
+        else (
+            f"accuracy {accuracy.value:.3f} is not shown to be {than}: the model learned nothing, so that what attacks "
+            "recover is compared at chance accuracy; train longer, or weaken the defense"
+        )
     )
+    return Check(name=LEARNED, passed=passed, detail=detail, decisive=False)
 
 
 def judge(
@@ -62,7 +66,7 @@ def judge(
     """
     checks = [
         Check(
-            name="converged",
+            name=CONVERGED,
             passed=converged,
             detail=CONVERGENCE[converged],
             decisive=False,

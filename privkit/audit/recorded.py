@@ -24,8 +24,8 @@ from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR
+from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check
-from privkit.reports.verdict import DECLARED
 from privkit.run.records import TRAINED
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import clopper_pearson
@@ -183,7 +183,7 @@ def declared_check(context: AttackContext) -> tuple[Check, ...]:
     refuted = "; ".join(compared.refuted)
     detail = refuted or f"what the recording declares is not refuted by its data: {compared.sentence}"
     judged = bool(compared.checked or refuted)
-    return (Check(name=DECLARED, passed=not refuted if judged else None, detail=detail, decisive=judged),)
+    return (Check(name=DECLARATION, passed=not refuted if judged else None, detail=detail, decisive=judged),)
 
 
 def recorded_notes(context: AttackContext) -> tuple[str, ...]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privkit.attacks.scores.image import Values
+from privkit.attacks.scores.nearest import found
 from privkit.errors import DataError, Misbehaved
 from privkit.reports.schema import Metric, Metrics
-from privkit.shared.measures import OF_RECORDS, measure
+from privkit.shared.interval import clopper_pearson
+from privkit.shared.measures import IDENTIFIED, OF_RECORDS, measure
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +24,8 @@ RESAMPLES = 2_000
 FEW = 20
 """Records below which a row says that its intervals are too narrow."""
 
+_AT_ONCE = 256
+"""Guesses that are held against all attacked records at once."""
 _ROUNDING = 1e-3
 """How far a guess may lie outside its range; half precision rounds by half of it."""
 
@@ -89,8 +93,9 @@ def scored(
         perception: the networks; None for none.
         labels: of the originals, which a classifier among the networks needs.
     """
+    told = {} if unidentified(domain, len(truth)) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
-        return {"unaligned": domain.scores(truth, guess)}
+        return {"unaligned": domain.scores(truth, guess) | told}
     import torch
 
     from privkit.attacks.goals import reconstruct
@@ -100,7 +105,35 @@ def scored(
         order = reconstruct.match(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)
         values["unaligned"] |= perception.scores(truth, guess, labels)
         values["matched"] |= perception.scores(truth, guess[torch.from_numpy(order).to(guess.device)], labels)
+    values["unaligned"] |= told
     return values
+
+
+def unidentified(domain: Domain, count: int) -> str:
+    """Why nobody can say which attacked records are identified, in a sentence; empty if one can."""
+    first = domain.kind.measures[0]
+    if first.higher_is_closer is None:
+        return f"identified cannot be computed: {first.title} does not say which of two records is nearer to a guess"
+    alone = "identified cannot be computed: one attacked record has no others to be told from; attack 2 or more"
+    return alone if count == 1 else ""
+
+
+def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
+    """The chance of each guess to find its own record among all attacked ones, by the domain's first measure; [N]."""
+    rows = np.arange(len(truth))
+    parts = (slice(start, start + _AT_ONCE) for start in range(0, len(truth), _AT_ONCE))
+    return np.concatenate([found(domain.distances(guess[part], truth), rows[part]) for part in parts])
+
+
+def share(chances: Values) -> Metric:
+    """The share that is identified with its binomial interval; ties count by their chance, and round outwards.
+
+    >>> found = share(np.array([1.0, 0.5, 0.0, 0.0]))
+    >>> found.value, round(found.low, 3), round(found.high, 3)
+    (0.375, 0.006, 0.932)
+    """
+    exact = clopper_pearson(float(chances.sum()), len(chances))
+    return Metric(**vars(exact), worst=float(chances.max()), higher_is_closer=True)
 
 
 def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Metric:
@@ -149,7 +182,10 @@ def summarise(scores: Mapping[str, Scores], seed: int, perception: Perception | 
     closer = directions(perception)
     return {
         alignment: {
-            name: estimate(values, higher_is_closer=closer[name], seed=seed) for name, values in metrics.items()
+            name: share(values)
+            if name == IDENTIFIED.name
+            else estimate(values, higher_is_closer=closer[name], seed=seed)
+            for name, values in metrics.items()
         }
         for alignment, metrics in scores.items()
     }

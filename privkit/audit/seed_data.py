@@ -12,9 +12,8 @@ from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
-from privkit.audit.scoring import Scores, few, scored, summarise
+from privkit.audit.scoring import Scores, few, scored, summarise, unidentified
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools, several
-from privkit.domains.domain import Domain
 from privkit.domains.images.augment import check_colors
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, spare, split, without
@@ -25,6 +24,7 @@ from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording
 from privkit.reports.schema import Metrics
 from privkit.settings.config import AuditConfig
+from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
 from privkit.shared.seeds import derive
 
 
@@ -169,24 +169,90 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         perception = Perception.of(config.features, device, config.own_metrics)
     if perception.recognizes:
         perception = perception.fitted(without(splits.auxiliary, victims), splits.classes, seed)
+    missing = no_class_mean(config, records.auxiliary, victims, records.labeled)
     guesses = {
-        name: scored(splits.domain, victims.x, guess.expand_as(victims.x).contiguous(), batch, perception, victims.y)
-        for name, guess in constant_guesses(splits.domain, records.auxiliary.x).items()
-        if len(victims)
+        name: scored(splits.domain, victims.x, guess, batch, perception, victims.y)
+        for name, guess in floor_guesses(records.auxiliary, victims, classes=not missing).items()
     }
+    remarks = (unidentified(splits.domain, len(victims)), missing or _without(records.auxiliary, victims))
     return SeedData(
-        **vars(records),
+        **{**vars(records), "warnings": (*records.warnings, *filter(None, remarks))},
         guesses=guesses,
-        floors={name: summarise(scores, seed, perception) for name, scores in guesses.items()},
+        floors=chances({name: summarise(scores, seed, perception) for name, scores in guesses.items()}, victims),
         perception=perception,
     )
 
 
-def constant_guesses(domain: Domain, auxiliary: Tensor) -> dict[str, Tensor]:
-    """The constant guesses; without own records, only those that need none."""
-    if len(auxiliary):
-        return domain.guesses(auxiliary)
-    return {name: guess for name, guess in domain.guesses(domain.zeros(1)).items() if name == "mid_grey"}
+def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
+    """What anybody could guess without the release, [N, *shape] for N attacked records.
+
+    Constant guesses come first; without own records, only those that need none. The class mean knows each record's true
+    label: it is the mean of the adversary's own records of that class (of tokens and categories the most frequent one),
+    or of all own records, if none has that label.
+
+    Args:
+        own: the adversary's records.
+        victims: the attacked ones.
+        classes: whether both have labels of the same classes.
+    """
+    domain, count = victims.domain, len(victims)
+    if not count:
+        return {}
+    constant = domain.guesses(own.x) if len(own) else domain.guesses(domain.zeros(1))
+    found = {
+        name: guess.to(victims.x.device).expand_as(victims.x).contiguous()
+        for name, guess in constant.items()
+        if len(own) or name == "mid_grey"
+    }
+    if classes:
+        *_, best = found  # the mean of all own records: the last of a domain's guesses
+        mean = found[best].clone()
+        for label in victims.y.unique():
+            if len(members := own.x[own.y == label]):
+                mean[victims.y == label] = domain.guesses(members)[best]
+        found[CLASS_MEAN.name] = mean
+    return found
+
+
+def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool) -> str:
+    """Why there is no guess by the true label, in a sentence; empty if there is one.
+
+    Args:
+        config: of the run.
+        own: the adversary's records.
+        victims: the attacked ones.
+        labeled: whether the own records have labels.
+    """
+    why = ""
+    if not len(own) or not labeled:
+        why = "the adversary's own records have no labels"
+    elif several(victims.y) or several(own.y):
+        why = "records have several labels each"
+    elif config.auxiliary not in ("disjoint", "training"):
+        why = "the adversary's own records are of other classes"
+    return why and f"no class mean ({why}): guesses are compared with constant ones alone"
+
+
+def _without(own: Batch, victims: Batch) -> str:
+    """A sentence, if some attacked records have a label that no own record has."""
+    missing = sorted({*victims.y.tolist()} - {*own.y.tolist()})
+    labels = ", ".join(map(str, missing))
+    return labels and f"no own record has label {labels}: the class mean is there the mean of all own records"
+
+
+def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
+    """The same, where the upper end of what a floor identifies is the most that any guess of its kind reaches.
+
+    A guess that does not look at the release finds one record in all, if it is constant, and one of each class, if it
+    follows from the label: on average, with ties broken at random.
+    """
+    for name, found in floors.items():
+        if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
+            most = (len(victims.y.unique()) if name == CLASS_MEAN.name else 1) / len(victims)
+            how = "the most that such guesses reach"
+            bounded = replace(own, low=own.value, high=max(most, own.value), method=how)
+            found["unaligned"][IDENTIFIED.name] = bounded
+    return floors
 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedRecords:

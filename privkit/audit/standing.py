@@ -12,8 +12,8 @@ from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
 from privkit.defenses.measured import contradiction
 from privkit.defenses.rules import check
+from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check
-from privkit.reports.verdict import DECLARED
 from privkit.shared.certificate import Certificate
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
@@ -74,7 +74,7 @@ def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
         return ()
     refuted = certificate.kind == "nothing"
     detail = certificate.statement if refuted else certificate.assumptions[-1]
-    return (Check(name=DECLARED, passed=not refuted, detail=detail, decisive=True),)
+    return (Check(name=DECLARATION, passed=not refuted, detail=detail, decisive=True),)
 
 
 @torch.no_grad()

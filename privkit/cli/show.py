@@ -61,11 +61,13 @@ class Shown:
         """Print rows and verdict of a run, and exit with the verdict's code."""
         if self.as_json:
             from privkit.parts.threats import threats_of
+            from privkit.reports.conclusion import conclusions
 
             threats = threats_of(rows)
             fields = {
                 "event": "result",
                 "report": str(page),
+                "conclusions": conclusions(rows, threats),
                 "verdict": verdict,
                 "threats": threats,
                 "rows": list(rows),
@@ -73,24 +75,25 @@ class Shown:
             say_json(fields, indent=None, default=lambda model: json.loads(model.model_dump_json()))
         elif not self.quiet:
             _print_run(list(rows), page)
-            say(f"verdict: {verdict.sentence}")
+            say(f"run: {verdict.sentence}")
         for failure in verdict.failures:
             tell(f"gate failed: {failure}")
         if verdict.exit_code == 3:
             tell(verdict.sentence)
-        self._for_ci(verdict, page.parent.parent)
+        self._for_ci(rows, verdict, page.parent.parent)
         raise typer.Exit(verdict.exit_code)
 
-    def _for_ci(self, verdict: Any, run: Path) -> None:
+    def _for_ci(self, rows: Sequence[Any], verdict: Any, run: Path) -> None:
         """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""
         from privkit.files.paths import inside, root
         from privkit.files.storage import write_text
+        from privkit.parts.threats import threats_of
         from privkit.reports import ci
         from privkit.run.records import seconds_of
 
         if self.junit is not None:
             took = {cell.cell: seconds_of(inside(run, "cells", cell.cell)) or 0.0 for cell in verdict.cells}
-            write_text(root(self.junit.parent) / self.junit.name, ci.junit(verdict, took))
+            write_text(root(self.junit.parent) / self.junit.name, ci.junit(verdict, took, threats_of(rows)))
         actions = os.environ.get("GITHUB_ACTIONS") == "true"
         if self.annotations == "github" or (self.annotations is None and actions):
             print(*ci.github(verdict), sep="\n", file=sys.stderr, flush=True)
@@ -100,8 +103,8 @@ def _print_run(rows: list[Any], page: Path) -> None:
     """Verdicts by threat model, the tables, what is proven, the caveats, and where the page lies."""
     from privkit.parts.threats import threats_of
     from privkit.reports import escape
+    from privkit.reports.conclusion import conclusions
     from privkit.reports.origins import mixture
-    from privkit.reports.strongest import strongest
     from privkit.reports.tables import rich_table
     from privkit.reports.threats import MEANING, told
 
@@ -111,6 +114,11 @@ def _print_run(rows: list[Any], page: Path) -> None:
         console.print(text, highlight=False, markup=False, **more)
 
     if threats := threats_of(rows):
+        for one in conclusions(rows, threats):
+            first, *below = one.lines
+            line(first, style="bold red" if one.tone == "bad" else "bold")
+            for text in below:
+                line(text)
         for text in told(threats):
             line(text)
         line(MEANING, style="dim")
@@ -121,10 +129,12 @@ def _print_run(rows: list[Any], page: Path) -> None:
             line(mixed)
         if table is not None:
             line(note, style="dim")
-    for best in strongest(rows):
-        if best.attacks > 1:
-            line(f"{best.row.defense}, seed {best.row.seed}: {best.sentence}")
-    for proof in dict.fromkeys(f"{row.defense}: {row.certificate.statement}" for row in rows if row.certificate):
+    proofs = {
+        f"{row.defense}: {row.certificate.statement}{'; it ' * bool(row.remark)}{row.remark}": None
+        for row in rows
+        if row.certificate
+    }
+    for proof in proofs:
         line(proof)
     for row in rows:
         for text, style in _remarks(row):

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from privkit.shared.measures import Records
 
 Values = NDArray[np.float64]
-"""One number a record, [N]."""
+"""One number a record, [N], or a pair of them."""
 
 
 class Domain(Protocol):
@@ -80,6 +80,14 @@ class Domain(Protocol):
         Args:
             truth: [N, *shape].
             guess: [N, *shape].
+        """
+
+    def distances(self, guess: Tensor, truth: Tensor) -> Values:
+        """How far each guess is from every record by the kind's first measure, [G, N]; lower is nearer.
+
+        Args:
+            guess: [G, *shape].
+            truth: [N, *shape].
         """
 
     def shown(self, x: Tensor) -> list[str]:

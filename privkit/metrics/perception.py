@@ -130,7 +130,7 @@ class Perception:
         """Metric -> one value an image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
         values: dict[str, Values] = {}
         if self.network is not None:
-            values |= {"f_sim": f_sim(truth, guess, self.network), "identified": identity(truth, guess, self.network)}
+            values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}
         if self.trunk:
             values["lpips"] = lpips(truth, guess, self.trunk)
         if self.classifier is not None and labels is not None:

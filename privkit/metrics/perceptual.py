@@ -75,7 +75,7 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 
 
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Whether a guess gives its original away: 1 or 0 an image; the mean is the share identified.
+    """Whether a guess gives its original away: 1 or 0 an image; the mean is the share of identities.
 
     The guess is looked up among all originals by cosine, and counts where the nearest one is its own (rank-1
     identification). The floor of a guess at random is 1/N.

@@ -11,16 +11,38 @@ from privkit.errors import UsageError
 from privkit.parts.registry import parse, table
 from privkit.reports.schema import Row
 from privkit.reports.summaries import over_seeds
-from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts
+from privkit.reports.threats import OTHERS, Known, ThreatVerdict, threat_verdicts
 from privkit.shared.measures import CONSTANT_ATTACKS, KINDS
 
 INDEX = Path(__file__).with_suffix(".csv")
 """`threat` of each of privkit's own attacks; a test holds it against them, and says how to write it anew."""
 
+MEASURED = Path(__file__).parents[1] / "settings" / "quick_attacks.csv"
+"""Each defense under each quick attack on digits, from which `--attack auto` chooses."""
+
 
 def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
     """The verdicts on the rows that a run has so far."""
-    return threat_verdicts(rows, over_seeds(rows), _registered(rows[0].records)) if rows else []
+    if not rows:
+        return []
+    return threat_verdicts(rows, over_seeds(rows), _registered(rows[0].records), _known() if _pictured(rows) else {})
+
+
+def _pictured(rows: Sequence[Row]) -> bool:
+    """Whether the attacked records are images."""
+    return rows[0].records == KINDS["images"].noun
+
+
+@cache
+def _known() -> dict[str, list[Known]]:
+    """Defense with default options -> attacks to which it fell in privkit's own table."""
+    found: dict[str, list[Known]] = {}
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if int(row["falls"]):
+                known = Known(attack=row["attack"], threat_model=row["threat_model"], ssim=float(row["ssim"]))
+                found.setdefault(row["defense"], []).append(known)
+    return found
 
 
 @cache

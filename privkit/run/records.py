@@ -193,13 +193,19 @@ def _other_version(data: bytes | str) -> object | None:
 VERDICT = "verdict.json"
 
 
+LEARNS_FROM = 4
+"""Epochs from which on a run has failed if no model learned; shorter ones, such as smoke, are for trying things."""
+
+
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
     """The verdict on the rows that a run has so far."""
     also = manifest.config.get("also", [])
     parts = [manifest.config, *(also if isinstance(also, list) else [])]
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
     silent = {p["name"] for p in protocols if isinstance(p, dict) and p.get("upper") == "own"}
-    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent)
+    budget = manifest.config.get("budget")
+    trains = not isinstance(budget, dict) or budget.get("epochs", LEARNS_FROM) >= LEARNS_FROM
+    return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent, trains=trains)
 
 
 def write_verdict(run: Path, verdict: Verdict) -> Verdict:

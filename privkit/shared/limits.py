@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from math import exp
 
 PRIORS = (0.001, 0.01, 0.1)
 """False positive rates, and chances of a guess without the release, at which limits are said."""
+
+NO_USE = "proves nothing of use"
+"""What is said of a claim that lets an attack tell 99 of 100 records apart at one false alarm in 100."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +50,22 @@ class Limits:
             "guess without the release, by someone who knows clear labels and all other records, reconstructs with "
             "these chances, no attack reconstructs more often"
         )
+
+
+def of_use(epsilon: float, delta: float, limits: Limits | None) -> bool:
+    """Whether a proven bound keeps every attack below a true positive rate of .99 at a false positive rate of .01.
+
+    Args:
+        epsilon: that is proven at `delta`, ≥ 0 or infinite.
+        delta: in [0, 1).
+        limits: of the whole trade-off curve; None if ε at δ is all that is known.
+
+    Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1 (the region of one ε and δ).
+
+    >>> of_use(1.0, 1e-5, None), of_use(50.0, 1e-5, None), of_use(float("inf"), 0.0, None)
+    (True, False, False)
+    """
+    false = 0.01
+    if limits is not None:
+        return limits.at(false) < 0.99
+    return min(exp(min(epsilon, 700.0)) * false + delta, 1 - exp(-epsilon) * (1 - delta - false)) < 0.99

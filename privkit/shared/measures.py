@@ -56,6 +56,7 @@ class Floor:
         gate: how a gate calls it.
         beaten: how the check calls it that an attack is better; empty if there is no such check.
         mounted: whether it is also registered as an attack.
+        labels: whether it knows each record's true label; then it tells what is the record's from what is its class's.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Floor:
     gate: str
     beaten: str = ""
     mounted: bool = False
+    labels: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,7 @@ IMAGES = Records(
     ),
     perceived=(
         Measure(name="f_sim", title="F-SIM", within=(-1.0, 1.0)),
-        Measure(name="identified", heading="ID ↓"),
+        Measure(name="identity", heading="ID ↓"),
         Measure(name="lpips", title="LPIPS", higher_is_closer=False, within=(0.0, inf)),
         Measure(name="recognized"),
     ),
@@ -128,9 +130,11 @@ IMAGES = Records(
     ),
     note="Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over "
     "images. Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to "
-    "images inside each message by the truth, an upper bound. A claim is proven if privkit ran the mechanism itself, "
-    "and declared if somebody else says what was run. kB up: smashed data an image and round. A floor is a guess made "
-    "without the release; a start is the attack before its first step, and it may know the client's segment.",
+    "images inside each message by the truth, an upper bound. Identified: share of images whose guess is nearer to "
+    "them than to any other attacked one. A claim is proven if privkit ran the mechanism itself, and declared if "
+    "somebody else says what was run. kB up: smashed data an image and round. A floor is a guess made without the "
+    "release; the class mean knows the true labels. A start is the attack before its first step, and it may know the "
+    "client's segment.",
     model="vit_micro",
     baseline="black_box:epochs=5",
     general=("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix"),
@@ -140,7 +144,8 @@ IMAGES = Records(
 _RECORD_NOTE = (
     "Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Cells: share of cells "
     "recovered, dense ones to a twentieth of their column's range. Dense error: mean absolute error as a share of that "
-    "range. kB up: smashed data a record and round. A floor is a guess made without the release."
+    "range. Identified: share of records whose guess is nearer to them than to any other attacked one. kB up: smashed "
+    "data a record and round. A floor is a guess made without the release; the class mean knows the true labels."
 )
 
 TOKENS = Records(
@@ -232,14 +237,28 @@ ORDERS = (
 )
 """Answers of attacks that put tokens back in order."""
 
+IDENTIFIED = Measure(name="identified")
+"""Share of the attacked records whose guess is nearer to them than to any other, by the first measure of their kind."""
+
 OF_RECORDS: dict[str, Measure] = {
-    measure.name: measure for kind in KINDS.values() for measure in (*kind.measures, *kind.perceived)
+    **{measure.name: measure for kind in KINDS.values() for measure in (*kind.measures, *kind.perceived)},
+    IDENTIFIED.name: IDENTIFIED,
 }
 """Measures of guesses at records, in the order of every table."""
 ANSWERS: dict[str, Measure] = {measure.name: measure for measure in (*TOLD_APART, *ORDERS)}
 MEASURES: dict[str, Measure] = {**{measure.name: measure for measure in TASK}, **OF_RECORDS, **ANSWERS}
 """Name -> measure, of all of them."""
-FLOORS: dict[str, Floor] = {floor.name: floor for kind in KINDS.values() for floor in kind.floors}
+CLASS_MEAN = Floor(
+    name="class_mean",
+    title="class mean",
+    gate="the mean of each record's true class",
+    beaten="the mean of each record's true class",
+    labels=True,
+)
+"""The guess of somebody who knows the true labels, at any kind of record."""
+FLOORS: dict[str, Floor] = {
+    floor.name: floor for floor in (*(floor for kind in KINDS.values() for floor in kind.floors), CLASS_MEAN)
+}
 """Name -> guess that needs no release."""
 CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mounted)
 """Attacks that are no more than a floor."""

@@ -30,18 +30,20 @@ def test_rows_hold_the_whole_story(small_run: AuditRun) -> None:
     for row in small_run.rows:
         assert row.status == "done"
         assert set(row.recovered) == {"unaligned", "matched"}
-        assert set(row.recovered["unaligned"]) == {"mse", "psnr", "ssim"}
-        assert set(row.floors) == set(row.ahead) == {"mid_grey", "mean_image", "zero_steps"}
+        assert set(row.recovered["unaligned"]) == {"mse", "psnr", "ssim", "identified"}
+        assert set(row.floors) == set(row.ahead) == {"mid_grey", "mean_image", "class_mean", "zero_steps"}
         for guess, floor in row.floors.items():
             for metric, ahead in row.ahead[guess].items():
                 apart = row.recovered["unaligned"][metric].value - floor["unaligned"][metric].value
-                assert ahead.value == pytest.approx(apart if metric == "ssim" else -apart)
+                assert ahead.value == pytest.approx(apart if metric != "mse" else -apart)
         assert {check.name for check in row.checks} == {
             "wins_on_identity",
             "fails_on_noise",
             "converged",
             "beats_mean_image",
+            "beats_class_mean",
             "beats_zero_steps",
+            "learned",
         }
         assert row.accuracy is not None
         assert row.accuracy.low <= row.accuracy.value <= row.accuracy.high

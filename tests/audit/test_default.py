@@ -7,6 +7,7 @@ import pytest
 
 from privkit.audit.run import run_audit
 from privkit.parts.threats import threats_of
+from privkit.reports.conclusion import conclusions
 from privkit.reports.schema import Row
 
 CPU_SECONDS = 240.0
@@ -35,4 +36,11 @@ def test_a_shuffle_falls_under_every_threat_model_that_is_tried(
     assert ssim(rows[found["query"].attack]) >= by_queries
     assert found["weights"].attack == by_weights
     assert ssim(rows[by_weights]) > 0.5
+    for model in ("query", "many_passes"):
+        share = found[model].identified
+        assert share is not None
+        assert share.low > 0.5
+    assert conclusions(run.rows, threats_of(run.rows))[0].sentence.startswith(
+        f"{defense} does not protect these images"
+    )
     assert [found[model].outcome for model in ("passive", "malicious")] == ["not_tried"] * 2

@@ -20,8 +20,8 @@ from privkit.defenses.charge import GIVEN_LABELS
 from privkit.errors import RunFolderError, UsageError
 from privkit.parts.threats import threats_of
 from privkit.recording.recorder import Recorder
+from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Row
-from privkit.reports.verdict import DECLARED
 from privkit.settings.resolve import resolve
 from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
 from tests.recording.edited import redescribed
@@ -65,7 +65,7 @@ def same(trained: AuditRun, folder: Path, attacks: list[str], **settings: Any) -
         found = again[row.attack]
         for field in ("status", "recovered", "floors", "attack_curve", "threat_model", "queries", "accuracy", "doubt"):
             assert getattr(found, field) == getattr(row, field), (row.attack, field)
-        assert [check for check in found.checks if check.name != DECLARED] == list(row.checks)
+        assert [check for check in found.checks if check.name != DECLARATION] == list(row.checks)
         stored = [
             np.load(run / "cells" / cell / "per_example.npz")
             for run, cell in ((trained.folder, row.cell), (folder / "run", found.cell))
@@ -76,7 +76,7 @@ def same(trained: AuditRun, folder: Path, attacks: list[str], **settings: Any) -
             assert found.certificate.epsilon == row.certificate.epsilon
             # Nothing shows that the files of a recording are what privkit wrote.
             assert (row.certificate.standing, found.certificate.standing) == ("proven", "declared")
-            (declared,) = [check for check in found.checks if check.name == DECLARED]
+            (declared,) = [check for check in found.checks if check.name == DECLARATION]
             assert (declared.passed, declared.decisive) == (True, True)
 
 
@@ -281,7 +281,7 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     assert (row.certificate.kind, row.certificate.standing) == ("nothing", "declared")
     assert "declares Gaussian noise of σ = 100, but what was added has" in row.certificate.statement
     assert (run.exit_code, run.verdict.outcome, len(run.failures)) == (1, "failed", 2)
-    (judged,) = [check for check in run.verdict.checks if check.name == DECLARED]
+    (judged,) = [check for check in run.verdict.checks if check.name == DECLARATION]
     assert (judged.kind, judged.met) == ("claim", False)
     true = drawn() / 2 + 100 * noise(40, 1, 8, 8)
     declared(tmp_path / "truth", true, drawn(), four)

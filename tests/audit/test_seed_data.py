@@ -65,7 +65,11 @@ def test_private_images_are_no_auxiliary_images_of_another_dataset(
     assert 0 < setting.dropped < 200
     assert len(setting.auxiliary) == 200 - setting.dropped
     assert run.rows[0].counts["auxiliary_dropped"] == setting.dropped
-    assert notes.notes == [f"seed 0: {setting.dropped} auxiliary images are private or attacked ones; left out"]
+    assert notes.notes == [
+        f"seed 0: {setting.dropped} auxiliary images are private or attacked ones; left out",
+        "seed 0: no class mean (the adversary's own records are of other classes): guesses are compared with "
+        "constant ones alone",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_run_and_its_report_are_readable_by_machines(privkit_cli: Cli, tmp_pat
     assert (kinds[0], kinds[-1], found["event"]) == ("cell", "cell_end", "result")
     assert events[0] == {"event": "cell", "number": 1, "total": 1, "name": "none / mean_image, seed 0"}
     assert {"stage", "step"} < set(kinds)
-    assert (done.returncode, found["verdict"]["outcome"], len(found["rows"])) == (0, "clean", 1)
+    assert (done.returncode, found["verdict"]["outcome"], len(found["rows"])) == (0, "empty", 1)
     assert found["rows"][0]["recovered"]["unaligned"]["mse"]["value"] > 0
     assert json.loads(privkit_cli("report", "run", "--json").stdout)["rows"] == found["rows"]
 

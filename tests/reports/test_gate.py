@@ -125,6 +125,25 @@ def test_a_gate_may_be_about_one_threat_model_and_what_its_adversary_can_mount()
     }
 
 
+def test_a_weaker_adversary_s_attack_that_wins_counts_for_a_gate_as_for_a_verdict() -> None:
+    won = attacked(
+        "query", 0.6, floors={"mean_image": {"unaligned": {"ssim": metric(0.2, 0.2, 0.2, worst=0.2, closer=True)}}}
+    )
+    (failure,) = Gate.parse("weights: ssim<=.5").failures([won])
+    assert failure.startswith("batch_shuffle / query, seed 0: ssim is 0.6")
+    assert Gate.parse("weights: ssim<=.8").failures([won]) == []
+
+
+def test_an_attack_that_fails_on_the_undefended_model_meets_no_gate_on_what_it_may_recover() -> None:
+    floor = {"mean_image": {"unaligned": {"ssim": metric(0.25, 0.25, 0.25, worst=0.25, closer=True)}}}
+    failed, powerless = (attacked("query", 0.2, floors=floor, defense=name) for name in ("batch_shuffle", "none"))
+    won = attacked("query", 0.9, floors=floor, defense="none")
+    (failure,) = Gate.parse("ssim<=.5").failures([failed, powerless])
+    assert failure.endswith("but it is not shown: the attack fails on the undefended model as well")
+    assert Gate.parse("ssim<=.5").failures([failed, won]) == []
+    assert Gate.parse("ssim<=.5").failures([failed]) == []
+
+
 def test_a_threat_model_that_was_not_tried_meets_no_gate() -> None:
     rows = [attacked("passive", 0.2), attacked("query", 0.2, seed=1)]
     assert Gate.parse("weights: ssim<=.9").failures(rows) == [

@@ -52,7 +52,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_links_only_its_own_files(page
 def test_the_verdicts_come_first_and_a_picture_before_any_long_table(page: Path) -> None:
     text = page.read_text()
     order = [
-        text.index(mark) for mark in ('id="verdict"', 'id="threats"', "<svg", 'id="seeds"', "<img", 'id="untried"')
+        text.index(mark) for mark in ('id="verdict"', "<img", 'id="threats"', "<svg", 'id="seeds"', 'id="untried"')
     ]
     assert order == sorted(order)
     body = text[text.index('id="seeds"') : text.index("</table>", text.index('id="seeds"'))]

@@ -1,4 +1,4 @@
-"""Verdicts under threat models: falls, holds, not possible and not tried, from rows that a test makes up."""
+"""Verdicts under threat models: what each word is earned by, from rows that a test makes up."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import pytest
 
 from privkit.parts.threats import threats_of
 from privkit.reports import tables
+from privkit.reports.columns import CLAIM, DECLARATION
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import falls
 from privkit.reports.summaries import over_seeds
-from privkit.reports.threats import OTHERS, ThreatVerdict, threat_verdicts, threats_table
-from privkit.reports.verdict import CLAIM, DECLARED
+from privkit.reports.threats import OTHERS, Known, ThreatVerdict, threat_verdicts, threats_table
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
 from tests.reports.made import made, metric
 
@@ -19,7 +19,7 @@ REGISTERED = {"query": ["black_box", "jigsaw"], "weights": ["white_box"], "malic
 
 
 def attacked(attack: str, model: str, mse: float, ssim: float = 0.3, **changes: object) -> Row:
-    """A row whose interval is a tenth wide to both sides, over a mean image of MSE .07."""
+    """A row whose interval is a tenth wide to both sides, over a mean image of MSE .07 and a class mean of .06."""
 
     def of(mean: float, high: float) -> dict[str, object]:
         return {
@@ -29,12 +29,20 @@ def attacked(attack: str, model: str, mse: float, ssim: float = 0.3, **changes: 
             }
         }
 
-    fields = {"recovered": of(mse, ssim), "floors": {"mean_image": of(0.07, 0.18)}, "cell": f"{attack}{changes}"}
+    floors = {"mean_image": of(0.07, 0.18), "class_mean": of(0.06, 0.17)}
+    fields = {"recovered": of(mse, ssim), "floors": floors, "cell": f"{attack}{changes}"}
     return made(attack=attack, threat_model=model, **{**fields, **changes})
 
 
+def alone(*rows: Row, known: dict[str, list[Known]] | None = None) -> dict[str, ThreatVerdict]:
+    """The verdicts on these rows and no others."""
+    return {one.threat_model: one for one in threat_verdicts(rows, over_seeds(rows), REGISTERED, known or {})}
+
+
 def judged(*rows: Row) -> dict[str, ThreatVerdict]:
-    return {one.threat_model: one for one in threat_verdicts(rows, over_seeds(rows), REGISTERED)}
+    """The verdicts on these rows, whose attacks win on the undefended model."""
+    won = [attacked(row.attack, row.threat_model, 0.01, 0.9, defense="none", seed=row.seed) for row in rows]
+    return alone(*rows, *won)
 
 
 def test_models_include_their_own_and_nest_where_that_is_true() -> None:
@@ -47,12 +55,12 @@ def test_models_include_their_own_and_nest_where_that_is_true() -> None:
 def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount() -> None:
     found = judged(
         attacked("black_box", "query", 0.05),
-        attacked("jigsaw", "query", 0.06, 0.4, queries=1052),
+        attacked("jigsaw", "query", 0.054, 0.4, queries=1052),
         attacked("fsha", "malicious", 0.09),
     )
     assert found["query"].sentence == (
-        "falls to jigsaw: SSIM 0.400 [0.360, 0.440] (mean image 0.180), MSE 0.0600 [0.0540, 0.0660] "
-        "(mean image 0.0700); 1,052 rounds of queries"
+        "falls to jigsaw: SSIM 0.400 [0.360, 0.440] (mean image 0.180), MSE 0.0540 [0.0486, 0.0594] "
+        "(class mean 0.0600); 1,052 rounds of queries"
     )
     assert found["query"].against == ("black_box",)
     assert found["query"].untried == ()
@@ -60,29 +68,32 @@ def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount(
     assert found["weights"].untried == ("white_box",)
     both = attacked("white_box:passes=8", "many_passes", 0.01, knowledge=("lower",))
     assert judged(both)["many_passes"].sentence.startswith("falls to white_box:passes=8, which holds weights as well: ")
-    sharp = "holds against fsha, at the floor by MSE but not by SSIM (fsha 0.300): SSIM 0.300"
-    assert found["malicious"].sentence.startswith(sharp)
-    blurred = judged(attacked("black_box", "query", 0.07, ssim=0.18))["query"].sentence
-    assert blurred.startswith("holds against black_box, at the floor: SSIM 0.180")
+    held = "holds against fsha, which wins on the undefended model: SSIM 0.300"
+    assert found["malicious"].sentence.startswith(held)
     assert (found["passive"].outcome, found["passive"].sentence) == ("not_tried", "not tried")
     assert found[OTHERS].untried == ("canaries",)
 
 
-@pytest.mark.parametrize(("mse", "outcome"), [(0.0699, "holds"), (0.0637, "holds"), (0.0635, "falls")])
+@pytest.mark.parametrize(
+    ("mse", "outcome"), [(0.0699, "holds"), (0.0637, "holds"), (0.0635, "class"), (0.0546, "class"), (0.0545, "falls")]
+)
 def test_the_whole_interval_decides(mse: float, outcome: str) -> None:
     row = attacked("black_box", "query", mse)
     assert judged(row)["query"].outcome == outcome
     assert falls(row) == (outcome == "falls")
 
 
-@pytest.mark.parametrize(("mse", "low", "outcome"), [(0.0699, 0.0001, "falls"), (0.05, -0.0001, "holds")])
+@pytest.mark.parametrize(("mse", "low", "outcome"), [(0.0599, 0.0001, "falls"), (0.05, -0.0001, "holds")])
 def test_the_differences_of_the_same_records_decide_where_a_row_has_them(mse: float, low: float, outcome: str) -> None:
     """Rows of older runs have none."""
-    ahead = {"mean_image": {"mse": metric(0.07 - mse, low, 0.04, worst=0.05, closer=True)}}
+    ahead = {
+        name: {"mse": metric(floor - mse, low, 0.04, worst=0.05, closer=True)}
+        for name, floor in (("mean_image", 0.07), ("class_mean", 0.06))
+    }
     row = attacked("black_box", "query", mse, ahead=ahead)
     assert judged(row)["query"].outcome == outcome
     assert falls(row) == (outcome == "falls")
-    told = judged(row)["query"].sentence.endswith("; closer by 0.0001 [0.0001, 0.0400] record by record")
+    told = judged(row)["query"].sentence.endswith("[0.0001, 0.0400] record by record")
     assert told == (outcome == "falls")
     older = Row.model_validate(row.model_dump(exclude={"ahead"}))
     assert older.ahead == {}
@@ -107,17 +118,15 @@ def test_a_failed_attack_that_was_not_given_what_made_the_release_shows_nothing(
     blind = attacked("white_box", "weights", 0.09, doubt=doubt)
     found = judged(blind, attacked("sdar", "passive", 0.08))
     assert found["weights"].outcome == "not_shown"
-    assert found["weights"].sentence.startswith("not shown: sdar, white_box failed (SSIM 0.300")
-    assert found["weights"].sentence.endswith(f", but {doubt}")
-    assert found["weights"].remarks == (doubt,)
+    assert found["weights"].sentence.startswith(f"not shown: {doubt}; white_box: SSIM 0.300")
     assert found["passive"].outcome == "holds"
     assert judged(attacked("white_box", "weights", 0.05, doubt=doubt))["weights"].outcome == "falls"
     both = judged(blind, attacked("other", "weights", 0.08))["weights"]
-    assert both.sentence.startswith("holds against other, at the floor")
+    assert both.sentence.startswith("holds against other, which wins on the undefended model")
 
 
 def test_a_refuted_claim_says_nothing_about_an_attack_s_numbers() -> None:
-    for name in (CLAIM, DECLARED):
+    for name in (CLAIM, DECLARATION):
         refuted = Check(name=name, passed=False, detail="no", decisive=True)
         assert judged(attacked("black_box", "query", 0.09, checks=(refuted,)))["query"].outcome == "holds"
 
@@ -157,11 +166,103 @@ def test_images_that_were_recovered_in_another_order_are_told() -> None:
     row = attacked("unmix", "many_passes", 0.12)
     for error, told in ((0.001, True), (0.034, False), (0.06, False)):  # .034: only its upper limit is too large
         matched = {"mse": metric(error, 0.9 * error, 1.1 * error, worst=error, closer=False)}
-        floors = {"mean_image": row.floors["mean_image"] | {"matched": row.floors["mean_image"]["unaligned"]}}
+        mean = row.floors["mean_image"]["unaligned"]
+        floors = row.floors | {"mean_image": {"unaligned": mean, "matched": mean}}
         other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
         sentence = judged(other)["many_passes"].sentence
         assert sentence.startswith("holds against unmix")
         assert sentence.endswith(f"and not whose they are: unmix has MSE {error:.4f} once matched") == told
+
+
+TWIN = attacked("black_box", "query", 0.01, 0.9, defense="none")
+FAILS = attacked("black_box", "query", 0.069, defense="none")
+UNLEARNED = Check(name="learned", passed=False, detail="no", decisive=False)
+LEARNING = Check(name="converged", passed=False, detail="no", decisive=False)
+
+
+@pytest.mark.parametrize(
+    ("twin", "checks", "why"),
+    [
+        ([], (), "the undefended model was not attacked"),
+        (
+            [attacked("black_box", "query", 0, defense="none", status="error", recovered={}, floors={})],
+            (),
+            "not attacked",
+        ),
+        ([TWIN.model_copy(update={"seed": 1})], (), "the undefended model was not attacked"),
+        ([TWIN.model_copy(update={"protocol": "other"})], (), "the undefended model was not attacked"),
+        ([TWIN.model_copy(update={"attack": "jigsaw"})], (), "the undefended model was not attacked"),
+        ([FAILS], (), "the attack fails on the undefended model as well"),
+        ([TWIN.model_copy(update={"checks": (UNLEARNED,)})], (), "the undefended model learned nothing"),
+        ([TWIN], (LEARNING,), "the attack was still learning"),
+        ([TWIN], (), ""),
+    ],
+)
+@pytest.mark.parametrize("mse", [0.0699, 0.0635])
+def test_holding_and_the_class_alone_need_an_attack_with_power(
+    twin: list[Row], checks: tuple[Check, ...], why: str, mse: float
+) -> None:
+    """The second error beats the mean image and not the class mean."""
+    found = alone(attacked("black_box", "query", mse, checks=checks), *twin)["query"]
+    if not why:
+        assert found.outcome == ("class" if mse < 0.069 else "holds")
+        return
+    assert found.outcome == "not_shown"
+    assert found.sentence.startswith("not shown: ")
+    assert why in found.sentence
+    assert ("black_box gives away the class" in found.remarks) == (mse < 0.069)
+    winning = attacked("black_box", "query", 0.05, checks=checks)
+    assert alone(winning, *twin)["query"].outcome == "falls"  # what is recovered needs no twin
+
+
+def test_the_class_alone_is_its_own_word() -> None:
+    found = judged(attacked("black_box", "query", 0.0635), attacked("white_box", "weights", 0.08))
+    start = "gives away the class only, to black_box; no record to black_box, which wins on the undefended model: SSIM"
+    assert found["query"].sentence.startswith(start)
+    assert found["weights"].outcome == "class"
+
+
+@pytest.mark.parametrize("mse", [0.03, 0.05, 0.0599, 0.0635, 0.0699, 0.09])
+def test_the_undefended_model_never_holds(mse: float) -> None:
+    rows = [attacked(name, model, mse, defense="none") for name, model in (("black_box", "query"), ("a", "weights"))]
+    for one in alone(*rows).values():
+        assert one.outcome in ("falls", "not_shown", "not_tried")
+    falls_at = 1.1 * mse < 0.06
+    assert (alone(*rows)["query"].outcome == "falls") == falls_at
+    assert ("the attack fails on the undefended model;" in alone(*rows)["query"].sentence) != falls_at
+
+
+@pytest.mark.parametrize(("share", "low", "outcome"), [(0.3, 0.21, "falls"), (0.12, 0.06, "holds")])
+def test_sharp_guesses_that_identify_records_give_them_away_whatever_their_error(
+    share: float, low: float, outcome: str
+) -> None:
+    """The most that a guess by the label reaches is a record of each class, here a tenth."""
+    row = attacked("jigsaw", "query", 0.09)
+    row.recovered["unaligned"]["identified"] = metric(share, low, share + 0.1, worst=1, closer=True)
+    for floor in row.floors.values():
+        floor["unaligned"]["identified"] = metric(0.04, 0.04, 0.1, worst=1, closer=True)
+    found = judged(row)["query"]
+    assert found.outcome == outcome
+    assert f"identified {share:.2f} [{low:.2f}, {share + 0.1:.2f}] (mean image 0.04" in found.sentence
+    assert found.identified is not None
+    assert found.identified.value == share
+
+
+def test_a_stronger_attack_that_the_table_knows_is_named_with_its_figure() -> None:
+    known = {"batch_shuffle": [Known("jigsaw", "query", 0.678), Known("white_box", "weights", 0.9)]}
+    held, won = attacked("black_box", "query", 0.0699), attacked("black_box", "query", 0.05)
+    found = alone(held, TWIN, known=known)["query"]
+    assert found.outcome == "holds"
+    assert found.remarks == ("a stronger attack is known and was not mounted: jigsaw with SSIM 0.678 on digits",)
+    both = attacked("jigsaw", "query", 0.0699), attacked("jigsaw", "query", 0.01, 0.9, defense="none")
+    assert alone(held, TWIN, *both, known=known)["query"].remarks == ()
+    assert alone(won, TWIN, known=known)["query"].remarks == ()
+
+
+def test_rows_without_the_class_mean_say_what_they_were_compared_with() -> None:
+    row = attacked("black_box", "query", 0.0599)
+    older = row.model_copy(update={"floors": {"mean_image": row.floors["mean_image"]}})
+    assert judged(older)["query"].remarks == ("compared with constant guesses alone",)
 
 
 def test_attacks_on_labels_say_nothing_of_what_images_looked_like() -> None:
@@ -212,6 +313,8 @@ def test_a_measure_that_nobody_declared_decides_in_rows_that_have_it_alone() -> 
     }
     row = attacked("black_box", "query", 0.0, **sides)
     found = judged(row)["query"]
-    assert found.sentence == "falls to black_box: si_snr 18.000 [17.000, 19.000] (silence -3.000)"
+    assert found.sentence == (
+        "falls to black_box: si_snr 18.000 [17.000, 19.000] (silence -3.000); compared with constant guesses alone"
+    )
     assert tables.table([row]).headers[4] == "si_snr"
     assert tables.table([row]).rows[0][4] == "18.000 [17.000, 19.000]"

@@ -10,7 +10,7 @@ import pytest
 
 from privkit.files.sealed import Broken, sealed
 from privkit.reports.columns import record
-from privkit.reports.older import METHOD, RENAMED
+from privkit.reports.older import METHOD, RENAMED, UNGRADED
 from privkit.reports.schema import SCHEMA_VERSION, Row, Seconds
 from privkit.run.records import parse_row
 
@@ -92,6 +92,16 @@ def test_a_row_of_before_has_no_seconds_and_equals_itself_with_some() -> None:
     assert timed == row
     assert record(timed)["seconds_training"] == 1.5
     assert timed != row.model_copy(update={"seed": 99})
+
+
+def test_a_row_of_before_says_that_nobody_was_identified_and_renames_the_share_by_feature_networks() -> None:
+    (stored,) = [row for row in STORED if row.get("recovers")]
+    today = parse_row(sealed(stored)).model_dump(mode="json")
+    seen = {**today["recovered"]["unaligned"]["mse"], "higher_is_closer": True}
+    before = {**today, "schema_version": 8, "notes": [], "recovered": {"unaligned": {"identified": seen}}}
+    row = parse_row(sealed(before))
+    assert list(row.recovered["unaligned"]) == ["identity"]
+    assert row.notes == (UNGRADED,)
 
 
 @pytest.mark.parametrize(

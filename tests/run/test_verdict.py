@@ -16,9 +16,13 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import DamagedFile, UnfinishedRun
 from privkit.files.sealed import opened
 from privkit.reports.gate import Gate
+from privkit.reports.schema import Check
 from privkit.run.records import read_manifest, read_verdict, verdict_of
 
 Cli = Callable[..., CompletedProcess[str]]
+
+NOTHING = "no model learned its task: at chance accuracy, no defense is shown to hold"
+"""What is said of the budget smoke, whose models are trained for one epoch."""
 
 
 def again(folder: Path, **settings: Any) -> AuditRun:
@@ -40,14 +44,14 @@ def cut(folder: Path, run: AuditRun) -> None:
     results.write_text(results.read_text().splitlines()[0] + "\n")
 
 
-def test_a_clean_run(small_run: AuditRun) -> None:
+def test_a_run_without_a_failure(small_run: AuditRun) -> None:
     fields = opened((small_run.folder / "verdict.json").read_bytes())
-    assert (fields["outcome"], fields["exit_code"], fields["failures"]) == ("clean", 0, [])
+    assert (fields["outcome"], fields["exit_code"], fields["failures"]) == ("empty", 0, [])
     assert [cell["status"] for cell in fields["cells"]] == ["done", "done"]
     kinds = [check["kind"] for check in fields["checks"]]
     assert (kinds.count("control"), kinds.count("number")) == (4, 2)
     assert all(check["met"] for check in fields["checks"])
-    assert small_run.verdict.sentence == "clean: 2 of 2 cells finished; 6 of 6 checks met"
+    assert small_run.verdict.sentence == f"empty: 2 of 2 cells finished; 6 of 6 decisive checks met; {NOTHING}"
     for text in said(small_run.folder)[:2]:
         assert "2 of 2 cells finished" in text
 
@@ -58,15 +62,15 @@ def test_a_failed_gate_is_told_everywhere_and_by_the_report_too(copied: Path, pr
     (failure,) = run.failures
     assert "the gate wants <= 0.01" in failure
     page, markdown, records, latex = said(copied)
-    assert '<section class="verdict failed"' in page
+    assert '<section class="state failed"' in page
     assert failure.replace("<", "&lt;") in page
     assert page.index('id="verdict"') < page.index('class="cards"')
-    assert "failed: 2 of 2 cells finished; 6 of 6 checks met; 1 of 2 gates met, 1 failed" in markdown
+    assert "failed: 2 of 2 cells finished; 6 of 6 decisive checks met; 1 of 2 gates met, 1 failed" in markdown
     assert latex.startswith("% Verdict: failed")
     assert [record["gate_ssim<=0.01"] for record in records] == ["", "False"]
     done = privkit_cli("report", str(copied))
     assert done.returncode == 1
-    assert "verdict: failed: " in done.stdout
+    assert "run: failed: " in done.stdout
     assert done.stderr.splitlines() == [f"privkit: gate failed: {failure}"]
     assert opened((copied / "verdict.json").read_bytes())["gates"] == ["ssim<=0.01", "accuracy>=0.01"]
 
@@ -77,16 +81,16 @@ def test_an_unfinished_run_is_no_success(copied: Path, small_run: AuditRun, priv
     assert done.returncode == 3
     sentence = (
         "unfinished: 1 of 2 cells finished; 1 missing (batch_shuffle / black_box, seed 0); repeat the run's command to "
-        "go on; 3 of 3 checks met"
+        "go on; 3 of 3 decisive checks met"
     )
-    assert f"verdict: {sentence}" in done.stdout
+    assert f"run: {sentence}" in done.stdout
     assert done.stderr == f"privkit: {sentence}\n"
     page, markdown, records, _ = said(copied)
-    assert '<section class="verdict unfinished"' in page
+    assert '<section class="state unfinished"' in page
     assert sentence.partition(": ")[2].replace("'", "&#39;") in page
     assert "unfinished: 1 of 2" in markdown
     assert [record["status"] for record in records] == ["done", "missing"]
-    assert again(copied).verdict.outcome == "clean"
+    assert again(copied).verdict.outcome == "empty"
 
 
 def test_a_run_that_is_killed_leaves_its_verdict_so_far(
@@ -145,8 +149,29 @@ def test_errors_come_before_gates_and_what_waits_is_open(small_run: AuditRun) ->
 
 def test_a_damaged_verdict_is_named(copied: Path) -> None:
     path = copied / "verdict.json"
-    path.write_text(path.read_text().replace('"clean"', '"clear"', 1))
+    path.write_text(path.read_text().replace('"empty"', '"empyt"', 1))
     with pytest.raises(DamagedFile, match=r"verdict\.json is damaged"):
         build(copied)
-    assert json.loads(path.read_text())["outcome"] == "clear"
+    assert json.loads(path.read_text())["outcome"] == "empyt"
     assert again(copied).exit_code == 0
+
+
+def test_a_run_that_shows_nothing_is_not_clean(small_run: AuditRun) -> None:
+    """Its models are at chance; of a run that trains longer that is a failure, and so are attacks that never apply."""
+    manifest = read_manifest(small_run.folder)
+    assert manifest is not None
+    budget = manifest.config["budget"]
+    assert isinstance(budget, dict)
+    longer = manifest.model_copy(update={"config": {**manifest.config, "budget": {**budget, "epochs": 4}}})
+    found = verdict_of(longer, small_run.rows, [])
+    assert (found.outcome, found.exit_code, found.failures) == ("failed", 1, (NOTHING,))
+    learned = Check(name="learned", passed=True, detail="", decisive=False)
+    rows = [small_run.rows[0].model_copy(update={"checks": (learned,)}), small_run.rows[1]]
+    assert verdict_of(longer, rows, []).outcome == "clean"
+    silent = {**manifest.config, "protocol": {"name": "alone", "upper": "own"}}
+    mute = manifest.model_copy(update={"config": silent})
+    refused = [row.model_copy(update={"status": "not_applicable", "checks": ()}) for row in small_run.rows]
+    rows = [row.model_copy(update={"protocol": "alone"}) for row in refused]
+    found = verdict_of(mute, rows, [])
+    assert (found.outcome, found.exit_code) == ("failed", 1)
+    assert found.failures == ("no attack was applicable, so that nothing is known of any defense",)

@@ -26,7 +26,7 @@ from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.probe import ROUNDS, Timed, attack_on_images
 from privkit.audit.scoring import Scores, ahead, check_guesses, directions, scored, summarise
-from privkit.audit.seed_data import constant_guesses
+from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
@@ -37,6 +37,7 @@ from privkit.reports.schema import Check, Metrics, Row
 from privkit.run.records import GUESSES, PICTURES
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
+from privkit.shared.measures import CLASS_MEAN
 from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
@@ -223,8 +224,7 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
     """Store what the row summarises: every record's metrics, and the first records beside their guesses."""
     values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
-    own = context.seed_data.auxiliary.x
-    buffer, shown = io.BytesIO(), _shown(victims, result.images, own, context.round_size)
+    buffer, shown = io.BytesIO(), _shown(victims, result.images, context)
     np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
     write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
 
@@ -236,17 +236,18 @@ def keep_unscored(context: AttackContext, images: Tensor) -> None:
     write_bytes(context.folder.cell(context.cell.id) / GUESSES, buffer.getvalue())
 
 
-def _shown(victims: Batch, guess: Tensor, own: Tensor, size: int) -> dict[str, NDArray[np.generic]]:
+def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
     """The first images, their guesses and the floors as pictures; records of other domains as lines of text."""
     domain = victims.domain
     if not isinstance(domain, Images):
         both = {"truth": victims.x, "guess": guess}
         return {name: np.array(domain.shown(records[:SHOWN].cpu()), dtype=np.str_) for name, records in both.items()}
     images, guesses = victims.x.cpu().numpy(), guess.cpu().numpy()
-    matched = guesses[match(images, guesses, size)]
+    matched = guesses[match(images, guesses, context.round_size)]
     pictures = {"truth": images, "guess": guesses, "matched": matched}
-    for name, floor in constant_guesses(domain, own).items():
-        pictures[f"floor_{name}"] = np.broadcast_to(floor.cpu().numpy(), images[:SHOWN].shape)
+    classes = CLASS_MEAN.name in context.seed_data.guesses
+    for name, floor in floor_guesses(context.seed_data.auxiliary, victims[:SHOWN], classes=classes).items():
+        pictures[f"floor_{name}"] = floor.cpu().numpy()
     return {name: _to_uint8(found[:SHOWN]) for name, found in pictures.items()}
 
 

@@ -171,5 +171,16 @@ class Images:
         """The image metrics, guess n against image n; images too small for SSIM get none."""
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
+    def distances(self, guess: Tensor, truth: Tensor) -> Values:
+        """The MSE of each guess at every image; see `Domain.distances`.
+
+        >>> grey = torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1)
+        >>> Images.of(grey).distances(grey[:1], grey)
+        array([[0.  , 0.25, 1.  ]])
+        """
+        a, b = (images.cpu().flatten(1).double().numpy() for images in (guess, truth))
+        squares = np.square(a).sum(1)[:, None] + np.square(b).sum(1) - 2 * a @ b.T
+        return np.asarray(squares.clip(0) / a.shape[1])
+
     def shown(self, x: Tensor) -> list[str]:
         return []

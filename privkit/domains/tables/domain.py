@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from privkit.domains.domain import Domain, Values
@@ -118,7 +119,7 @@ class Tables:
         """Shares of cells and of categories that are recovered; mean absolute and square error of dense cells."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
-        right = np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
+        right = self._right(off)
         values = {"cells": right.mean(1)}
         if self.dense:
             values["dense_error"] = off[:, :d].mean(1)
@@ -126,6 +127,16 @@ class Tables:
         if self.categorical:
             values["categories"] = right[:, d:].mean(1)
         return values
+
+    def distances(self, guess: Tensor, truth: Tensor) -> Values:
+        """The share of each row's cells that a guess has wrong; see `Domain.distances`."""
+        rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
+        return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
+
+    def _right(self, off: Values) -> NDArray[np.bool_]:
+        """Which cells are recovered, from the errors [N, D + K]."""
+        d = len(self.dense)
+        return np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
 
     def shown(self, x: Tensor) -> list[str]:
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]

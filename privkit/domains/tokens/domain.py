@@ -122,6 +122,13 @@ class Tokens:
             "exact": (right.sum(1) == there.sum(1)).astype(np.float64),
         }
 
+    def distances(self, guess: Tensor, truth: Tensor) -> Values:
+        """The share of each sequence's tokens that a guess has wrong; see `Domain.distances`."""
+        a, b = truth.cpu().numpy(), guess.cpu().numpy()
+        there = a != PADDING
+        right = np.stack([((one == a) & there).sum(1) for one in b])
+        return np.asarray(1 - right / np.maximum(there.sum(1), 1))
+
     def shown(self, x: Tensor) -> list[str]:
         return [self.separator.join(self.vocabulary[i] for i in ids if i != PADDING) for ids in x.cpu().tolist()]
 

@@ -1,0 +1,32 @@
+"""Identification: whether a guess is nearest to its own record among all attacked ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.attacks.scores.image import Values
+
+_TIE = 1e-9
+"""Distances that differ by less than this part of their mean are equal: so far does rounding go."""
+
+
+def found(distances: Values, own: NDArray[np.int64]) -> Values:
+    """The chance that each guess finds its own record, if ties are broken at random.
+
+    The mean over guesses is the expected share that is identified. A guess that does not depend on its record finds one
+    record in all: 1/N of them. Of equal records each is found by chance.
+
+    Args:
+        distances: [G, N], of each guess to every attacked record; lower is nearer.
+        own: int64 [G], the column of each guess's own record.
+
+    Returns:
+        float64 [G] in [0, 1].
+
+    >>> found(np.array([[0.1, 0.5, 0.9], [0.2, 0.2, 0.9], [0.1, 0.5, 0.9]]), np.arange(3))
+    array([1. , 0.5, 0. ])
+    """
+    near = distances <= distances.min(1, keepdims=True) + _TIE * np.abs(distances).mean(1, keepdims=True)
+    values: Values = near[np.arange(len(own)), own] / near.sum(1)
+    return values

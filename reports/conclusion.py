@@ -1,0 +1,166 @@
+"""What a run came to, one sentence a defense: does it protect, against whom, at what cost, and what was not tried?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from privkit.reports.schema import Frozen, Row
+from privkit.reports.strongest import undefended
+from privkit.reports.tables import UNKNOWN, claim
+from privkit.reports.threats import Outcome, ThreatVerdict
+from privkit.shared.measures import IDENTIFIED
+from privkit.shared.threat_models import THREAT_MODELS, shown
+
+_WORDS: dict[Outcome, str] = {
+    "falls": "Falls under",
+    "class": "Gives away the class only under",
+    "holds": "Holds under",
+    "not_shown": "Not shown under",
+    "not_applicable": "Not possible:",
+    "not_tried": "Not tried:",
+}
+"""Outcome -> how the list of its threat models begins, in the order in which a conclusion looks for them."""
+
+
+class Conclusion(Frozen):
+    """What a run says of one defense, above all else.
+
+    Attributes:
+        defense: its label.
+        tone: whether it is bad or good for the defense, or open.
+        sentence: whether it protects, how many records are identified, and what it costs.
+        models: under which threat models it falls or holds, and which were not tried.
+        arrangement: where the network is cut, how often records cross, and what the adversary has.
+        claim: what is proven or declared.
+    """
+
+    defense: str
+    tone: Literal["bad", "good", "open"]
+    sentence: str
+    models: str
+    arrangement: str
+    claim: str
+
+    @property
+    def lines(self) -> list[str]:
+        """As a terminal shows it."""
+        return [self.sentence, f"  {self.models}", f"  {self.arrangement}", f"  Claim: {self.claim}"]
+
+
+def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
+    """One conclusion a defense, in the order of its verdicts.
+
+    Args:
+        rows: of the run.
+        threats: the verdicts on them.
+    """
+    made = []
+    for defense in dict.fromkeys(one.defense for one in threats):
+        verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
+        found = next(outcome for outcome in _WORDS if any(one.outcome == outcome for one in verdicts))
+        most = max(
+            (one for one in verdicts if one.outcome == found),
+            key=lambda one: one.identified.value if one.identified else 0.0,
+        )
+        own = [row for row in rows if row.defense == defense]
+        row = next((row for row in own if row.attack == most.attack), own[0])
+        held = {one.outcome for one in verdicts if one.attack} == {"holds"}
+        made.append(
+            Conclusion(
+                defense=defense,
+                tone="bad" if found == "falls" else "good" if held else "open",
+                sentence=f"{_sentence(most, row, rows)}{_cost(own, rows)}.",
+                models=_models(verdicts),
+                arrangement=_arrangement(row),
+                claim=claim(row).replace(UNKNOWN, "nothing"),
+            )
+        )
+    return made
+
+
+def _sentence(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
+    """Whether a defense protects, by the verdict of which most records are identified."""
+    these, what = f"these {row.records}", most.defense
+    if most.outcome == "falls":
+        found = _identified(most, row, rows) or f"{most.attack} reaches {most.measured}"
+        if undefended(what):
+            return f"Without a defense, {found}"
+        return f"{what} does not protect {these}: {found}"
+    if most.outcome == "class":
+        tail = _behind(most, row, rows)
+        return f"{what} gives away the class of {these}, and no record to the attacks mounted here{tail}"
+    if most.outcome == "holds":
+        return f"{what} holds against the attacks mounted here, which win without it{_behind(most, row, rows)}"
+    if most.outcome == "not_shown":
+        why = most.sentence.removeprefix("not shown: ").partition(";")[0]
+        return f"It is not shown whether {what} protects {these}: {why}"
+    return f"Nothing was measured of {what}: {most.sentence}"
+
+
+def _behind(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
+    """How many records are identified, behind a colon."""
+    found = _identified(most, row, rows)
+    return f": {found}" if found else ""
+
+
+def _identified(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
+    """How many of the attacked records are identified, and by the strongest attack on the undefended model.
+
+    It is empty if nobody counted.
+    """
+    own = row.recovered.get("unaligned", {}).get(IDENTIFIED.name)
+    if own is None or most.identified is None:
+        return ""
+    others = [one for one in rows if undefended(one.defense) and one.protocol == row.protocol and one.seed == row.seed]
+    bare = "" if undefended(most.defense) else _most(others)
+    return f"{most.identified.value * own.n:.0f} of {own.n} are identified from what crosses the wire{bare}"
+
+
+def _most(rows: Sequence[Row]) -> str:
+    """How many records the strongest attack on the undefended model identifies, in brackets."""
+    found = {row.attack: row.recovered.get("unaligned", {}).get(IDENTIFIED.name) for row in rows}
+    counts = {attack: one.value * one.n for attack, one in found.items() if one is not None}
+    best = max(counts, key=lambda attack: counts[attack], default="")
+    return f" (undefended: {counts[best]:.0f} by {best.partition(':')[0]})" if best else ""
+
+
+def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
+    """What the defense does to the task's accuracy, over the seeds."""
+    bare = [row for row in rows if undefended(row.defense) and row.protocol == own[0].protocol]
+    after, before = _accuracy(own), _accuracy(bare)
+    if after is None:
+        return ""
+    if before is None or undefended(own[0].defense):
+        return f"; accuracy is {after:.2f}"
+    if round(after, 2) >= round(before, 2):
+        return f"; accuracy is {after:.2f} (undefended: {before:.2f})"
+    return f", and accuracy falls from {before:.2f} to {after:.2f}"
+
+
+def _accuracy(rows: Sequence[Row]) -> float | None:
+    """The mean over the seeds; None if nobody measured it."""
+    seeds = {row.seed: row.accuracy.value for row in rows if row.accuracy is not None}
+    return sum(seeds.values()) / len(seeds) if seeds else None
+
+
+def _models(verdicts: Sequence[ThreatVerdict]) -> str:
+    """Threat models by their outcome."""
+    groups = {
+        words: [shown(one.threat_model) for one in verdicts if one.outcome == outcome]
+        for outcome, words in _WORDS.items()
+    }
+    return " ".join(f"{words} {', '.join(models)}." for words, models in groups.items() if models)
+
+
+def _arrangement(row: Row) -> str:
+    """What the conclusion is about: another cut, more passes or more own records may give another one."""
+    own = row.counts.get("auxiliary")
+    return ", ".join(
+        (
+            f"{row.model} on {row.dataset}",
+            *row.arrangement,
+            *([f"{own:,} own {row.records} ({row.auxiliary})"] if own is not None else []),
+            f"{row.queries:,} rounds of queries" if row.queries else "no queries",
+        )
+    )

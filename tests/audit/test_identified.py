@@ -1,0 +1,102 @@
+"""Identified records, and the guess by the true label: what is computed, what cannot be, and what is compared then."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Generator
+
+from privkit.audit.scoring import identified, scored, summarise, unidentified
+from privkit.audit.seed_data import chances, floor_guesses, no_class_mean
+from privkit.domains import Batch, Domain, Images
+from privkit.reports.columns import numbers
+from privkit.reports.gate import Gate
+from privkit.shared.measures import CLASS_MEAN, FLOORS, Measure
+from tests.domains.test_laws import EVERY
+from tests.reports.made import made, metric
+from tests.small import digits
+
+
+def batch(domain: Domain, count: int, classes: int = 3) -> Batch:
+    x, numbers = domain.random(count, Generator().manual_seed(0)), torch.arange(count)
+    return Batch(x=x, y=numbers % classes, ids=numbers, domain=domain)
+
+
+@pytest.mark.parametrize("domain", EVERY.values(), ids=list(EVERY))
+def test_the_truth_finds_every_record_and_floors_as_many_as_they_may(domain: Domain) -> None:
+    """Random records differ; a constant finds one of them, and the class mean at most one of each class."""
+    own, attacked = batch(domain, 60), batch(domain, 30)
+    assert identified(domain, attacked.x, attacked.x).mean() == 1
+    guesses = floor_guesses(own, attacked, classes=True)
+    assert set(guesses) == {floor.name for floor in (*domain.kind.floors, CLASS_MEAN)}
+    scores = {name: scored(domain, attacked.x, guess, 30) for name, guess in guesses.items()}
+    floors = chances({name: summarise(found, 0) for name, found in scores.items()}, attacked)
+    for name, floor in floors.items():
+        found = floor["unaligned"]["identified"]
+        if not FLOORS[name].labels:
+            assert found.value == pytest.approx(1 / 30)
+        assert 0 <= found.value <= found.high + 1e-12
+        assert found.high == pytest.approx((3 if FLOORS[name].labels else 1) / 30)
+
+
+def test_a_guess_by_the_label_alone_finds_no_more_than_one_record_of_each_class() -> None:
+    """Over many draws: an own image of the record's class, which is sharper than the class mean."""
+    own, attacked = digits(400)[:300], digits(400)[300:]
+    shares = []
+    for seed in range(20):
+        draws = Generator().manual_seed(seed)
+        rows = [(own.y == label).nonzero().flatten() for label in range(10)]
+        picks = torch.stack([rows[y][torch.randint(len(rows[y]), (), generator=draws)] for y in attacked.y.tolist()])
+        shares.append(identified(own.domain, attacked.x, own.x[picks]).mean())
+    assert 0.02 < sum(shares) / 20 < 0.1
+
+
+def test_one_attacked_record_has_no_others_to_be_told_from() -> None:
+    domain = Images(shape=(1, 8, 8))
+    one = batch(domain, 1)
+    assert unidentified(domain, 1).startswith("identified cannot be computed: one attacked record")
+    assert "identified" not in scored(domain, one.x, one.x, 1)["unaligned"]
+    assert "identified" in scored(domain, one.x.repeat(2, 1, 1, 1), one.x.repeat(2, 1, 1, 1), 1)["unaligned"]
+
+
+def test_a_measure_without_an_order_of_records_identifies_nobody() -> None:
+    kind = SimpleNamespace(measures=(Measure(name="sharpness", higher_is_closer=None),))
+    domain = cast(Any, SimpleNamespace(name="sounds", kind=kind, scores=lambda truth, guess: {}))
+    assert unidentified(domain, 9) == (
+        "identified cannot be computed: sharpness does not say which of two records is nearer to a guess"
+    )
+    assert scored(domain, torch.zeros(9, 1), torch.zeros(9, 1), 3) == {"unaligned": {}}
+
+
+def test_a_class_without_own_records_is_guessed_as_all_own_records_are() -> None:
+    attacked = batch(Images(shape=(1, 8, 8)), 9)
+    own = attacked[attacked.y != 2]
+    guesses = floor_guesses(own, attacked, classes=True)
+    assert torch.equal(guesses["class_mean"][2], guesses["mean_image"][2])
+    assert torch.allclose(guesses["class_mean"][0], own.x[own.y == 0].mean(0))
+    assert "class_mean" not in floor_guesses(own, attacked, classes=False)
+
+
+def test_why_there_is_no_class_mean() -> None:
+    own = attacked = batch(Images(shape=(1, 8, 8)), 9)
+    several = replace(attacked, y=torch.zeros(9, 4, dtype=torch.int64))
+    config = cast(Any, SimpleNamespace(auxiliary="disjoint"))
+    assert no_class_mean(config, own, attacked, True) == ""
+    assert "(the adversary's own records have no labels)" in no_class_mean(config, own, attacked, False)
+    assert "(the adversary's own records have no labels)" in no_class_mean(config, own[:0], attacked, True)
+    assert "(records have several labels each)" in no_class_mean(config, own, several, True)
+    other = cast(Any, SimpleNamespace(auxiliary="tiny_digits"))
+    assert "of other classes): guesses are compared with constant ones alone" in no_class_mean(other, own, own, True)
+
+
+def test_a_gate_may_bound_the_share_that_is_identified() -> None:
+    """The upper end counts, and a constant guess finds its one record in any case; the class mean does not count."""
+    share = metric(0.15, 0.09, 0.25, worst=1, closer=True)
+    floor = {"unaligned": {"identified": metric(0.3, 0.3, 0.3, worst=1, closer=True)}}
+    row = made(recovered={"unaligned": {"identified": share}}, floors={"class_mean": floor})
+    assert Gate.parse("identified<=.2").failures([row])
+    assert Gate.parse("identified<=.25").failures([row]) == []
+    assert Gate.parse("identified<=.25").failures([made(recovered=row.recovered, floors={"mean_image": floor})])
+    assert numbers(row)["unaligned_identified"] == share

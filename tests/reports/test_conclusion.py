@@ -1,0 +1,115 @@
+"""The sentence that stands first: its words follow the verdicts, its tone follows its words."""
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from privkit.reports.ci import junit
+from privkit.reports.conclusion import Conclusion, conclusions
+from privkit.reports.schema import Row
+from privkit.reports.tables import claim
+from privkit.reports.threats import threat_verdicts
+from privkit.reports.verdict import judge
+from privkit.shared.certificate import Certificate
+from privkit.shared.interval import Interval
+from privkit.shared.limits import Limits
+from tests.reports.made import metric
+from tests.reports.test_threats import REGISTERED, attacked
+
+
+def counted(attack: str, model: str, mse: float, share: float, **changes: Any) -> Row:
+    """A row whose guesses identify a share of 100 records, where chance is at most a tenth."""
+    row = attacked(
+        attack, model, mse, counts={"auxiliary": 2000}, arrangement=("cut after block1", "one pass"), **changes
+    )
+    found = metric(share, share - 0.05, share + 0.05, worst=1, closer=True)
+    row.recovered["unaligned"]["identified"] = replace(found, n=100)
+    for floor in row.floors.values():
+        floor["unaligned"]["identified"] = metric(0.04, 0.04, 0.1, worst=1, closer=True)
+    return row
+
+
+def accuracy(value: float) -> Interval:
+    return Interval(value=value, low=value, high=value, n=500, method="m")
+
+
+BARE = counted("black_box", "query", 0.01, 0.97, defense="none", accuracy=accuracy(0.88))
+
+
+def concluded(*rows: Row) -> Conclusion:
+    (found,) = conclusions(rows, threat_verdicts(rows, [], REGISTERED))
+    return found
+
+
+def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() -> None:
+    weak = counted("black_box", "query", 0.05, 0.6, accuracy=accuracy(0.54))
+    found = concluded(weak, counted("jigsaw", "weights", 0.03, 0.87, queries=1052, accuracy=accuracy(0.54)), BARE)
+    assert found.tone == "bad"
+    assert found.sentence == (
+        "batch_shuffle does not protect these images: 87 of 100 are identified from what crosses the wire "
+        "(undefended: 97 by black_box), and accuracy falls from 0.88 to 0.54."
+    )
+    assert found.models == "Falls under query, weights, many passes. Not tried: passive, malicious."
+    assert found.arrangement == (
+        "vit_micro on digits, cut after block1, one pass, 2,000 own images (disjoint), 1,052 rounds of queries"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "tone", "begins"),
+    [
+        (
+            [counted("black_box", "query", 0.0699, 0.04), BARE],
+            "good",
+            "batch_shuffle holds against the attacks mounted here, which win without it: 4 of 100 are identified",
+        ),
+        (
+            [counted("black_box", "query", 0.0635, 0.1), BARE],
+            "open",
+            "batch_shuffle gives away the class of these images, and no record to the attacks mounted here: 10 of 100",
+        ),
+        (
+            [counted("black_box", "query", 0.0699, 0.04)],
+            "open",
+            "It is not shown whether batch_shuffle protects these images: the undefended model was not attacked",
+        ),
+        ([BARE], "bad", "Without a defense, 97 of 100 are identified from what crosses the wire; accuracy is 0.88."),
+        (
+            [counted("black_box", "query", 0.0699, 0.04), counted("white_box", "weights", 0.0699, 0.04), BARE],
+            "open",
+            "batch_shuffle holds against the attacks mounted here",
+        ),
+    ],
+)
+def test_the_tone_follows_the_verdicts(rows: list[Row], tone: str, begins: str) -> None:
+    """The last one holds under queries, and nothing is shown of weights."""
+    found = concluded(*rows)
+    assert found.sentence.startswith(begins)
+    assert found.tone == tone
+
+
+def test_rows_that_counted_nobody_are_told_by_their_measures() -> None:
+    found = concluded(attacked("black_box", "query", 0.05))
+    assert found.sentence.startswith("batch_shuffle does not protect these images: black_box reaches SSIM 0.300")
+
+
+@pytest.mark.parametrize(("rate", "said"), [(0.995, True), (0.5, False)])
+def test_a_proof_that_rules_out_nothing_is_said_to_be_of_no_use(rate: float, said: bool) -> None:
+    certificate = Certificate(kind="differential_privacy", statement="", epsilon=60.0, delta=1e-5, standing="proven")
+    limits = Limits(advantage=rate, false_positives=(0.0, 0.01, 1.0), true_positives=(0.0, rate, 1.0))
+    row = counted("black_box", "query", 0.05, 0.6, certificate=certificate, limits=limits)
+    assert claim(row) == "proven: ε=60 at δ=1e-05" + ", proves nothing of use" * said
+    assert concluded(row).claim == claim(row)
+    bare = row.model_copy(update={"limits": None})
+    assert bare.remark == "proves nothing of use"
+    unproven = replace(certificate, epsilon=inf)
+    assert row.model_copy(update={"certificate": unproven}).remark == ""
+
+
+def test_junit_has_the_verdicts() -> None:
+    rows = [counted("black_box", "query", 0.05, 0.6), BARE]
+    text = junit(judge([], rows, [], run="r"), threats=threat_verdicts(rows, [], REGISTERED))
+    assert '<property name="batch_shuffle, query" value="falls to black_box: ' in text
+    assert '<property name="batch_shuffle, weights" value="falls to black_box, as under query: ' in text
