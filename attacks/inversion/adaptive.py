@@ -95,7 +95,8 @@ class Adaptive(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """The passes that it puts together, and otherwise as `BlackBox`."""
-        return replace(mounted(self, doublings=None), passes=self.passes)
+        undoes = frozenset({"maps", "masks", "permutes"})
+        return replace(mounted(self, doublings=None), passes=self.passes, undoes=undoes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

@@ -25,6 +25,8 @@ from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 from privkit.torch_utils.chunks import in_chunks
 from privkit.torch_utils.seeded import seeded
 
+_UNORDERED = ("set", "message")
+"""Decoders that care about no order."""
 _SCALED = 2_000
 """Own records, at most, whose releases set the scale of what a decoder of table rows reads."""
 
@@ -80,7 +82,11 @@ class BlackBox(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """Short training in its controls; a share of the budget unless it has epochs of its own."""
-        return replace(mounted(self, doublings=None), domains=("images", "tables"), any_tokens=True)
+        undoes = frozenset(
+            {"maps", "masks", "mixes", "shortens"} | ({"permutes"} if self.decoder in _UNORDERED else set())
+        )
+        kinds = ("images", "tables")
+        return replace(mounted(self, doublings=None), domains=kinds, any_tokens=True, undoes=undoes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

@@ -26,6 +26,7 @@ from privkit.constraints import Checked, Whole
 
 _SAME = 1e-4
 """Of the mean squared distance of two tokens: below it, they are copies of one."""
+_UNDOES = frozenset({"mixes", "permutes", "shortens"})
 _RECUR = 0.5
 """Least share of own tokens that come back in another pass."""
 _LONGER = 2.0
@@ -63,7 +64,7 @@ class Union(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """The passes that it puts together, and otherwise as `BlackBox`."""
-        return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True)
+        return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True, undoes=_UNDOES)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

@@ -16,7 +16,7 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
-from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, as_control, controls, played_by
+from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, as_control, fails, played_by, wins
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
@@ -218,7 +218,10 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
         return ()
     held = observe(context, frozenset())
     held = replace(held, auxiliary=seed_data.own_images, auxiliary_labels=seed_data.own_labels)
-    return context.controls(lambda: controls(attack, held, context.cell.seed))
+    seed = context.cell.seed
+    wanted = context.cell.defense.to_json()
+    through = context.controls(lambda: wins(attack, held, seed, context.defended()), defense=wanted)
+    return through + context.controls(lambda: (fails(attack, held, seed),))
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
