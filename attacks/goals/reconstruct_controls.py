@@ -272,7 +272,7 @@ class _Cast:
             views=views,
             query=query,
             lower=lower if "lower" in needs else None,
-            upper=_probe(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
+            upper=_server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
             imitate=imitate if "imitate" in needs | attack.uses else None,
         )
 
@@ -322,15 +322,19 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: int = 1)
     return attack if control is None else control(shorter * max(1, (own - max(batch_size, own // 10)) // batch_size))
 
 
-def _probe(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
-    """A server that tells labels from releases as well as least squares do, with as many unknowns as images."""
+def _server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
+    """The server of a control; a row that holds several records teaches it the first one's label."""
     sent = own[: len(own) // batch_size * batch_size]
     answers = [query(part, draws) for part in sent.split(batch_size)]
-    released = torch.cat([answer.view.smashed for answer in answers])
-    places = torch.cat([batch_size * number + answer.members[:, 0] for number, answer in enumerate(answers)])
+    places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
+    return _probe(torch.cat([answer.view.smashed for answer in answers]), labels[torch.cat(places)])
+
+
+def _probe(released: Tensor, labels: Tensor) -> nn.Module:
+    """A server that tells labels from releases as well as least squares do, with as many unknowns as images."""
     rows = released.flatten(1).double()
     inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
-    targets = nn.functional.one_hot(labels[places.clamp_min(0)], int(labels.max()) + 1).double()
+    targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
     ridge = 1e-2 * len(rows) * torch.eye(len(rows), dtype=inputs.dtype, device=inputs.device)
     weights = (inputs.T @ torch.linalg.solve(inputs @ inputs.T + ridge, targets)).float()
     linear = nn.Linear(weights.shape[0] - 1, weights.shape[1], device=released.device)

@@ -129,7 +129,7 @@ def _side(seen: ImageObservation, found: Reconstruction) -> int:
     return round((pixels / found.permutation.source.shape[1]) ** 0.5)
 
 
-def _as_released(seen: ImageObservation, found: Reconstruction, times: int) -> Tensor:
+def as_released(seen: ImageObservation, found: Reconstruction, times: int) -> Tensor:
     """Patches moved from their guessed places by the order itself: once is the released order, twice an inverse."""
     assert found.permutation is not None
     side, source = _side(seen, found), found.permutation.source
@@ -147,7 +147,7 @@ def _patches_transposed(images: Tensor, side: int = 7) -> Tensor:
     return unpatchify(cells, side, shape)
 
 
-def _less_own_mean(seen: ImageObservation, found: Reconstruction) -> Tensor:
+def _lessown_mean(seen: ImageObservation, found: Reconstruction) -> Tensor:
     assert seen.auxiliary is not None
     return (found.images - seen.auxiliary.mean(0)).clamp(0, 1)
 
@@ -167,7 +167,7 @@ def _mean_of_a_round(seen: ImageObservation, found: Reconstruction) -> Tensor:
     return rounds.mean(1, keepdim=True).expand_as(rounds).flatten(0, 1)
 
 
-def _own_mean(seen: ImageObservation, found: Reconstruction) -> Tensor:
+def own_mean(seen: ImageObservation, found: Reconstruction) -> Tensor:
     assert seen.auxiliary is not None
     return seen.auxiliary.mean(0).expand_as(found.images)
 
@@ -190,13 +190,13 @@ def mutants() -> dict[str, Mutant]:
     black, unmix, jigsaw, ridge = BlackBox(epochs=5), Unmix(epochs=5), Jigsaw(), Ridge()
     union, together = Union(epochs=10), Jigsaw(passes=8)
     return {
-        "decoder that draws the mean": _mutant(black, "none", after=_own_mean),
+        "decoder that draws the mean": _mutant(black, "none", after=own_mean),
         "weights of members swapped": _mutant(unmix, "random_cutmix", in_weights(lambda w: w.flip(1))),
         "jigsaw that never reorders": _mutant(
-            jigsaw, "patch_shuffle", after=lambda seen, found: _as_released(seen, found, 1)
+            jigsaw, "patch_shuffle", after=lambda seen, found: as_released(seen, found, 1)
         ),
         "inverse order in place of the order": _mutant(
-            jigsaw, "patch_shuffle", after=lambda seen, found: _as_released(seen, found, 2)
+            jigsaw, "patch_shuffle", after=lambda seen, found: as_released(seen, found, 2)
         ),
         "seats rolled by one": _mutant(unmix, "random_cutmix", after=in_images(lambda x: x.roll(1, 0))),
         "weights of places reversed": _mutant(unmix, "random_cutmix", in_weights(lambda w: w.flip(2))),
@@ -221,7 +221,7 @@ def mutants() -> dict[str, Mutant]:
         "mean of a round's guesses": _mutant(black, "random_cutout", after=_mean_of_a_round),
         "brightness inverted": _mutant(black, "laplace_noise", after=in_images(lambda x: 1 - x)),
         "decoder that learned shuffled pairs": _mutant(black, "none", _wrong_members),
-        "ridge without its center": _mutant(ridge, "blur", after=_less_own_mean),
+        "ridge without its center": _mutant(ridge, "blur", after=_lessown_mean),
         "ridge with the wrong sign": _mutant(ridge, "dp_mixsl", after=_mirrored_about_the_mean),
         "ridge that links wrong seats": _mutant(ridge, "dp_cutmixsl", in_weights(lambda w: w.flip(1))),
         "white box that never steps": Mutant(
@@ -229,7 +229,7 @@ def mutants() -> dict[str, Mutant]:
         ),
         "white box of other rows": _mutant(WhiteBox(), "scaling", in_tokens(lambda z: z.roll(1, 0))),
         "order solved and not used": _mutant(
-            JigsawWhiteBox(), "patch_shuffle", after=lambda seen, found: _as_released(seen, found, 1)
+            JigsawWhiteBox(), "patch_shuffle", after=lambda seen, found: as_released(seen, found, 1)
         ),
         "adaptive passes of other rows": _mutant(Adaptive(epochs=5), "cutsmashed", _other_rows(8)),
         "the next record in place of the nearest": _mutant(

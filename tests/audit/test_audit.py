@@ -36,7 +36,8 @@ def test_rows_hold_the_whole_story(small_run: AuditRun) -> None:
             for metric, ahead in row.ahead[guess].items():
                 apart = row.recovered["unaligned"][metric].value - floor["unaligned"][metric].value
                 assert ahead.value == pytest.approx(apart if metric == "ssim" else -apart)
-        assert {check.name for check in row.checks} == {
+        unordered = {"wins_through_the_defense"} if row is batch else set()  # black_box undoes no shuffle
+        assert {check.name for check in row.checks} == unordered | {
             "wins_on_identity",
             "fails_on_noise",
             "converged",
