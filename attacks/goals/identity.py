@@ -126,26 +126,29 @@ class Widened(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment whose tokens also say where they lie and whose they are, as tokens behind attention do.
+    """A lower segment whose tokens also say whose they are, as tokens behind attention do, and perhaps where they lie.
 
-    Each token gets the code of its place and what all tokens of its record have in common: their mean, in a random
-    projection. An order can then be read off the release, so that an attack that undoes it has no excuse.
+    Each token gets what all tokens of its record have in common, their mean in a random projection. So whose a token is
+    can be read off the release, and an attack that sorts tokens has no excuse.
 
     Args:
         lower: gives tokens [N, T, D].
+        places: whether each token also gets a code of its place, as behind a position embedding.
 
-    >>> Marked(nn.Identity())(torch.rand(2, 9, 4)).shape
+    >>> Marked(nn.Identity(), places=True)(torch.rand(2, 9, 4)).shape
     torch.Size([2, 9, 68])
     """
 
-    def __init__(self, lower: nn.Module) -> None:
+    def __init__(self, lower: nn.Module, *, places: bool) -> None:
         super().__init__()
-        self.lower = lower
+        self.lower, self.places = lower, places
 
     def forward(self, records: Tensor) -> Tensor:
-        """[N, ...] -> [N, T, D + 64]."""
+        """[N, ...] -> [N, T, D + 32] or, with places, [N, T, D + 64]."""
         tokens: Tensor = self.lower(records)
         draws = Generator().manual_seed(0)
-        places, common = (torch.randn(size, _MARK, generator=draws).to(tokens) for size in tokens.shape[1:])
-        shared = tokens.mean(1, keepdim=True) @ common
-        return torch.cat([tokens, places.expand(len(tokens), -1, -1), shared.expand(-1, tokens.shape[1], -1)], 2)
+        common, places = (torch.randn(size, _MARK, generator=draws).to(tokens) for size in tokens.shape[:0:-1])
+        marks = [(tokens.mean(1, keepdim=True) @ common).expand(-1, tokens.shape[1], -1)]
+        if self.places:
+            marks.append(places.expand(len(tokens), -1, -1))
+        return torch.cat([tokens, *marks], 2)

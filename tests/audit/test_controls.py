@@ -12,6 +12,7 @@ from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.goals.reconstruct_controls import wins
 from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.ridge import Ridge
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
@@ -24,23 +25,23 @@ from privkit.parts.registry import parse
 from privkit.settings.quick_attacks import choose
 from privkit.settings.resolve import resolve
 from privkit.wire.channel import record
-from tests.attacks.mutants import Broken, as_released, in_images, in_tokens, in_weights, mutants, own_mean
+from tests.attacks.mutants import Broken, in_images, in_tokens, in_weights, mutants, own_mean
 
 QUICK: dict[str, tuple[str, Any, Any]] = {
     "weights of members swapped": (
         "random_cutmix",
-        Ridge(passes=8, epochs=0),
-        Broken(attack=Ridge(passes=8, epochs=0), before=in_weights(lambda w: w.flip(1))),
+        Ridge(passes=4, repeats=1, epochs=0),
+        Broken(attack=Ridge(passes=4, repeats=1, epochs=0), before=in_weights(lambda w: w.flip(1))),
     ),
     "seats rolled by one": (
         "mixup",
-        Ridge(passes=8, epochs=0),
-        Broken(attack=Ridge(passes=8, epochs=0), after=in_images(lambda x: x.roll(1, 0))),
+        Ridge(passes=4, repeats=1, epochs=0),
+        Broken(attack=Ridge(passes=4, repeats=1, epochs=0), after=in_images(lambda x: x.roll(1, 0))),
     ),
-    "jigsaw that never reorders": (
-        "patch_shuffle",
-        Jigsaw(kicks=5),
-        Broken(attack=Jigsaw(kicks=5), after=lambda seen, found: as_released(seen, found, 1)),
+    "guesses at other records": (
+        "none",
+        NearestRecord(),
+        Broken(attack=NearestRecord(), after=in_images(lambda x: x.roll(1, 0))),
     ),
     "decoder that draws the mean": (
         "masking",

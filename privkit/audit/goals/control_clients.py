@@ -50,7 +50,9 @@ def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Def
         name=edge.defense.name,
         undone=undone,
         why_not=next(filter(None, map(_unknown, sent)), ""),
-        clients=lambda shape: HonestClients.of(edge, domain, shape, batch_size, seed),
+        clients=lambda shape: HonestClients.of(
+            edge, domain, shape, batch_size, seed, marked=bool({"permutes", "shortens"} & undone)
+        ),
     )
 
 
@@ -84,7 +86,9 @@ class HonestClients:
         self.imitate = imitated(edge, self.domain)
 
     @classmethod
-    def of(cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int) -> HonestClients:
+    def of(
+        cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
+    ) -> HonestClients:
         """Build clients as `Clients.build` does, with the defense's noise switched off.
 
         Args:
@@ -93,6 +97,7 @@ class HonestClients:
             shape: of the records, which may be smaller images than the domain's.
             batch_size: likewise.
             seed: likewise.
+            marked: whether tokens say whose they are (`Marked`), for a defense that moves or drops them.
 
         Raises:
             NotApplicable: if the defense cannot take the record itself; it says why.
@@ -111,8 +116,8 @@ class HonestClients:
                     f"itself has {tokens.shape[-1]}"
                 )
             lower = Widened(lower, smashed.shape[2])
-        elif tokens.ndim == 3 and isinstance(own, Images):
-            lower = Marked(lower)
+        elif marked and tokens.ndim == 3 and isinstance(own, Images):
+            lower = Marked(lower, places=edge.defense.position_embedding)
         try:
             built = Clients.build(
                 lower,
