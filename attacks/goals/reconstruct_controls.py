@@ -25,7 +25,7 @@ _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server i
 _RECOVERED, _GAPS = 0.5, 3
 """The share of a whole record that an attack must recover. If a release contains the share s of it, it is times s³:
 after 100 steps, `black_box` recovers a tenth of what `random_cutmix` halves."""
-_SHORTER = 5
+SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
 _NOISE_SLACK = 0.03
 """The noise control passes if the attack's MSE is at most this share below the mean image's."""
@@ -99,7 +99,7 @@ def wins(
 
 def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
     """The negative control: a release of pure noise, in the form of the real one; see `controls`."""
-    played = _Cast.of(attack, observation, _SHORTER)
+    played = _Cast.of(attack, observation, SHORTER)
     draws, start = played.draws(seed, "noise")
     mean_error = played.error(played.mean.expand_as(played.victims), played.victims)
     whole = observation.views[0].whole if played.real else True
