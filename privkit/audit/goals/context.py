@@ -177,6 +177,17 @@ class AttackContext:
         self.folder.write_checks(path, seed, self.made_of.seen().control, checks, self.spent.controls - before)
         return checks
 
+    def planted(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
+        """`controls` of an attack that scores: their leak is planted without the defense, and a check says so."""
+        checks = self.controls(mount)
+        if self.cell.defense.name == "none":
+            return checks
+        detail = (
+            f"control not possible: {self.attack.name} is controlled by a leak that is planted in a small model of the "
+            f"control's own, and the code of {self.cell.defense.name} takes no part in it"
+        )
+        return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
+
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
         """The row's numbers from `told_apart`; scores are stored for the report's ROC curve and histogram."""
         buffer = io.BytesIO()

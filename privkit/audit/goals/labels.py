@@ -49,7 +49,7 @@ def ask(context: AttackContext) -> Row:
         must_have_one_label(context)
     if attack.positive >= seed_data.splits.classes:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {seed_data.splits.classes} classes")
-    checks = context.controls(lambda: controls(attack, context.cell.seed))
+    checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
     checkpoint = context.checkpoint()
     saved = checkpoint.load() or {}
