@@ -45,13 +45,12 @@ class ControlClients(Protocol):
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
         """Answer one round of own records, as `privkit.attacks.base.Query`."""
 
-    def contained(self, records: Tensor, passes: int, seed: int) -> float:
-        """The share of how records differ from their mean that the releases of some passes hold, in [0, 1].
-
-        It is the share that the best linear guess recovers that knows all coins; see `projected`.
+    def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
+        """The part of a difference from the records that the releases of some passes react to; see `projected`.
 
         Args:
             records: as in `send`.
+            apart: [N, ...], guesses minus records.
             passes: as in `send`.
             seed: as in `send`.
         """
@@ -105,16 +104,16 @@ class Undefended:
         members = torch.arange(len(images), device=images.device).unsqueeze(1)
         return QueryResult(view=View(round=0, smashed=self.lower(images)), members=members)
 
-    def contained(self, records: Tensor, passes: int, seed: int) -> float:
+    def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
         """All of it."""
-        return 1.0
+        return apart
 
 
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
     """The part of a direction that a release reacts to: its projection on the row space of the release's derivative.
 
-    For a release that is linear around these records, records minus this part of (records − guess) is the linear
-    estimate with the smallest error that starts from the guess and fits the release, by somebody who knows all coins.
+    The rest of the direction changes no number of the release, as far as this is linear, even for somebody who knows
+    all coins. So a guess can be held to the first part alone.
 
     Args:
         release: differentiable, with the same coins at each call; [N, ...] to any shape.
@@ -130,12 +129,12 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         at = records.detach().clone().requires_grad_()
         out = release(at)
+        if not out.requires_grad:  # nothing of the records is in it
+            return torch.zeros_like(direction)
         dual = torch.zeros_like(out, requires_grad=True)
         (pulled,) = torch.autograd.grad(out, at, dual, create_graph=True)
 
     def push(along: Tensor) -> Tensor:
-        if not pulled.requires_grad:  # the release does not depend on the records
-            return torch.zeros_like(out)
         (change,) = torch.autograd.grad(pulled, dual, along, retain_graph=True)
         return change
 

@@ -22,9 +22,8 @@ CONTROL_IMAGES = 1_000
 _PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
-_RECOVERED, _GAPS = 0.5, 3
-"""The share of a whole record that an attack must recover. If a release contains the share s of it, it is times s³:
-after 100 steps, `black_box` recovers a tenth of what `random_cutmix` halves."""
+_RECOVERED = 0.5
+"""The positive control passes if the attack's MSE is at most this share of the mean image's."""
 SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
 _NOISE_SLACK = 0.03
@@ -66,9 +65,9 @@ def wins(
 ) -> tuple[Control, ...]:
     """The positive control: the release of clients that send the record itself, through their own defense.
 
-    What the release contains, a share s of how records differ from their mean, is computed from the same code
-    (`privkit.attacks.goals.control_clients.projected`). The attack passes if its MSE is at most 1 − s³/2 of the mean
-    record's: half, if nothing is lost. It is s³ and not s, because a short training fills gaps badly.
+    The attack passes if its MSE is at most half of the mean record's, both on the part of a record that the release
+    contains. This part is computed from the same code (`privkit.attacks.goals.control_clients.projected`), so that
+    nobody is asked for what a mask hides.
 
     Args:
         attack: as in `controls`.
@@ -147,27 +146,27 @@ def _hindrance(attack: ImageAttack, defended: Defended) -> str:
 def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
     """The positive control with these clients."""
     draws, start = played.draws(seed, "identity")
-    truth = played.victims
-    share = 1.0
+    truth, passes = played.victims, attack.mounting.passes
+    generator = Generator().manual_seed(derive(seed, "control", "identity", "attack"))
     if played.hijacks:
-        shown = played.led(start, noise=False)
+        guess = played.attack.run(played.led(start, noise=False), generator).images
     else:
-        passes = attack.mounting.passes
-        views, members = clients.send(played.victims, played.victim_labels, passes, start)
+        views, members = clients.send(truth, played.victim_labels, passes, start)
         shown = played.shown(attack, views, clients.query, clients.lower, clients.imitate, draws)
-        truth = played.victims[members[members >= 0]]
-    guess = played.attack.run(shown, Generator().manual_seed(derive(seed, "control", "identity", "attack"))).images
-    if not played.hijacks:
-        guess = guess[members >= 0]
-        share = clients.contained(played.victims, passes, start)
-    error, mean_error = played.error(guess, truth), played.error(played.mean.expand_as(truth), truth)
-    least = (1 - _RECOVERED * share**_GAPS) * mean_error
+        found = played.attack.run(shown, generator).images
+        guess = torch.empty_like(found[: len(truth)])
+        guess[members[members >= 0]] = found[members >= 0]
+    error, mean_error = (
+        played.size(clients.contained(truth, (some - truth).float(), passes, start)) for some in (guess, played.mean)
+    )
     what = played.what
-    through = "" if defended is None else f", through {defended.name},"
-    held = "" if defended is None else f"; it contains {100 * share:.0f} % of them, so that at most {least:.4f} passes"
+    through = held = ""
+    if defended is not None:
+        share = mean_error / max(played.error(played.mean.expand_as(truth), truth), torch.finfo(torch.float32).tiny)
+        through, held = f", through {defended.name},", f", both on the {100 * share:.0f} % that it contains"
     return Control(
         name="wins_on_identity",
-        passed=error <= least,
+        passed=error <= _RECOVERED * mean_error,
         detail=f"on a release that is the {what} itself{through} the attack has MSE {error:.4f}, "
         f"the mean {what} {mean_error:.4f}{held}",
     )
@@ -254,8 +253,13 @@ class _Cast:
         return Generator(self.own.device).manual_seed(start), start
 
     def error(self, guess: Tensor, truth: Tensor) -> float:
-        """As `_dense_error`."""
-        return _dense_error(guess, truth, self.columns)
+        """Mean square error."""
+        return self.size(guess.float() - truth.float())
+
+    def size(self, apart: Tensor) -> float:
+        """Mean square; of table rows that of their dense columns, since the numbers of categories mean nothing."""
+        dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
+        return (apart[:, dense] if self.columns else apart).square().mean().item()
 
     def shown(
         self,
@@ -292,13 +296,6 @@ class _Cast:
             auxiliary=self.own,
             auxiliary_labels=self.own_labels if "auxiliary_labels" in known_to(self.attack) else None,
         )
-
-
-def _dense_error(guess: Tensor, truth: Tensor, columns: tuple[int, ...]) -> float:
-    """Mean square error; of table rows that of their dense columns, since the numbers of categories mean nothing."""
-    dense = [place for place, size in enumerate(columns) if not size] or slice(None)
-    apart = guess.float() - truth.float()
-    return (apart[:, dense] if columns else apart).square().mean().item()
 
 
 def played_by(records: int, batch_size: int) -> int:

@@ -82,9 +82,7 @@ class BlackBox(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """Short training in its controls; a share of the budget unless it has epochs of its own."""
-        undoes = frozenset(
-            {"maps", "masks", "mixes", "shortens"} | ({"permutes"} if self.decoder in _UNORDERED else set())
-        )
+        undoes = frozenset({"maps", "permutes"} if self.decoder in _UNORDERED else {"maps"})
         kinds = ("images", "tables")
         return replace(mounted(self, doublings=None), domains=kinds, any_tokens=True, undoes=undoes)
 

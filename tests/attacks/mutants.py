@@ -211,14 +211,14 @@ def mutants() -> dict[str, Mutant]:
             union, "token_dropping", in_tokens(lambda z: torch.cat([z[:, : z.shape[1] // 2]] * 2, 1)[:, : z.shape[1]])
         ),
         "channels reversed": _mutant(black, "none", in_tokens(lambda z: z.flip(2))),
-        "tokens off by one place": _mutant(black, "masking", in_tokens(lambda z: z.roll(1, 1))),
+        "tokens off by one place": _mutant(black, "scaling", in_tokens(lambda z: z.roll(1, 1))),
         "sign of the release": _mutant(black, "clip", in_tokens(lambda z: -z)),
         "guesses at other records": _mutant(black, "none", after=_of_other_records),
         "guesses of the wrong round": _mutant(
             black, "gaussian_noise", after=lambda seen, found: found.images.roll(seen.batch_size, 0)
         ),
         "one guess for all": _mutant(black, "none", after=in_images(lambda x: x[:1].expand_as(x))),
-        "mean of a round's guesses": _mutant(black, "random_cutout", after=_mean_of_a_round),
+        "mean of a round's guesses": _mutant(black, "bounded", after=_mean_of_a_round),
         "brightness inverted": _mutant(black, "laplace_noise", after=in_images(lambda x: 1 - x)),
         "decoder that learned shuffled pairs": _mutant(black, "none", _wrong_members),
         "ridge without its center": _mutant(ridge, "blur", after=_lessown_mean),

@@ -28,6 +28,8 @@ from privkit.wire.channel import answer_of, black_box_query, record, shared_lowe
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
+_INSIDE = 0.99
+"""Derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white."""
 _UNDONE = frozenset({"maps", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts take something away from a record as it is."""
 
@@ -139,37 +141,31 @@ class HonestClients:
         crossed = record(self.edge, batch, batch_size=self.batch_size, seed=seed, passes=passes)
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
-    def contained(self, records: Tensor, passes: int, seed: int) -> float:
-        """As `ControlClients.contained`; of records that are no images, the share of their smashed data."""
-        edge, kept, held = self.edge, 0.0, 0.0
-        rounds = records.unflatten(0, (-1, edge.lowers.copies, self.batch_size))
-        with torch.no_grad():
-            leaves = rounds if isinstance(self.domain, Images) else torch.stack([edge.lowers(one) for one in rounds])
-        center = leaves.flatten(0, 2).mean(0)
-        for number, (given, leaf) in enumerate(zip(rounds, leaves, strict=True)):
-            away = leaf - center
-            found = projected(partial(self._released, given, passes, len(rounds), derive(seed, number)), leaf, away)
-            kept += found.square().sum().item()
-            held += away.square().sum().item()
-        return kept / max(held, torch.finfo(torch.float32).tiny)
+    def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
+        """As `ControlClients.contained`; of records that are no images, all."""
+        if not isinstance(self.domain, Images):
+            return apart
+        shape = (-1, self.edge.lowers.copies, self.batch_size)
+        center = records.mean(0)
+        rounds = (center + _INSIDE * (records - center)).unflatten(0, shape)
+        parts = [
+            projected(partial(self._released, passes, len(rounds), derive(seed, number)), given, direction)
+            for number, (given, direction) in enumerate(zip(rounds, apart.unflatten(0, shape), strict=True))
+        ]
+        return torch.stack(parts).flatten(0, 2)
 
-    def _released(self, given: Tensor, passes: int, rounds: int, seed: int, leaf: Tensor) -> Tensor:
-        """All numbers that a round's records show in some passes, as a function of the images or of their smashed data.
+    def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
+        """All numbers that a round's images [n, B, C, H, W] show in some passes.
 
         Args:
-            given: [n, B, ...], the records.
             passes: of them.
             rounds: of a pass.
             seed: of the coins.
-            leaf: shaped like the records, or like what the lower segments make of them.
+            images: differentiable.
         """
-        edge = self.edge
-        draws = Generator(given.device).manual_seed(seed)
-        labels = torch.zeros(given.shape[:2], dtype=torch.int64, device=given.device)
-        images = leaf if isinstance(self.domain, Images) else given
-        lowers = None if isinstance(self.domain, Images) else lambda *_: leaf
-        seen = []
+        edge, seen = self.edge, []
+        draws = Generator(images.device).manual_seed(seed)
+        labels = torch.zeros(images.shape[:2], dtype=torch.int64, device=images.device)
         for number in range(0, passes * rounds, rounds):
-            sent = edge.release(images, labels, draws, number, lowers)
-            seen.append(answer_of(sent, number, edge).view.smashed.flatten())
+            seen.append(answer_of(edge.release(images, labels, draws, number), number, edge).view.smashed.flatten())
         return torch.cat(seen)
