@@ -22,8 +22,9 @@ CONTROL_IMAGES = 1_000
 _PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
-_RECOVERED = 0.5
-"""The positive control passes if the attack's MSE is at most this share of the mean image's."""
+_WON, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9
+"""The positive control passes if the attack's MSE is at most this share of the mean image's; the second share if the
+release contains less than 90 % of what tells images apart, since a short training reads releases with gaps badly."""
 SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
 _NOISE_SLACK = 0.03
@@ -65,8 +66,8 @@ def wins(
 ) -> tuple[Control, ...]:
     """The positive control: the release of clients that send the record itself, through their own defense.
 
-    The attack passes if its MSE is at most half of the mean record's, both on the part of a record that the release
-    contains. This part is computed from the same code (`privkit.attacks.goals.control_clients.projected`), so that
+    The attack passes if its MSE is at most half of the mean record's, or three quarters if the release contains less
+    than nine tenths of what tells records apart; both on the part that it contains. This part is computed from the same code (`privkit.attacks.goals.control_clients.projected`), so that
     nobody is asked for what a mask hides.
 
     Args:
@@ -161,12 +162,12 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
     )
     what = played.what
     through = held = ""
+    share = mean_error / max(played.error(played.mean.expand_as(truth), truth), torch.finfo(torch.float32).tiny)
     if defended is not None:
-        share = mean_error / max(played.error(played.mean.expand_as(truth), truth), torch.finfo(torch.float32).tiny)
         through, held = f", through {defended.name},", f", both on the {100 * share:.0f} % that it contains"
     return Control(
         name="wins_on_identity",
-        passed=error <= _RECOVERED * mean_error,
+        passed=error <= (_WON if share >= _WHOLE else _WON_IN_PART) * mean_error,
         detail=f"on a release that is the {what} itself{through} the attack has MSE {error:.4f}, "
         f"the mean {what} {mean_error:.4f}{held}",
     )

@@ -95,7 +95,7 @@ class Adaptive(Checked):
     @property
     def mounting(self) -> ImageMounting:
         """The passes that it puts together, and otherwise as `BlackBox`."""
-        undoes = frozenset({"maps", "masks", "permutes"})
+        undoes = frozenset({"masks", "permutes"})
         return replace(mounted(self, doublings=None), passes=self.passes, undoes=undoes)
 
     def run(
