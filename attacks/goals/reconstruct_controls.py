@@ -67,8 +67,8 @@ def wins(
     """The positive control: the release of clients that send the record itself, through their own defense.
 
     The attack passes if its MSE is at most half of the mean record's, or three quarters if the release contains less
-    than nine tenths of what tells records apart; both on the part that it contains. This part is computed from the same code (`privkit.attacks.goals.control_clients.projected`), so that
-    nobody is asked for what a mask hides.
+    than nine tenths of what tells records apart; both on the part that it contains. This part is computed from the same
+    code (`privkit.attacks.goals.control_clients.projected`), so that nobody is asked for what a mask hides.
 
     Args:
         attack: as in `controls`.
