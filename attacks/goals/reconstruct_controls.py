@@ -22,7 +22,7 @@ CONTROL_IMAGES = 1_000
 _PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
-_WON, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9
+_WON, _WON_IN_PART, _WHOLE = 0.5, 0.9, 0.9
 """The positive control passes if the attack's MSE is at most this share of the mean image's; the second share if the
 release contains less than 90 % of what tells images apart, since a short training reads releases with gaps badly."""
 SHORTER = 5
@@ -66,7 +66,7 @@ def wins(
 ) -> tuple[Control, ...]:
     """The positive control: the release of clients that send the record itself, through their own defense.
 
-    The attack passes if its MSE is at most half of the mean record's, or three quarters if the release contains less
+    The attack passes if its MSE is at most half of the mean record's, or nine tenths if the release contains less
     than nine tenths of what tells records apart; both on the part that it contains. This part is computed from the same
     code (`privkit.attacks.goals.control_clients.projected`), so that nobody is asked for what a mask hides.
 
