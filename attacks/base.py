@@ -163,6 +163,9 @@ class Mounting(Generic[Held, Output]):
         control_side: pixels a side that are enough for its controls; None for the images as they are.
         ignores_views: whether it is a constant guess, which needs no controls.
         domains: kinds of records that it reconstructs, such as "images", or "any".
+        undoes: what it undoes of what a defense does to a record: some of "maps" (a fixed function of it), "masks",
+            "mixes", "permutes" and "shortens", as defenses declare their effects. Its positive control then goes
+            through a defense with these effects; through another one it is not possible.
         any_tokens: whether it reads releases that are not `View.whole`.
         returns_auxiliary: whether its guesses are records of the adversary's own: its controls hide the attacked
             records among them.
@@ -180,6 +183,7 @@ class Mounting(Generic[Held, Output]):
     control_side: int | None = None
     ignores_views: bool = False
     domains: tuple[str, ...] = ("images",)
+    undoes: frozenset[str] = frozenset()
     any_tokens: bool = False
     returns_auxiliary: bool = False
     shadow_models: int = 0

@@ -107,7 +107,7 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Audits without the control experiments, which may take longer than the attack: for tests of something else."""
-    monkeypatch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+    monkeypatch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount, **of: ())
 
 
 @pytest.fixture(scope="session")

@@ -21,13 +21,15 @@ class Control:
 
     Attributes:
         name: of the experiment.
-        passed: whether the attack did as it must; if not, its numbers mean nothing.
+        passed: whether the attack did as it must; None if the experiment was not possible.
         detail: a sentence with what was measured.
+        decisive: whether the attack's numbers mean nothing if it did not pass.
     """
 
     name: str
-    passed: bool
+    passed: bool | None
     detail: str
+    decisive: bool = True
 
 
 def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AnyAttack, NotApplicable, QueryResult, View
+from privkit.attacks.base import AnyAttack, NotApplicable, Query, QueryResult, View, known_to
 from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.control_clients import ControlClients, Defended, Undefended
 from privkit.attacks.goals.goal import Goal
+from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.learners import Learners, shrunk
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
-from privkit.attacks.patches import Geometry, patchify
 from privkit.shared.seeds import derive
 
 CONTROL_IMAGES = 1_000
 _PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
-_CODE = 8
-"""Numbers of the vector that stands for a cell of a table."""
-_IDENTITY_SHARE = 0.5
-"""The identity control passes if the attack's MSE is at most this share of the mean image's."""
+_WON, _WON_IN_PART, _WHOLE = 0.5, 0.9, 0.9
+"""The positive control passes if the attack's MSE is at most this share of the mean image's; the second share if the
+release contains less than 90 % of what tells images apart, since a short training reads releases with gaps badly."""
+SHORTER = 5
+"""The noise control has so many times fewer steps: what leaks beside the release needs no training."""
 _NOISE_SLACK = 0.03
 """The noise control passes if the attack's MSE is at most this share below the mean image's."""
 
 
-def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> tuple[Control, Control]:
-    """Mount a short version of an attack on a release that is the record itself, and on one that is pure noise.
+def controls(
+    attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
+) -> tuple[Control, ...]:
+    """Mount a short version of an attack where it must win, and on pure noise.
 
     Only auxiliary records take part: the last ones, at most a quarter, play the victim. An attack that returns records
     of its own holds them, too. An attack that takes training over meets small clients that can be led
@@ -40,6 +45,7 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
         observation: of the real client. Used are its auxiliary images, their labels (without them, all have one label),
             and the first view, whose shape the noise takes.
         seed: of everything random in it.
+        defended: as in `wins`.
 
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.
@@ -51,85 +57,246 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
     >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is no attack, and wins nowhere
     [False, True]
     """
-    if observation.auxiliary is None or not observation.views:
-        raise NotApplicable("controls need auxiliary images, and a view whose form the noise takes")
-    auxiliary, batch_size, release = observation.auxiliary, observation.batch_size, observation.views[0].smashed
-    labels = observation.auxiliary_labels
-    if labels is None:
-        labels = torch.zeros(len(auxiliary), dtype=torch.int64, device=auxiliary.device)
-    mounting, hijacks = attack.mounting, "clients" in attack.needs
-    if not hijacks:  # a server that trains clients needs all images
-        auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
-    whole = auxiliary.shape
-    if mounting.control_side is not None:
-        auxiliary = shrunk(auxiliary, mounting.control_side)
-    quarter = played_by(len(auxiliary), batch_size)
-    if quarter == 0:
-        raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
-    own, played, own_labels = auxiliary[:-quarter], auxiliary[-quarter:], labels[:-quarter]
-    mean = own.float().mean(0)
-    if mounting.returns_auxiliary:
-        own, own_labels = auxiliary, labels
-    shape = cast(tuple[int, int, int], tuple(auxiliary.shape[1:]))  # of images; the attack reads these records
-    image = identity_lower(release, shape, observation.columns)
-    attack = as_control(attack, len(own), batch_size)
-    held = ImageObservation(
-        image_shape=shape,
-        columns=observation.columns,
-        batch_size=batch_size,
-        auxiliary=own,
-        auxiliary_labels=own_labels,
+    won, *others = wins(attack, observation, seed, defended)
+    return won, fails(attack, observation, seed), *others
+
+
+def wins(
+    attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
+) -> tuple[Control, ...]:
+    """The positive control: the release of clients that send the record itself, through their own defense.
+
+    The attack passes if its MSE is at most half of the mean record's, or nine tenths if the release contains less
+    than nine tenths of what tells records apart; both on the part that it contains. This part is computed from the same
+    code (`privkit.attacks.goals.control_clients.projected`), so that nobody is asked for what a mask hides.
+
+    Args:
+        attack: as in `controls`.
+        observation: as in `controls`.
+        seed: as in `controls`.
+        defended: the defense; None for clients without one.
+
+    Returns:
+        The control. If the attack does not undo what the defense does, it is done without the defense, and a second one
+        says that the first choice was not possible.
+
+    Raises:
+        NotApplicable: as `controls`.
+    """
+    played = _Cast.of(attack, observation)
+    remark = "" if defended is None else _hindrance(attack, defended)
+    if defended is not None and not remark:
+        try:
+            return (_won(attack, played, seed, defended.clients(played.shape), defended),)
+        except NotApplicable as reason:
+            remark = str(reason)
+    plain = _won(attack, played, seed, Undefended(played.identity, played.batch_size), None)
+    if defended is None:
+        return (plain,)
+    detail = f"control not possible: {remark}; the attack was controlled without the defense"
+    return plain, Control(name="wins_through_the_defense", passed=None, decisive=False, detail=detail)
+
+
+def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
+    """The negative control: a release of pure noise, in the form of the real one; see `controls`."""
+    played = _Cast.of(attack, observation, SHORTER)
+    draws, start = played.draws(seed, "noise")
+    mean_error = played.error(played.mean.expand_as(played.victims), played.victims)
+    whole = observation.views[0].whole if played.real else True
+
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        form = observation.views[0].smashed.shape[1:] if played.real else played.identity(images[:1]).shape[1:]
+        noise = torch.randn(len(images), *form, generator=draws, device=images.device)
+        members = torch.arange(len(images), device=images.device).unsqueeze(1)
+        return QueryResult(view=View(round=0, smashed=noise, whole=whole), members=members)
+
+    if played.hijacks:
+        shown = played.led(start, noise=True)
+    else:
+        rounds = played.victims.split(played.batch_size) * attack.mounting.passes
+        tags = played.victim_labels.split(played.batch_size) * attack.mounting.passes
+        views = [
+            replace(query(part, draws).view, round=number, labels=sent)
+            for number, (part, sent) in enumerate(zip(rounds, tags, strict=True))
+        ]
+        shown = played.shown(attack, views, query, played.identity, None, draws)
+    try:
+        guess = played.attack.run(shown, Generator().manual_seed(derive(seed, "control", "noise", "attack"))).images
+        error = played.error(guess, played.victims)
+    except NotApplicable:
+        error = mean_error  # an attack that refuses noise learns nothing from it
+    what = played.what
+    return Control(
+        name="fails_on_noise",
+        passed=error >= (1 - _NOISE_SLACK) * mean_error,
+        detail=f"on a release of pure noise the attack has MSE {error:.4f}, the mean {what} {mean_error:.4f}",
     )
 
-    def answer(smashed: Tensor, whole: bool = True) -> QueryResult:
-        members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=smashed, whole=whole), members=members)
 
-    def identity(images: Tensor, draws: Generator) -> QueryResult:
-        return answer(image(images))
-
-    def noise(images: Tensor, draws: Generator) -> QueryResult:
-        real = "lower" not in attack.needs and auxiliary.shape == whole
-        shape = (len(images), *release.shape[1:]) if real else image(images).shape
-        return answer(torch.randn(shape, generator=draws, device=images.device), not real or observation.views[0].whole)
-
-    errors = []
-    for name, query in (("identity", identity), ("noise", noise)):
-        draws = Generator(auxiliary.device).manual_seed(derive(seed, "control", name))
-        if hijacks:
-            start = derive(seed, "control", name)
-            clients = Learners(own, own_labels, played, labels[-quarter:], batch_size, start, name == "noise")
-            shown = replace(held, views=clients.views(), clients=clients)
-        else:
-            rounds = played.split(batch_size) * attack.mounting.passes
-            tags = labels[-quarter:].split(batch_size) * attack.mounting.passes
-            views = [
-                replace(query(part, draws).view, round=number, labels=sent)
-                for number, (part, sent) in enumerate(zip(rounds, tags, strict=True))
-            ]
-            shown = replace(
-                held,
-                views=views,
-                query=query,
-                lower=image if "lower" in attack.needs else None,
-                upper=_probe(query(own, draws).view.smashed, own_labels) if "upper" in attack.needs else None,
-            )
-        try:
-            guess = attack.run(shown, Generator().manual_seed(derive(seed, "control", name, "attack"))).images
-        except NotApplicable:
-            if name == "identity":
-                raise
-            guess = mean.expand_as(played)  # an attack that refuses noise learns nothing from it
-        errors.append(_dense_error(guess, played, observation.columns))
-    what = "image" if len(shape) == 3 else "record"
-    return _judged(what, errors[0], errors[1], _dense_error(mean.expand_as(played), played, observation.columns))
+def _hindrance(attack: ImageAttack, defended: Defended) -> str:
+    """Why an attack is not controlled through a defense; empty if it is."""
+    if "clients" in attack.needs:
+        return f"{attack.name} leads clients in training, and its controls have small clients without {defended.name}"
+    if defended.why_not:
+        return defended.why_not
+    if left := sorted(defended.undone - attack.mounting.undoes):
+        return f"{attack.name} does not declare that it undoes what {defended.name} does ({', '.join(left)})"
+    return ""
 
 
-def _dense_error(guess: Tensor, truth: Tensor, columns: tuple[int, ...]) -> float:
-    """Mean square error; of table rows that of their dense columns, since the numbers of categories mean nothing."""
-    dense = [place for place, size in enumerate(columns) if not size] or slice(None)
-    apart = guess.float() - truth.float()
-    return (apart[:, dense] if columns else apart).square().mean().item()
+def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
+    """The positive control with these clients."""
+    draws, start = played.draws(seed, "identity")
+    truth, passes = played.victims, attack.mounting.passes
+    generator = Generator().manual_seed(derive(seed, "control", "identity", "attack"))
+    if played.hijacks:
+        guess = played.attack.run(played.led(start, noise=False), generator).images
+    else:
+        views, members = clients.send(truth, played.victim_labels, passes, start)
+        shown = played.shown(attack, views, clients.query, clients.lower, clients.imitate, draws)
+        found = played.attack.run(shown, generator).images
+        guess = torch.empty_like(found[: len(truth)])
+        guess[members[members >= 0]] = found[members >= 0]
+    error, mean_error = (
+        played.size(clients.contained(truth, (some - truth).float(), passes, start)) for some in (guess, played.mean)
+    )
+    what = played.what
+    through = held = ""
+    share = mean_error / max(played.error(played.mean.expand_as(truth), truth), torch.finfo(torch.float32).tiny)
+    if defended is not None:
+        through, held = f", through {defended.name},", f", both on the {100 * share:.0f} % that it contains"
+    return Control(
+        name="wins_on_identity",
+        passed=error <= (_WON if share >= _WHOLE else _WON_IN_PART) * mean_error,
+        detail=f"on a release that is the {what} itself{through} the attack has MSE {error:.4f}, "
+        f"the mean {what} {mean_error:.4f}{held}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cast:
+    """Who plays whom in a control.
+
+    Attributes:
+        attack: the short version.
+        own: records that it has, with their labels.
+        victims: records that are attacked, with theirs.
+        mean: of the own records that play no victim.
+        identity: the lower segment that gives the record itself.
+        batch_size: records a round.
+        columns: as in `ImageObservation`.
+        real: whether noise has the real form: records are whole, and no lower segment is compared with it.
+    """
+
+    attack: ImageAttack
+    own: Tensor
+    own_labels: Tensor
+    victims: Tensor
+    victim_labels: Tensor
+    mean: Tensor
+    identity: nn.Module
+    batch_size: int
+    columns: tuple[int, ...]
+    real: bool
+
+    @classmethod
+    def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> _Cast:
+        """Divide the auxiliary records; it raises what `controls` raises."""
+        if observation.auxiliary is None or not observation.views:
+            raise NotApplicable("controls need auxiliary images, and a view whose form the noise takes")
+        auxiliary, batch_size = observation.auxiliary, observation.batch_size
+        labels = observation.auxiliary_labels
+        if labels is None:
+            labels = torch.zeros(len(auxiliary), dtype=torch.int64, device=auxiliary.device)
+        if "clients" not in attack.needs:  # a server that trains clients needs all images
+            auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
+        whole, mounting = auxiliary.shape, attack.mounting
+        if mounting.control_side is not None:
+            auxiliary = shrunk(auxiliary, mounting.control_side)
+        quarter = played_by(len(auxiliary), batch_size)
+        if quarter == 0:
+            raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
+        own, own_labels = auxiliary[:-quarter], labels[:-quarter]
+        mean = own.float().mean(0)
+        if mounting.returns_auxiliary:
+            own, own_labels = auxiliary, labels
+        return cls(
+            attack=as_control(attack, len(own), batch_size, shorter),
+            own=own,
+            own_labels=own_labels,
+            victims=auxiliary[-quarter:],
+            victim_labels=labels[-quarter:],
+            mean=mean,
+            identity=identity_lower(observation.views[0].smashed, tuple(auxiliary.shape[1:]), observation.columns),
+            batch_size=batch_size,
+            columns=observation.columns,
+            real="lower" not in attack.needs and auxiliary.shape == whole,
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a record."""
+        return tuple(self.victims.shape[1:])
+
+    @property
+    def what(self) -> str:
+        """A record, as a noun."""
+        return "image" if len(self.shape) == 3 else "record"
+
+    @property
+    def hijacks(self) -> bool:
+        """Whether the attack takes training over."""
+        return "clients" in self.attack.needs
+
+    def draws(self, seed: int, name: str) -> tuple[Generator, int]:
+        """Draws of one control, and its seed."""
+        start = derive(seed, "control", name)
+        return Generator(self.own.device).manual_seed(start), start
+
+    def error(self, guess: Tensor, truth: Tensor) -> float:
+        """Mean square error."""
+        return self.size(guess.float() - truth.float())
+
+    def size(self, apart: Tensor) -> float:
+        """Mean square; of table rows that of their dense columns, since the numbers of categories mean nothing."""
+        dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
+        return (apart[:, dense] if self.columns else apart).square().mean().item()
+
+    def shown(
+        self,
+        attack: ImageAttack,
+        views: list[View],
+        query: Query,
+        lower: nn.Module | None,
+        imitate: Callable[[Tensor, Generator], Tensor] | None,
+        draws: Generator,
+    ) -> ImageObservation:
+        """What the attack observes."""
+        needs = attack.needs
+        return replace(
+            self._held(),
+            views=views,
+            query=query,
+            lower=lower if "lower" in needs else None,
+            upper=_server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
+            imitate=imitate if "imitate" in needs | attack.uses else None,
+        )
+
+    def led(self, start: int, noise: bool) -> ImageObservation:
+        """What an attack observes that takes training over."""
+        batch = self.batch_size
+        clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
+        return replace(self._held(), views=clients.views(), clients=clients)
+
+    def _held(self) -> ImageObservation:
+        """What it holds beside views."""
+        return ImageObservation(
+            image_shape=cast(tuple[int, int, int], self.shape),  # of images; else the attack reads these records
+            columns=self.columns,
+            batch_size=self.batch_size,
+            auxiliary=self.own,
+            auxiliary_labels=self.own_labels if "auxiliary_labels" in known_to(self.attack) else None,
+        )
 
 
 def played_by(records: int, batch_size: int) -> int:
@@ -141,33 +308,25 @@ def played_by(records: int, batch_size: int) -> int:
     return min(records // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
 
 
-def as_control(attack: ImageAttack, own: int, batch_size: int) -> ImageAttack:
+def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: int = 1) -> ImageAttack:
     """An attack as its controls mount it.
 
     Args:
         attack: its specification.
         own: images that it has; a tenth of them, but at least one message, is held out.
         batch_size: images a step.
+        shorter: how many times fewer steps it trains than its declaration says.
     """
     control = attack.mounting.control
-    return attack if control is None else control(max(1, (own - max(batch_size, own // 10)) // batch_size))
+    return attack if control is None else control(shorter * max(1, (own - max(batch_size, own // 10)) // batch_size))
 
 
-def _judged(what: str, identity_error: float, noise_error: float, mean_error: float) -> tuple[Control, Control]:
-    """Both controls against the error of the mean image or record."""
-    return (
-        Control(
-            name="wins_on_identity",
-            passed=identity_error <= _IDENTITY_SHARE * mean_error,
-            detail=f"on a release that is the {what} itself the attack has MSE {identity_error:.4f}, "
-            f"the mean {what} {mean_error:.4f}",
-        ),
-        Control(
-            name="fails_on_noise",
-            passed=noise_error >= (1 - _NOISE_SLACK) * mean_error,
-            detail=f"on a release of pure noise the attack has MSE {noise_error:.4f}, the mean {what} {mean_error:.4f}",
-        ),
-    )
+def _server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
+    """The server of a control; a row that holds several records teaches it the first one's label."""
+    sent = own[: len(own) // batch_size * batch_size]
+    answers = [query(part, draws) for part in sent.split(batch_size)]
+    places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
+    return _probe(torch.cat([answer.view.smashed for answer in answers]), labels[torch.cat(places)])
 
 
 def _probe(released: Tensor, labels: Tensor) -> nn.Module:
@@ -182,96 +341,6 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
         linear.weight.copy_(_PROBE_SCALE * weights[:-1].T)
         linear.bias.copy_(_PROBE_SCALE * weights[-1])
     return nn.Sequential(nn.Flatten(), linear)
-
-
-def identity_lower(release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = ()) -> nn.Module:
-    """A lower segment that gives the image itself, in the form that is nearest to a release's; other records as a row.
-
-    The categories of a table have codes, since their numbers mean nothing.
-
-    Args:
-        release: [N, T, D], [N, C, h, w] or [N, D].
-        image_shape: (C, H, W), or (T,) of token sequences and table rows.
-        columns: as in `ImageObservation`.
-
-    >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 16, 4])
-    >>> identity_lower(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 1, 8, 8])
-    """
-    if columns:
-        return _Codes(columns, by_place=release.ndim == 3)
-    if len(image_shape) == 1:
-        return _Numbers(by_place=release.ndim == 3 and release.shape[1] == image_shape[0])
-    if release.ndim == 2 or len(image_shape) != 3:
-        return nn.Flatten()
-    channels, height, width = image_shape
-    try:
-        return _Patches(Geometry.of(release, (channels, height, width)).patch)
-    except NotApplicable:
-        if release.ndim == 4:
-            return nn.Identity()
-    shorter = min(height, width)
-    sides = [p for p in range(1, shorter + 1) if height % p == 0 == width % p]
-    return _Patches(max(p for p in sides if p * p <= shorter))
-
-
-class _Patches(nn.Module):
-    """A lower segment that gives the image's own patches: what a white-box attack is told in its controls."""
-
-    def __init__(self, patch: int) -> None:
-        super().__init__()
-        self.patch = patch
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[N, C, H, W] -> [N, T, p·p·C]."""
-        return patchify(images, self.patch)
-
-
-class _Numbers(nn.Module):
-    """A lower segment that gives the numbers of a token sequence or table row themselves, ids among them.
-
-    Args:
-        by_place: whether each number is a vector of its own, as where a token crosses for each token of a sequence.
-    """
-
-    def __init__(self, by_place: bool) -> None:
-        super().__init__()
-        self.by_place = by_place
-
-    def forward(self, records: Tensor) -> Tensor:
-        """[N, T] -> [N, T, 1] or [N, T]."""
-        numbers = records.float()
-        return numbers.unsqueeze(2) if self.by_place else numbers
-
-
-class _Codes(nn.Module):
-    """A lower segment that gives each cell of a table row as a vector.
-
-    It is the category's code, or the dense column's times 1 + x, and the code of the column is added.
-
-    Args:
-        columns: as in `ImageObservation`.
-        by_place: whether each column is a token of its own.
-    """
-
-    def __init__(self, columns: tuple[int, ...], by_place: bool) -> None:
-        super().__init__()
-        self.by_place = by_place
-        self.dense = torch.tensor([size == 0 for size in columns])
-        sizes = torch.tensor(columns).clamp_min(1)
-        self.first = sizes.cumsum(0) - sizes
-        draws = Generator().manual_seed(0)
-        self.codes = torch.randn(int(sizes.sum()), _CODE, generator=draws)
-        self.columns = torch.randn(len(columns), _CODE, generator=draws)
-
-    def forward(self, records: Tensor) -> Tensor:
-        """[N, C] -> [N, C, 8] or [N, C·8]."""
-        dense, first, codes = (part.to(records.device) for part in (self.dense, self.first, self.codes))
-        ids = torch.where(dense, 0, records).long()
-        scale = torch.where(dense, 1 + records, 1.0).unsqueeze(2)
-        cells = codes[first + ids] * scale + self.columns.to(records.device)
-        return cells if self.by_place else cells.flatten(1)
 
 
 class _Reconstruct(Goal):

@@ -108,7 +108,8 @@ class Adaptive(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        return replace(mounted(self, doublings=None), passes=self.passes)
+        undoes = frozenset({"masks", "permutes"})
+        return replace(mounted(self, doublings=None), passes=self.passes, undoes=undoes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

@@ -27,6 +27,7 @@ from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
 
 _SCALED = 2_000  # own records, at most, whose releases set the scale of what a decoder of table rows reads
+_UNORDERED = ("set", "message")  # decoders that care about no order
 Augment = Literal["none", "crop", "crop_flip"]
 
 _WARMUP_STEPS = 40
@@ -85,7 +86,9 @@ class BlackBox(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        return replace(mounted(self, doublings=None), domains=("images", "tables"), any_tokens=True)
+        undoes = frozenset({"maps", "permutes"} if self.decoder in _UNORDERED else {"maps"})
+        kinds = ("images", "tables")
+        return replace(mounted(self, doublings=None), domains=kinds, any_tokens=True, undoes=undoes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

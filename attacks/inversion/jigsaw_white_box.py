@@ -58,6 +58,7 @@ class JigsawWhiteBox(Checked):
         return Mounting(
             start=None if self.epochs == 0 else replace(self, pieces_epochs=0, kicks=0, epochs=0),
             control=lambda steps: replace(self, epochs=1),
+            undoes=frozenset({"maps", "permutes"}),
         )
 
     @property

@@ -15,6 +15,7 @@ from privkit.constraints import Checked, Count
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _CHUNK = 1 << 24  # distances that are held at once
+_UNDOES = frozenset({"maps", "masks", "mixes", "permutes", "shortens"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,9 @@ class NearestRecord(Checked):
     goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(domains=("any",), any_tokens=True, returns_auxiliary=True)
+    mounting: ClassVar[ImageMounting] = Mounting(
+        domains=("any",), any_tokens=True, returns_auxiliary=True, undoes=_UNDOES
+    )
 
     repeats: Count = 4
 

@@ -24,6 +24,7 @@ from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Whole
 
 _SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
+_UNDOES = frozenset({"mixes", "permutes", "shortens"})
 _RECUR = 0.5  # least share of own tokens that come back in another pass
 _LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is sent in them
 
@@ -58,7 +59,7 @@ class Union(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True)
+        return replace(mounted(self, _LONGER, doublings=None), passes=self.passes, any_tokens=True, undoes=_UNDOES)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

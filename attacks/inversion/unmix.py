@@ -61,7 +61,8 @@ class Unmix(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        return replace(mounted(self, doublings=None), passes=self.passes)
+        undoes = frozenset({"maps", "masks", "mixes"})
+        return replace(mounted(self, doublings=None), passes=self.passes, undoes=undoes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None

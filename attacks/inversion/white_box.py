@@ -110,6 +110,7 @@ class WhiteBox(Checked):
         return Mounting(
             passes=self.passes,
             any_tokens=True,
+            undoes=frozenset({"maps", "masks", "mixes"} if self.passes > 1 else {"maps", "shortens"}),
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=1),
         )

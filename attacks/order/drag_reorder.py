@@ -54,6 +54,7 @@ class DragReorder(Checked):
     def mounting(self) -> ImageMounting:
         return Mounting(
             start=None if self.epochs == 0 else replace(self, epochs=0),
+            undoes=frozenset({"permutes"}),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
         )
 

@@ -38,7 +38,9 @@ class FieldOrder(Checked):
     name: ClassVar[str] = "field_order"
     goal: ClassVar[str] = "reconstruct"
     uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(domains=("tables",), returns_auxiliary=True)
+    mounting: ClassVar[ImageMounting] = Mounting(
+        domains=("tables",), returns_auxiliary=True, undoes=frozenset({"permutes"})
+    )
 
     by: Literal["mean", "token"] = "token"
     source: Literal["lower", "query"] = "lower"

@@ -114,6 +114,7 @@ class Jigsaw(Checked):
         return Mounting(
             passes=self.passes,
             start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0, read=min(self.read, _READ_AT_START)),
+            undoes=frozenset({"permutes"}),
             control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
         )
 

@@ -13,10 +13,12 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.answer import epsilon
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View, known_to
+from privkit.attacks.goals.control_clients import Defended
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import is_own
 from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
+from privkit.audit.goals.control_clients import defense_of
 from privkit.audit.goals.goal import audit_goal
 from privkit.defenses.charge import given_labels, nothing
 from privkit.domains.images.domain import Images
@@ -120,6 +122,13 @@ class RecordedContext(AttackContext):
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
         """Apply the defense that the recording names."""
         return imitated(self._lower, self.seed_data.splits.domain) if isinstance(self._lower, Clients) else None
+
+    def defended(self) -> Defended:
+        """The defense that the recording names."""
+        if not isinstance(self._lower, Clients):
+            return Defended.unknown("privkit does not know the defense of this recording")
+        batch = self.config.training.batch_size
+        return defense_of(self._lower, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
 
 
 def recorded_context(start: AttackContext) -> RecordedContext:

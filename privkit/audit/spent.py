@@ -48,8 +48,9 @@ class Spent:
         """Count the block as control experiments, not as the attack."""
         start = self.clock()
         yield
-        self.controls = self.clock() - start
-        self._since += self.controls
+        seconds = self.clock() - start
+        self.controls += seconds
+        self._since += seconds
 
     def attacked(self) -> float:
         """Seconds of the attack in this process."""

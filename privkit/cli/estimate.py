@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,9 +132,10 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
             trained.add(cell.model_id)
             took += (rounds + _FORWARD * sizes["test"] / a_round) * a_step
         cells.append((cell, replace(timed, seconds=took)))
-    controls = [
-        audit_goal(attack.spec).control_seconds(attack.spec, probed[attack.label], sizes["auxiliary"], a_round)
-        for attack in config.every_attack
-        if attack.label in probed
-    ]
-    return cells, sum(controls)
+    attacks = {attack.label: attack.spec for attack in config.every_attack}
+    mounted = Counter(label for _, label in {(cell.defense.label, cell.attack.label) for cell, _ in cells})
+    controls = sum(
+        audit_goal(attacks[label]).control_seconds(attacks[label], timed, sizes["auxiliary"], a_round, mounted[label])
+        for label, timed in probed.items()
+    )
+    return cells, controls

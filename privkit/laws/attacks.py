@@ -15,6 +15,7 @@ from privkit.attacks.base import AnyAttack, Mounting, NotApplicable, Session
 from privkit.attacks.declaration import check_declared
 from privkit.attacks.goals import goal_of, reconstruct, reconstruct_controls
 from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.identity import identity_lower
 from privkit.audit.scoring import check_guesses
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
@@ -117,9 +118,7 @@ def observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation
     both, as they are copies."""
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
-    tokens = reconstruct_controls.identity_lower(
-        torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:])
-    )
+    tokens = identity_lower(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))
     observation = reconstruct.observe(tokens, private, batch_size=BATCH, auxiliary=x[:AUXILIARY], known=True)
     views = [replace(view, smashed=view.smashed.clone()) for view in observation.views]
     return replace(observation, views=views, auxiliary_labels=y[:AUXILIARY]), private

@@ -168,7 +168,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
     """Computes the misbehaving cell and then nearest_record's, on one trained model; both rows."""
     patch = pytest.MonkeyPatch()
     patch.setattr("privkit.audit.run.build", lambda folder, *rest: folder / "report" / "index.html")
-    patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+    patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount, **of: ())
     bad = Component(name="bad", spec=Bad(), label="bad")
     patch.setattr("privkit.settings.resolve.parse", lambda kind, given: bad if given == "bad" else parse(kind, given))
     patch.setattr("privkit.settings.early.check", lambda settings: None)

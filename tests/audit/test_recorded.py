@@ -46,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     """A run of privkit's own, behind noise with an ε."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("privkit.audit.run.build", lambda folder, *rest: folder / "report" / "index.html")
-        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount, **of: ())
         return run_audit(
             defense="gaussian_noise:sigma=0.5,clip=5",
             attack=ATTACKS,

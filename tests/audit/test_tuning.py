@@ -141,7 +141,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AuditRun, 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("privkit.audit.run.build", lambda folder, *rest: folder / "report" / "index.html")
-        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount, **of: ())
         patch.setattr(cell, "tuned", watched)
         yield run_audit(out=tmp_path_factory.mktemp("tuned") / "run", **TUNED), seen[0]
 

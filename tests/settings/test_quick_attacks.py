@@ -128,7 +128,7 @@ def forbidden(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     short = {"patch_shuffle": ("jigsaw", "white_box:epochs=0")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("privkit.settings.quick_attacks.strongest", lambda: short)
-        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount: ())
+        patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount, **of: ())
         return run_audit(attack="auto", defense="patch_shuffle", out=folder, **given)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Query, Scores, TrainingClients
 from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
@@ -127,6 +129,10 @@ class AttackContext:
         """Apply the clients' defense to smashed data; see `ImageObservation.imitate`."""
         return None
 
+    def defended(self) -> Defended | None:
+        """The clients' defense, for controls; None if an attack's controls know none."""
+        return None
+
     def generator(self) -> Generator:
         """The attack's own randomness."""
         return Generator().manual_seed(derive(self.cell.seed, "attack", self.cell.attack.name))
@@ -145,26 +151,42 @@ class AttackContext:
         """Report that the attack begins."""
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
-    def controls(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
-        """The attack's control experiments, run once for every form of a release."""
+    def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
+        """Control experiments of the attack, run once for every form of a release.
+
+        Args:
+            mount: does them.
+            of: what else they depend on, as JSON.
+        """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
-        path = self.folder.control({**self.cell.attack.to_json(), "form": form})
+        path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
         seed, made_of = self.cell.seed, self.made_of.control
         try:
             if (known := self.folder.read_checks(path, seed, made_of)) is not None:
-                checks, self.spent.controls = known
+                checks, seconds = known
+                self.spent.controls += seconds
                 return checks
         except DamagedFile:
             self.progress.note(f"{path} is damaged; these control experiments are done again")
         self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
+        before = self.spent.controls
         with self.spent.controlling():
             done = mount()
-        checks = tuple(
-            Check(name=control.name, passed=control.passed, detail=control.detail, decisive=True) for control in done
-        )
+        checks = tuple(Check(**asdict(control)) for control in done)
         self.progress.step(len(checks), len(checks))
-        self.folder.write_checks(path, seed, self.made_of.seen().control, checks, self.spent.controls)
+        self.folder.write_checks(path, seed, self.made_of.seen().control, checks, self.spent.controls - before)
         return checks
+
+    def planted(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
+        """`controls` of an attack that scores: their leak is planted without the defense, and a check says so."""
+        checks = self.controls(mount)
+        if self.cell.defense.name == "none":
+            return checks
+        detail = (
+            f"control not possible: {self.attack.name} is controlled by a leak that is planted in a small model of the "
+            f"control's own, and the code of {self.cell.defense.name} takes no part in it"
+        )
+        return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
         """The row's numbers from `told_apart`; scores are stored for the report's ROC curve and histogram."""

@@ -34,7 +34,7 @@ def ask(context: TrainedContext) -> Row:
         must_get_gradients(context)
     if context.certificate.relation == "add_or_remove_one":
         raise NotApplicable("the claim is of adding or removing a record, and these canaries replace one by another")
-    checks = context.controls(lambda: controls(attack, seed))
+    checks = context.planted(lambda: controls(attack, seed))
     context.begin()
     draws = Generator().manual_seed(derive(seed, "canaries"))
     coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5

@@ -59,14 +59,15 @@ class AuditGoal:
         """
         return 0.0
 
-    def control_seconds(self, attack: Any, timed: Timed, auxiliary: int, a_round: int) -> float:
-        """Seconds of both control experiments.
+    def control_seconds(self, attack: Any, timed: Timed, auxiliary: int, a_round: int, defenses: int) -> float:
+        """Seconds of all control experiments of an attack.
 
         Args:
             attack: its specification.
             timed: its probe.
             auxiliary: number of auxiliary records.
             a_round: records of a round, over all clients.
+            defenses: on which the attack is mounted.
         """
         return 0.0
 

@@ -49,7 +49,7 @@ def ask(context: AttackContext) -> Row:
         must_have_one_label(context)
     if attack.positive >= seed_data.splits.classes:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {seed_data.splits.classes} classes")
-    checks = context.controls(lambda: controls(attack, context.cell.seed))
+    checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
     checkpoint = context.checkpoint()
     saved = checkpoint.load() or {}
@@ -359,7 +359,7 @@ class _Labels(AuditGoal):
         larger = sizes["private"] / (ROUNDS * clients * timed.round_size)  # rows of an epoch over those of the probe
         return timed.seconds * (epochs * clients * (larger if attack.mounting.gradients else 1.0))
 
-    def control_seconds(self, attack: LabelAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
+    def control_seconds(self, attack: LabelAttack, timed: Timed, auxiliary: int, a_round: int, defenses: int) -> float:
         """Both have few rows."""
         return 2 * timed.seconds
 

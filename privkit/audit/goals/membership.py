@@ -36,7 +36,7 @@ def ask(context: TrainedContext) -> Row:
     each = min(context.config.budget.victims, len(members), len(splits.test)) // size * size
     if each == 0:
         raise NotApplicable(f"a round takes {size} images, more than training released or than there are test images")
-    checks = context.controls(lambda: controls(attack, context.cell.seed))
+    checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
     order = torch.randperm(2 * each, generator=Generator().manual_seed(derive(context.cell.seed, "members", "order")))
     asked, truth = order.to(members.x.device), order < each

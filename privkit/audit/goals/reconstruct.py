@@ -16,7 +16,7 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, known_to, threat_model
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
-from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, as_control, controls, played_by
+from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, SHORTER, as_control, fails, played_by, wins
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
@@ -218,7 +218,10 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
         return ()
     held = observe(context, frozenset())
     held = replace(held, auxiliary=seed_data.own_images, auxiliary_labels=seed_data.own_labels)
-    return context.controls(lambda: controls(attack, held, context.cell.seed))
+    seed = context.cell.seed
+    wanted = context.cell.defense.to_json()
+    through = context.controls(lambda: wins(attack, held, seed, context.defended()), defense=wanted)
+    return through + context.controls(lambda: (fails(attack, held, seed),))
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
@@ -276,14 +279,14 @@ class _Reconstruct(AuditGoal):
         own = ROUNDS * max(sizes["private"], sizes["auxiliary"]) if hijack else sizes["auxiliary"]
         return _scaled(timed, own, sizes["victims"])
 
-    def control_seconds(self, attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
-        """Both mount a short version on few records."""
+    def control_seconds(self, attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int, defenses: int) -> float:
+        """A short version on few records, once a defense; and a shorter one on noise."""
         records = min(auxiliary, CONTROL_IMAGES)
         played = played_by(records, a_round)
         own = records - played
         epochs = getattr(as_control(attack, own, a_round), "epochs", None)
         share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
-        return 2 * share * _scaled(timed, own, played)
+        return (defenses + 1 / SHORTER) * share * _scaled(timed, own, played)
 
     def training_steps(self, attack: ImageAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
         """The history of a server's segment is that of a training, which is repeated."""

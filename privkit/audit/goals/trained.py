@@ -10,9 +10,11 @@ from typing import Any
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Query
+from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.defended import DefendedModel, replay, untrained
 from privkit.audit.goals.context import AttackContext
+from privkit.audit.goals.control_clients import defense_of
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import rounds_an_epoch
 from privkit.shared.certificate import Certificate
@@ -113,6 +115,11 @@ class TrainedContext(AttackContext):
         """Apply the clients' defense."""
         edge = self.model.edge
         return imitated(edge, self.seed_data.splits.domain) if holds_all(edge) else None
+
+    def defended(self) -> Defended:
+        """The clients' defense."""
+        batch = self.config.training.batch_size
+        return defense_of(self.model.edge, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
 
 
 def must_send(context: TrainedContext) -> None:

@@ -8,8 +8,9 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
+from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
-from privkit.attacks.goals.reconstruct_controls import _probe, controls, identity_lower
+from privkit.attacks.goals.reconstruct_controls import _probe, controls
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.domains.images.embedded import TinyDigits
@@ -62,6 +63,7 @@ def test_controls_tell_the_deaf_and_the_all_knowing() -> None:
 class Watching(Fixed):
     """Keeps what it is given."""
 
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "auxiliary_labels"})
     given: list[ImageObservation] = field(default_factory=list)
 
     def run(

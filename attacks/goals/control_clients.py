@@ -1,0 +1,159 @@
+"""The clients of a control: a lower segment that gives the record itself, and what a defense makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from privkit.attacks.base import NotApplicable, QueryResult, View
+
+_STEPS = 40
+"""Of conjugate gradients; selections, permutations and means of few tokens need less than ten."""
+_SOLVED = 1e-4
+"""Share of the first residual at which they stop."""
+
+
+class ControlClients(Protocol):
+    """Clients whose lower segment gives the record itself, without noise.
+
+    Attributes:
+        lower: the segment as an adversary with the clients' weights holds it.
+        imitate: as in `ImageObservation`.
+    """
+
+    lower: nn.Module | None
+    imitate: Callable[[Tensor, Generator], Tensor] | None
+
+    def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
+        """Let records cross the wire as attacked ones do.
+
+        Args:
+            records: [N, ...], whole rounds of them.
+            labels: int64 [N].
+            passes: how often they cross.
+            seed: of all draws.
+
+        Returns:
+            The views, pass after pass, and for each seat of the rows of the first pass its record, −1 if it is empty.
+        """
+
+    def query(self, images: Tensor, draws: Generator) -> QueryResult:
+        """Answer one round of own records, as `privkit.attacks.base.Query`."""
+
+    def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
+        """The part of a difference from the records that the releases of some passes react to; see `projected`.
+
+        Args:
+            records: as in `send`.
+            apart: [N, ...], guesses minus records.
+            passes: as in `send`.
+            seed: as in `send`.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defended:
+    """The defense that controls go through.
+
+    Attributes:
+        name: of the defense, for sentences.
+        undone: what an attack must undo to win here: some of "maps", "masks", "mixes", "permutes" and "shortens", as
+            defenses declare their effects.
+        clients: the clients, from the shape of a record; it raises `NotApplicable` if there can be none.
+        why_not: why no control can go through it; empty if some can.
+    """
+
+    name: str
+    undone: frozenset[str]
+    clients: Callable[[tuple[int, ...]], ControlClients]
+    why_not: str = ""
+
+    @classmethod
+    def unknown(cls, reason: str) -> Defended:
+        """A defense that nobody can apply, and why."""
+        return cls(name="an unknown defense", undone=frozenset(), clients=_nobody, why_not=reason)
+
+
+def _nobody(shape: tuple[int, ...]) -> ControlClients:
+    raise NotApplicable("there are no clients")
+
+
+@dataclass(frozen=True)
+class Undefended:
+    """Clients that send what their lower segment gives; satisfies `ControlClients`."""
+
+    lower: nn.Module
+    batch_size: int
+    imitate: None = None
+
+    def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
+        """A view a round; see `ControlClients.send`."""
+        rounds = list(zip(records.split(self.batch_size), labels.split(self.batch_size), strict=True)) * passes
+        views = [
+            View(round=number, smashed=self.lower(part), labels=sent) for number, (part, sent) in enumerate(rounds)
+        ]
+        return views, torch.arange(len(records), device=records.device)
+
+    def query(self, images: Tensor, draws: Generator) -> QueryResult:
+        """The lower segment's own answer."""
+        members = torch.arange(len(images), device=images.device).unsqueeze(1)
+        return QueryResult(view=View(round=0, smashed=self.lower(images)), members=members)
+
+    def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
+        """All of it."""
+        return apart
+
+
+def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
+    """The part of a direction that a release reacts to: its projection on the row space of the release's derivative.
+
+    The rest of the direction changes no number of the release, as far as this is linear, even for somebody who knows
+    all coins. So a guess can be held to the first part alone.
+
+    Args:
+        release: differentiable, with the same coins at each call; [N, ...] to any shape.
+        records: [N, ...], where the derivative is taken.
+        direction: shaped like them.
+
+    Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
+
+    >>> seen = projected(lambda x: x[:, :2].sum(1), torch.zeros(1, 3), torch.tensor([[1.0, 3.0, 5.0]]))
+    >>> [round(number, 4) for number in seen.flatten().tolist()]
+    [2.0, 2.0, 0.0]
+    """
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        at = records.detach().clone().requires_grad_()
+        out = release(at)
+        if not out.requires_grad:  # nothing of the records is in it
+            return torch.zeros_like(direction)
+        dual = torch.zeros_like(out, requires_grad=True)
+        (pulled,) = torch.autograd.grad(out, at, dual, create_graph=True)
+
+    def push(along: Tensor) -> Tensor:
+        (change,) = torch.autograd.grad(pulled, dual, along, retain_graph=True)
+        return change
+
+    def pull(back: Tensor) -> Tensor:
+        (change,) = torch.autograd.grad(out, at, back, retain_graph=True)
+        return change
+
+    found = torch.zeros_like(direction)
+    residual = push(direction)
+    gradient = pull(residual)
+    step, size = gradient, gradient.square().sum()
+    first = size
+    for _ in range(_STEPS):
+        if size <= _SOLVED**2 * first or size == 0:
+            break
+        change = push(step)
+        length = size / change.square().sum().clamp_min(torch.finfo(size.dtype).tiny)
+        found, residual = found + length * step, residual - length * change
+        gradient = pull(residual)
+        before, size = size, gradient.square().sum()
+        step = gradient + size / before * step
+    return found

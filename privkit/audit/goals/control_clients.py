@@ -1,0 +1,171 @@
+"""Clients of controls: a run's own defense around a lower segment that gives the record itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.control_clients import Defended, projected
+from privkit.attacks.goals.identity import Marked, Widened, identity_lower
+from privkit.attacks.query_rules import ANY_QUERIES
+from privkit.defenses.base import Defense
+from privkit.defenses.chain import stages_of
+from privkit.defenses.stages import sites_of
+from privkit.domains.base import Batch
+from privkit.domains.domain import Domain
+from privkit.domains.images.domain import Images
+from privkit.domains.tables.domain import Tables
+from privkit.errors import PrivkitError, one_line
+from privkit.shared.seeds import derive
+from privkit.torch_utils.seeded import seeded
+from privkit.training import Clients
+from privkit.wire.channel import answer_of, black_box_query, record, shared_lower
+from privkit.wire.hijack import imitated
+from privkit.wire.queries import Queries
+
+_INSIDE = 0.99
+"""Derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white."""
+_UNDONE = frozenset({"maps", "masks", "mixes", "permutes", "shortens"})
+"""Effects of a stage that an attack must undo; clipping and parts take something away from a record as it is."""
+
+
+def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
+    """The defense of trained clients, for controls.
+
+    Args:
+        edge: the clients; their defense and protocol are used, and of the lower segments only the shape.
+        domain: of the records.
+        batch_size: records a client and round.
+        seed: of networks that the defense brings.
+    """
+    sites = sites_of(stages_of(edge.defense))
+    sent = (*sites.images, *sites.smashed)
+    undone = frozenset[str]().union(*(stage.effects or () for stage in sent)) & _UNDONE
+    if "mixes" in undone and not all(stage.keeps_positions for stage in sent):
+        undone |= {"permutes"}
+    return Defended(
+        name=edge.defense.name,
+        undone=undone,
+        why_not=next(filter(None, map(_unknown, sent)), ""),
+        clients=lambda shape: HonestClients.of(
+            edge, domain, shape, batch_size, seed, marked=bool({"permutes", "shortens"} & undone)
+        ),
+    )
+
+
+def _unknown(stage: Defense) -> str:
+    """Why a stage cannot be without noise, or why nobody knows what must be undone behind it; empty if all is known."""
+    if stage.effects is None:
+        return f"{stage.name} does not declare its effects"
+    if "noises" in stage.effects and not stage.noise_fields:
+        return f"{stage.name} adds noise and has no noise_fields to switch it off by"
+    return ""
+
+
+@dataclass
+class HonestClients:
+    """A defense's release of records; satisfies `privkit.attacks.goals.control_clients.ControlClients`.
+
+    Attributes:
+        edge: the clients.
+        domain: of the records.
+        batch_size: records a client and round.
+    """
+
+    edge: Clients
+    domain: Domain
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        edge = self.edge
+        self.query: Callable[[Tensor, Generator], QueryResult] = Queries(black_box_query(edge), ANY_QUERIES)
+        self.lower: nn.Module | None = shared_lower(edge)
+        self.imitate = imitated(edge, self.domain)
+
+    @classmethod
+    def of(
+        cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
+    ) -> HonestClients:
+        """Build clients as `Clients.build` does, with the defense's noise switched off.
+
+        Args:
+            edge: as in `defense_of`.
+            domain: likewise.
+            shape: of the records, which may be smaller images than the domain's.
+            batch_size: likewise.
+            seed: likewise.
+            marked: whether tokens say whose they are (`Marked`), for a defense that moves or drops them.
+
+        Raises:
+            NotApplicable: if the defense cannot take the record itself; it says why.
+        """
+        own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
+        device = next(iter(edge.parameters()), torch.zeros(())).device
+        with torch.no_grad(), seeded(device, seed):
+            smashed = edge.lowers.copy(0).eval()(domain.zeros(1).to(device))
+        lower = identity_lower(smashed, shape, domain.column_sizes if isinstance(domain, Tables) else ())
+        tokens = lower(own.zeros(1))
+        block = edge.block
+        if block is not None:
+            if tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]:
+                raise NotApplicable(
+                    f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers a token, and the record "
+                    f"itself has {tokens.shape[-1]}"
+                )
+            lower = Widened(lower, smashed.shape[2])
+        elif marked and tokens.ndim == 3 and isinstance(own, Images):
+            lower = Marked(lower, places=edge.defense.position_embedding)
+        try:
+            built = Clients.build(
+                lower,
+                edge.defense.noiseless(),
+                own,
+                classes=edge.classes,
+                seed=derive(seed, "frozen block"),
+                protocol=edge.protocol,
+                block=block,
+            )
+        except (PrivkitError, ValueError) as error:
+            raise NotApplicable(f"{edge.defense.name} cannot take the record itself: {one_line(error)}") from None
+        built.held, built.counts_orders = edge.held, edge.counts_orders
+        return cls(built.to(device).eval(), own, batch_size)
+
+    def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
+        """Over the wire, as attacked records go; see `ControlClients.send`."""
+        batch = Batch(x=records, y=labels, ids=torch.arange(len(records), device=records.device), domain=self.domain)
+        crossed = record(self.edge, batch, batch_size=self.batch_size, seed=seed, passes=passes)
+        return crossed.views, crossed.members[: len(crossed.members) // passes]
+
+    def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
+        """As `ControlClients.contained`; of records that are no images, all."""
+        if not isinstance(self.domain, Images):
+            return apart
+        shape = (-1, self.edge.lowers.copies, self.batch_size)
+        center = records.mean(0)
+        rounds = (center + _INSIDE * (records - center)).unflatten(0, shape)
+        parts = [
+            projected(partial(self._released, passes, len(rounds), derive(seed, number)), given, direction)
+            for number, (given, direction) in enumerate(zip(rounds, apart.unflatten(0, shape), strict=True))
+        ]
+        return torch.stack(parts).flatten(0, 2)
+
+    def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
+        """All numbers that a round's images [n, B, C, H, W] show in some passes.
+
+        Args:
+            passes: of them.
+            rounds: of a pass.
+            seed: of the coins.
+            images: differentiable.
+        """
+        edge, seen = self.edge, []
+        draws = Generator(images.device).manual_seed(seed)
+        labels = torch.zeros(images.shape[:2], dtype=torch.int64, device=images.device)
+        for number in range(0, passes * rounds, rounds):
+            seen.append(answer_of(edge.release(images, labels, draws, number), number, edge).view.smashed.flatten())
+        return torch.cat(seen)

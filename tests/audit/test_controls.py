@@ -1,0 +1,178 @@
+"""Controls go through the defense's own code: broken attacks fail there, honest ones pass, and what is not possible is
+said."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.control_clients import Defended
+from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.goals.reconstruct_controls import wins
+from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.nearest_record import NearestRecord
+from privkit.attacks.inversion.ridge import Ridge
+from privkit.attacks.inversion.white_box import WhiteBox
+from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.audit.defended import assemble
+from privkit.audit.goals.control_clients import HonestClients, defense_of
+from privkit.audit.seed_data import read_images
+from privkit.defenses import DEFENSES
+from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.parts.registry import parse
+from privkit.settings.quick_attacks import choose
+from privkit.settings.resolve import resolve
+from privkit.wire.channel import record
+from tests.attacks.mutants import Broken, in_images, in_tokens, in_weights, mutants, own_mean
+
+QUICK: dict[str, tuple[str, Any, Any]] = {
+    "weights of members swapped": (
+        "random_cutmix",
+        Ridge(passes=4, repeats=1, epochs=0),
+        Broken(attack=Ridge(passes=4, repeats=1, epochs=0), before=in_weights(lambda w: w.flip(1))),
+    ),
+    "seats rolled by one": (
+        "mixup",
+        Ridge(passes=4, repeats=1, epochs=0),
+        Broken(attack=Ridge(passes=4, repeats=1, epochs=0), after=in_images(lambda x: x.roll(1, 0))),
+    ),
+    "guesses at other records": (
+        "none",
+        NearestRecord(),
+        Broken(attack=NearestRecord(), after=in_images(lambda x: x.roll(1, 0))),
+    ),
+    "decoder that draws the mean": (
+        "masking",
+        Ridge(epochs=0),
+        Broken(attack=Ridge(epochs=0), after=own_mean),
+    ),
+    "rows of other records": (
+        "scaling",
+        WhiteBox(),
+        Broken(attack=WhiteBox(), before=in_tokens(lambda z: z.roll(1, 0))),
+    ),
+    "brightness inverted": (
+        "gaussian_noise",
+        Ridge(epochs=0),
+        Broken(attack=Ridge(epochs=0), after=in_images(lambda x: 1 - x)),
+    ),
+}
+"""Fault -> defense, honest attack and broken one."""
+
+
+@cache
+def _met(defense: str, seed: int, dataset: str) -> tuple[ImageObservation, Defended]:
+    """An untrained model's release, for its form, and the defense in front of it."""
+    spec = parse("defenses", defense).spec
+    protocol = "psl:clients=4" if spec.group > 1 else "sl"
+    config = resolve({"defense": "none", "protocol": protocol, "dataset": dataset})
+    images = read_images(config, seed, torch.device("cpu"))
+    domain, batch = images.splits.domain, config.training.batch_size
+    edge, _, _ = assemble(config, spec, domain, images.splits.classes, seed)
+    released = record(edge.eval(), images.victims, batch_size=batch, seed=seed)
+    observation = ImageObservation(
+        image_shape=(domain.shape[0], domain.shape[1], domain.shape[2]),
+        batch_size=config.protocol.spec.active * batch,
+        views=released.views,
+        auxiliary=images.auxiliary.x,
+    )
+    return observation, defense_of(edge, domain, batch, seed)
+
+
+def _positive(attack: Any, defense: str, seed: int = 0, dataset: str = "tiny_digits") -> tuple[Control, ...]:
+    observation, defended = _met(defense, seed, dataset)
+    return wins(attack, observation, seed, defended)
+
+
+@pytest.mark.parametrize("fault", QUICK)
+def test_an_honest_attack_wins_through_the_defense_and_a_broken_one_does_not(fault: str) -> None:
+    defense, honest, broken = QUICK[fault]
+    assert [control.passed for control in _positive(honest, defense)] == [True]
+    (control,) = _positive(broken, defense)
+    assert (control.passed, control.decisive) == (False, True), control.detail
+
+
+def _share(defended: Defended, shape: tuple[int, ...], images: torch.Tensor, passes: int) -> float:
+    """Of how images differ from their mean, what their releases contain."""
+    apart = images.mean(0) - images
+    kept = defended.clients(shape).contained(images, apart, passes, 0)
+    return (kept.square().sum() / apart.square().sum()).item()
+
+
+def test_what_a_release_contains_follows_from_the_defense() -> None:
+    shares = {}
+    for defense in ("none", "clip", "patch_shuffle", "mixup", "token_dropping", "random_cutmix"):
+        observation, defended = _met(defense, 0, "tiny_digits")
+        assert observation.auxiliary is not None
+        size = observation.batch_size
+        shares[defense] = _share(defended, observation.image_shape, observation.auxiliary[:size], 1)
+    assert shares["none"] == shares["clip"] == pytest.approx(1, abs=1e-3)
+    assert shares["patch_shuffle"] == pytest.approx(1, abs=1e-3)
+    for halved in ("mixup", "token_dropping", "random_cutmix"):  # a sum of two records, half of the tokens
+        assert 0.35 < shares[halved] < 0.75
+
+
+def test_several_passes_contain_what_one_lacks() -> None:
+    observation, defended = _met("token_dropping", 0, "tiny_digits")
+    assert observation.auxiliary is not None
+    some = observation.auxiliary[: observation.batch_size]
+    one, many = (_share(defended, observation.image_shape, some, passes) for passes in (1, 8))
+    assert one < 0.75
+    assert many > 0.95
+
+
+def test_noise_is_switched_off_and_the_rest_of_the_defense_is_not() -> None:
+    observation, defended = _met("dp_mixsl", 0, "tiny_digits")
+    clients = defended.clients(observation.image_shape)
+    assert isinstance(clients, HonestClients)
+    assert clients.edge.defense.sigma < 1e-9  # type: ignore[attr-defined]
+    assert observation.auxiliary is not None
+    labels = torch.zeros(observation.batch_size, dtype=torch.int64)
+    views, members = clients.send(observation.auxiliary[: observation.batch_size], labels, 2, 0)
+    assert {view.mixed for view in views} == {2}
+    assert len(views) == 2
+    assert len(members) == views[0].smashed.shape[0] * 2
+
+
+def test_an_attack_that_does_not_undo_a_defense_is_controlled_without_it_and_says_so() -> None:
+    bare, through = _positive(Ridge(epochs=0), "patch_shuffle")
+    assert bare.passed
+    assert (through.passed, through.decisive) == (None, False)
+    assert through.detail.startswith("control not possible: ridge does not declare that it undoes what patch_shuffle")
+
+
+def test_a_defense_without_declared_effects_is_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PatchShuffle, "effects", None)
+    _met.cache_clear()
+    _, through = _positive(Jigsaw(epochs=1, kicks=1), "patch_shuffle")
+    _met.cache_clear()
+    assert through.detail.startswith("control not possible: patch_shuffle does not declare its effects")
+
+
+_SURVIVES = pytest.mark.xfail(reason="eight masked passes, averaged without weights, still give 60 % of a record")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=_SURVIVES) if name == "weights ignored" else name for name in mutants()]
+)
+def test_each_broken_attack_fails_through_a_defense_on_which_it_is_mounted(fault: str) -> None:
+    mutant = mutants()[fault]
+    (control,) = _positive(mutant.attack, mutant.defense, dataset="digits")
+    assert (control.passed, control.decisive) == (False, True), control.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("defense", DEFENSES)
+def test_no_attack_that_auto_mounts_is_accused(defense: str, seed: int) -> None:
+    for name in choose(parse("defenses", defense), "images").attacks:
+        for control in _positive(parse("attacks", name).spec, defense, seed, "digits"):
+            assert control.passed or not control.decisive, (name, control.detail)
+
+
+def test_black_box_undoes_an_order_if_its_decoder_reads_none() -> None:
+    assert "permutes" in BlackBox(decoder="set").mounting.undoes
+    assert "permutes" not in BlackBox().mounting.undoes
