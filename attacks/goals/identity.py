@@ -59,10 +59,11 @@ class _Patches(nn.Module):
 
 
 class _Numbers(nn.Module):
-    """A lower segment that gives the numbers of a token sequence or table row themselves, ids among them.
+    """A lower segment that gives the numbers of a token sequence or table row themselves.
 
     Args:
-        by_place: whether each number is a vector of its own, as where a token crosses for each token of a sequence.
+        by_place: whether each number is a vector of its own, as where a token crosses for each token of a sequence. An
+            id then has a code, since ids that are close mean nothing alike.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -70,9 +71,12 @@ class _Numbers(nn.Module):
         self.by_place = by_place
 
     def forward(self, records: Tensor) -> Tensor:
-        """[N, T] -> [N, T, 1] or [N, T]."""
+        """[N, T] -> [N, T, 1], of ids [N, T, 16], or [N, T]."""
         numbers = records.float()
-        return numbers.unsqueeze(2) if self.by_place else numbers
+        if not self.by_place or records.is_floating_point():
+            return numbers.unsqueeze(2) if self.by_place else numbers
+        angles = torch.pi * torch.rand(2 * _CODE, generator=Generator().manual_seed(0)).to(records.device)
+        return torch.cos(numbers.unsqueeze(2) * angles)
 
 
 class _Codes(nn.Module):

@@ -81,6 +81,7 @@ class Vocabulary(Checked):
         """It reads token sequences; its controls train a few steps."""
         return Mounting(
             domains=("tokens",),
+            undoes=frozenset({"permutes"}),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
 

@@ -18,7 +18,7 @@ from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.audit.defended import assemble
 from privkit.audit.goals.control_clients import HonestClients, defense_of
-from privkit.audit.seed_data import read_images
+from privkit.audit.seed_data import read_records
 from privkit.defenses import DEFENSES
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.parts.registry import parse
@@ -68,7 +68,7 @@ def _met(defense: str, seed: int, dataset: str) -> tuple[ImageObservation, Defen
     spec = parse("defenses", defense).spec
     protocol = "psl:clients=4" if spec.group > 1 else "sl"
     config = resolve({"defense": "none", "protocol": protocol, "dataset": dataset})
-    images = read_images(config, seed, torch.device("cpu"))
+    images = read_records(config, seed, torch.device("cpu"))
     domain, batch = images.splits.domain, config.training.batch_size
     edge, _, _ = assemble(config, spec, domain, images.splits.classes, seed)
     released = record(edge.eval(), images.victims, batch_size=batch, seed=seed)

@@ -19,8 +19,8 @@ from privkit.defenses import measured
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.noise import GaussianNoise
+from privkit.defenses.own_receipts import trial_of
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.defenses.trial import trial_of
 from privkit.laws.defenses import LAWS
 from privkit.parts.registry import load, table
 from tests.small import generator

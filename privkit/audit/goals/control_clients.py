@@ -15,7 +15,7 @@ from privkit.attacks.goals.identity import Marked, Widened, identity_lower
 from privkit.attacks.query_rules import ANY_QUERIES
 from privkit.defenses.base import Defense
 from privkit.defenses.chain import stages_of
-from privkit.defenses.stages import sites_of
+from privkit.defenses.compile import sites_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
