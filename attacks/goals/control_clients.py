@@ -26,8 +26,11 @@ class ControlClients(Protocol):
         imitate: as in `ImageObservation`.
     """
 
-    lower: nn.Module | None
-    imitate: Callable[[Tensor, Generator], Tensor] | None
+    @property
+    def lower(self) -> nn.Module | None: ...
+
+    @property
+    def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None: ...
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
         """Let records cross the wire as attacked ones do.

@@ -193,14 +193,19 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
     group = length if stays else rows * length
     groups, sent = tokens.view(-1, group, tokens.shape[2]), texts.view(-1, group)
     for _ in range(_MATCHINGS):
-        source = in_chunks(
-            lambda part, vectors=vectors: hungarian(distances(groups[part], vectors[sent[part]])),
-            len(groups),
-            max(1, _TABLE // group**2),
-        )  # the token of each word that was sent
+        source = _matched(groups, vectors, sent)
         vectors = _means(groups.flatten(0, 1), sent.gather(1, source.argsort(1)).flatten(), vectors)
     back = source.argsort(1)
     return sent.gather(1, back).view_as(texts), (back % length).view_as(texts)
+
+
+def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:
+    """The token of each word that was sent, int64 [G, S], of tokens [G, S, D] in any order."""
+    return in_chunks(
+        lambda part: hungarian(distances(groups[part], vectors[sent[part]])),
+        len(groups),
+        max(1, _TABLE // groups.shape[1] ** 2),
+    )
 
 
 def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tensor:
@@ -208,13 +213,9 @@ def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tens
     counts = functional.one_hot(texts, words).sum(1).float()
     sums = tokens.sum(1)
     if rows > 1:  # tokens from other rows of the message are then the same for all rows, on average
-        counts, sums = (
-            (all_.view(-1, rows, all_.shape[1]) - all_.view(-1, rows, all_.shape[1]).mean(1, keepdim=True)).flatten(
-                0, 1
-            )
-            for all_ in (counts, sums)
-        )
-    vectors = torch.linalg.solve(counts.T @ counts + torch.eye(words, device=counts.device), counts.T @ sums)
+        messages = [whole.view(-1, rows, whole.shape[1]) for whole in (counts, sums)]
+        counts, sums = ((each - each.mean(1, keepdim=True)).flatten(0, 1) for each in messages)
+    vectors: Tensor = torch.linalg.solve(counts.T @ counts + torch.eye(words, device=counts.device), counts.T @ sums)
     drawn = vectors[texts].flatten(0, 1)
     middle, wanted = drawn.mean(0), tokens.flatten(0, 1)
     scale = (wanted.var(0).sum() / drawn.var(0).sum().clamp_min(1e-12)).sqrt()
@@ -291,7 +292,7 @@ class _Reader(Learner):
 
         def words(part: slice) -> Tensor:
             logits, places = self.network(self._normalized(released[part]))
-            named = logits.argmax(2)
+            named: Tensor = logits.argmax(2)
             return named if places is None else named.gather(1, hungarian(-places.log_softmax(2)))
 
         return in_chunks(words, len(released), 256)

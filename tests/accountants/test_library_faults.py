@@ -210,6 +210,7 @@ def test_order_grid_ends_too_early() -> None:
     orders = np.concatenate([np.arange(2.0, 65.0), [96, 128, 256, 512, 1024]])
     rdp = 1000 * subsampled_rdp.poisson_gaussian_rdp(orders, 0.001, 1 / 5.0)
     ours = renyi.best_epsilon(orders, rdp, DELTA)
+    assert ours.order is not None
     assert ours.order > 63
     assert not ours.at_edge
     assert pld.composed_bounds([(round_profiles.poisson_gaussian(0.001, 0.2), 1000)], DELTA)[0] <= ours.value

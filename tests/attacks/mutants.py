@@ -181,7 +181,9 @@ class Mutant:
 
 
 def _mutant(attack: Any, defense: str, before: Before | None = None, after: After | None = None) -> Mutant:
-    faults = {name: fault for name, fault in (("before", before), ("after", after)) if fault is not None}
+    faults: dict[str, Any] = {
+        name: fault for name, fault in (("before", before), ("after", after)) if fault is not None
+    }
     return Mutant(attack=Broken(attack=attack, **faults), defense=defense)
 
 

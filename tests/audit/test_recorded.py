@@ -174,6 +174,18 @@ def test_a_guess_is_compared_with_the_image_that_its_row_held(tmp_path: Path) ->
     assert row.recovered["unaligned"]["mse"].value < 2e-4
 
 
+@pytest.mark.parametrize("unknown", [False, True])
+def test_guesses_are_compared_record_by_record_in_any_order_of_the_rows(tmp_path: Path, unknown: bool) -> None:
+    """The mean image is not closer to any record than itself, also if one row's record is unknown."""
+    members = torch.arange(12).flip(0)
+    if unknown:
+        members[3] = -1
+    folder = written(tmp_path / "recording", {"truth.members": members}, lower=HALF)
+    (row,) = rows(folder, tmp_path / "run", attack="mean_image").values()
+    assert (row.status, row.reason) == ("done", "")
+    assert (row.ahead["mean_image"]["mse"].low, row.ahead["mean_image"]["mse"].high) == (0.0, 0.0)
+
+
 def test_a_row_whose_image_is_unknown_stays_so_in_the_first_rounds(tmp_path: Path) -> None:
     members = torch.arange(12).flip(0)
     members[1] = -1

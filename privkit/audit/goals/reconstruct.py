@@ -61,7 +61,12 @@ def ask(context: AttackContext) -> Row:
     seats = members >= 0
     victims = seed_data.victims[members[seats]] if len(seed_data.victims) else seed_data.victims
     domain, looks = victims.domain, seed_data.perception
-    guesses, floors = dict(seed_data.guesses), dict(seed_data.floors)
+    rows = members[seats].cpu().numpy()  # in the order of the release, in which guesses come: mixing moves records
+    guesses = {
+        name: {alignment: {metric: values[rows] for metric, values in found.items()} for alignment, found in by.items()}
+        for name, by in seed_data.guesses.items()
+    }
+    floors = dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
         untaught = mounting.start.run(observe(context, known_to(mounting.start)), context.generator()).images
         if len(victims):

@@ -27,10 +27,10 @@ def auroc() -> float:
 
 def clopper_pearson(threshold: float | None = None) -> float:
     """ε at δ = 0 and confidence 0.95; without a threshold as published."""
-    how = {"confidence": 0.95, "delta": 0.0}
+    scores = _gaussian_quantiles()
     if threshold is None:
-        return published.epsilon_clopper_pearson(*_gaussian_quantiles(), **how)
-    return many_runs.epsilon_clopper_pearson(*_gaussian_quantiles(), **how, threshold=threshold).epsilon
+        return published.epsilon_clopper_pearson(*scores, confidence=0.95, delta=0.0)
+    return many_runs.epsilon_clopper_pearson(*scores, confidence=0.95, delta=0.0, threshold=threshold).epsilon
 
 
 def one_run() -> float:
