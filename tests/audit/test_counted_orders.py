@@ -35,7 +35,12 @@ class Lower(nn.Module):
         )
 
     def forward(self, images):
-        return self.vit.blocks[:1](self.vit._pos_embed(self.vit.patch_embed(images)))
+        tokens = self.vit.patch_embed(images)
+        if self.vit.pos_embed is not None:
+            return self.vit.blocks[:1](self.vit._pos_embed(tokens))
+        others = (self.vit.cls_token, self.vit.reg_token)  # older timm leaves them out where there are no positions
+        given = [other.expand(len(images), -1, -1) for other in others if other is not None]
+        return self.vit.blocks[:1](torch.cat([*given, tokens], 1))
 
 
 class Upper(nn.Module):
