@@ -85,7 +85,7 @@ def judge(
     checks += _numbers([row for row in rows if row.protocol.partition(":")[0] not in silent], pending)
     checks += [check for condition in conditions for check in _gates(condition, rows, pending)]
     nothing = "" if pending else _nothing(rows)
-    checks += [_of_run("some_model_learned", nothing)] if nothing and (trains or nothing == _NO_NUMBER) else []
+    checks += [_of_run("some_model_learned", nothing)] if nothing not in ("", _NO_NUMBER) and trains else []
     failures = tuple(check.sentence for check in checks if check.met is False)
     missing, errored = (sum(cell.status == status for cell in cells) for status in ("missing", "error"))
     outcome: Literal["clean", "failed", "errored", "unfinished", "empty"] = (

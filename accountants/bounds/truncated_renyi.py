@@ -105,6 +105,8 @@ class TruncatedRenyiBound(Bound):
 def truncated_renyi_bound(steps: Steps) -> TruncatedRenyiBound | None:
     """Rényi composition of truncated losses; None if a step is no Gaussian, or none is sampled.
 
+    Source: as `TruncatedRenyiBound`.
+
     >>> bound = truncated_renyi_bound([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
     >>> round(bound.epsilon(1e-5).value, 3)
     0.043

@@ -57,6 +57,7 @@ class FieldOrder(Checked):
     ) -> Reconstruction:
         """Order the tokens of every row, and look every cell up.
 
+        >>> from privkit.attacks.base import View
         >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
         >>> cells = lambda rows: torch.stack([rows, rows.square()], 2)
         >>> lower = type("Lower", (torch.nn.Module,), {"forward": lambda self, rows: cells(rows)})()
@@ -121,7 +122,7 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
 
     Source: privkit's own.
 
-    >>> from privkit.attacks.base import QueryResult
+    >>> from privkit.attacks.base import QueryResult, View
     >>> def query(rows, draws):
     ...     cells = torch.stack([rows, rows + torch.arange(3.0) * 10], 2)
     ...     order = torch.rand(len(rows), 3, generator=draws).argsort(1)

@@ -102,7 +102,12 @@ def run_cell(
             ask = audit_goal(context.attack).ask
             # A recorded module may draw from torch's global generators.
             with nullcontext() if config.recording is None else seeded(device, derive(cell.seed, "recorded")):
-                row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
+                try:
+                    row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
+                except Exception:
+                    if own:  # the error may follow from what the part changed
+                        _must_be_unchanged(shared, seed_data, lent)
+                    raise
         if own:
             _must_be_unchanged(shared, seed_data, lent)
     except OverLimit as error:

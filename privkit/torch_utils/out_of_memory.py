@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PHRASES = (
     "can't allocate memory",  # torch on a CPU
@@ -91,6 +92,8 @@ def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
     Raises:
         RuntimeError: as `work` raises it, if not even one row fits into memory.
     """
+    import torch  # whoever reports an error of the command line has not loaded it
+
     parts: list[Tensor] = []
     done = 0
     while done < rows:

@@ -76,7 +76,7 @@ SETTINGS: dict[str, Any] = {
     "dataset": "mine_:digits",
     "model": "mine_:segments",
     "metric": "mine_:Largest",
-    "gate": "own_largest>=0.0",
+    "gate": "accuracy>=0.0",
     "budget": "smoke:private=40,auxiliary=40,test=20,victims=20,epochs=1",
     "training": "batch_size=20",
     "threads": 1,
@@ -193,6 +193,9 @@ def test_own_parts_are_rows_of_a_run_that_resumes_and_verifies(home: Path) -> No
     assert examine(home / "run").exit_code == 0
     trained = {path: path.stat().st_mtime_ns for path in (home / "run" / "models").glob("*/trained.json")}
     assert again().rows == rows
+    judged = again(gate="own_largest>=0.0")  # a grey guess wins on no model, so that its errors show nothing
+    assert judged.exit_code == 1
+    assert all("own_largest is 0.5000" in said and "it is not shown" in said for said in judged.failures)
     assert {path: path.stat().st_mtime_ns for path in trained} == trained
 
 

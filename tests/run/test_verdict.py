@@ -173,5 +173,5 @@ def test_a_run_that_shows_nothing_is_not_clean(small_run: AuditRun) -> None:
     refused = [row.model_copy(update={"status": "not_applicable", "checks": ()}) for row in small_run.rows]
     rows = [row.model_copy(update={"protocol": "alone"}) for row in refused]
     found = verdict_of(mute, rows, [])
-    assert (found.outcome, found.exit_code) == ("failed", 1)
-    assert found.failures == ("no attack was applicable, so that nothing is known of any defense",)
+    assert (found.outcome, found.exit_code, found.failures) == ("empty", 0, ())  # clients that send nothing on purpose
+    assert "no attack was applicable, so that nothing is known of any defense" in found.sentence

@@ -96,7 +96,7 @@ def test_a_defense_without_rows_meets_the_general_list(monkeypatch: pytest.Monke
 
 def test_other_records_meet_the_attacks_that_read_them() -> None:
     words = mounted(dataset="definitions", defense="gaussian_noise")
-    assert words == {"none": ["nearest_record"], "gaussian_noise": ["nearest_record"]}
+    assert words == {defense: ["vocabulary", "nearest_record"] for defense in ("none", "gaussian_noise")}
     assert mounted(dataset="breast_cancer", defense="gaussian_noise")["gaussian_noise"] == list(KINDS["tables"].general)
 
 

@@ -147,7 +147,7 @@ def test_the_order_that_draws_own_images_best_is_taken(best: str, monkeypatch: p
             return self.images, torch.zeros(len(self.images))
 
     monkeypatch.setattr(white_box, "ImageFit", Drawn)
-    monkeypatch.setattr(white_box, "mixes_images", lambda *given: True)
+    monkeypatch.setattr(white_box, "_mixes_images", lambda *given: True)
     saved = Session()
     run(WhiteBox(), Cells(), shuffled, saved)
     assert saved.state["chosen"][0] == best
