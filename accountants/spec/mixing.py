@@ -71,8 +71,8 @@ class _Fixed(Checked):
         """A number for each client, in proportion to its ratio."""
         raise NotImplementedError
 
-    def points(self, patches: int | None) -> tuple[Array, Array]:
-        """[k] ratios and [k] shares of the patches of all clients."""
+    def points(self, patches: int | None) -> tuple[list[float], list[float]]:
+        """k ratios and k shares of the patches of all clients; no arrays, since a defense is compiled with this."""
         raise NotImplementedError
 
     @property
@@ -85,14 +85,15 @@ class _Fixed(Checked):
 
     def law(self, patches: int | None, sharpness: float = 1.0) -> RatioLaw:
         ratios, shares = self.points(patches)
-        largest = int(ratios.argmax())
-        return _one_ratio(float(ratios[largest]), float(shares[largest]), sum(one**2 for one in ratios.tolist()))
+        largest = ratios.index(max(ratios))
+        return _one_ratio(ratios[largest], shares[largest], sum(one**2 for one in ratios))
 
     def seats(self, patches: int | None) -> RatioLaw:
         ratios, shares = self.points(patches)
         ratio, first, number = np.unique(ratios, return_index=True, return_counts=True)
-        norm = np.full(ratio.size, sum(one**2 for one in ratios.tolist()))
-        return RatioLaw(ratio=ratio, share=shares[first], norm=norm, log_weight=np.log(number / ratios.size))
+        norm = np.full(ratio.size, sum(one**2 for one in ratios))
+        share = np.array(shares)[first]
+        return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=np.log(number / len(ratios)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +127,9 @@ class FixedRatio(_Fixed):
     def values(self) -> tuple[float, ...]:
         return self.ratios
 
-    def points(self, patches: int | None) -> tuple[Array, Array]:
-        ratios = np.array(self.ratios)
-        return ratios, ratios if patches is None else rounded_up(ratios, patches)
+    def points(self, patches: int | None) -> tuple[list[float], list[float]]:
+        ratios = list(self.ratios)
+        return ratios, ratios if patches is None else rounded_up(np.array(ratios), patches).tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +155,10 @@ class FixedCounts(_Fixed):
     def values(self) -> tuple[float, ...]:
         return self.counts
 
-    def points(self, patches: int | None) -> tuple[Array, Array]:
+    def points(self, patches: int | None) -> tuple[list[float], list[float]]:
         if patches is not None and sum(self.counts) != patches:
             raise ValueError(f"counts must sum to the {patches} patches, got {sum(self.counts)} from {self.counts}")
-        ratios = np.array(self.counts) / sum(self.counts)
+        ratios = [count / sum(self.counts) for count in self.counts]
         return ratios, ratios
 
 
