@@ -16,6 +16,7 @@ from privkit.attacks.goals.goal import Goal
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.learners import Learners, shrunk
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
+from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
 CONTROL_IMAGES = 1_000
@@ -132,7 +133,8 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
     return Control(
         name="fails_on_noise",
         passed=error >= (1 - _NOISE_SLACK) * mean_error,
-        detail=f"on a release of pure noise the attack has MSE {error:.4f}, the mean {what} {mean_error:.4f}",
+        detail=f"on a release of pure noise the attack has {played.measure} {error:.4f}, "
+        f"the mean {what} {mean_error:.4f}",
     )
 
 
@@ -160,9 +162,11 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
         found = played.attack.run(shown, generator).images
         guess = torch.empty_like(found[: len(truth)])
         guess[members[members >= 0]] = found[members >= 0]
-    error, mean_error = (
-        played.size(clients.contained(truth, (some - truth).float(), passes, start)) for some in (guess, played.mean)
-    )
+    if played.texts:  # whose derivative by ids means nothing: a release contains all of them
+        error, mean_error = (played.error(some.expand_as(truth), truth) for some in (guess, played.mean))
+    else:
+        apart = (clients.contained(truth, (some - truth).float(), passes, start) for some in (guess, played.mean))
+        error, mean_error = map(played.size, apart)
     what = played.what
     through = held = ""
     share = mean_error / max(played.error(played.mean.expand_as(truth), truth), torch.finfo(torch.float32).tiny)
@@ -173,7 +177,7 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
     return Control(
         name="wins_on_identity",
         passed=error <= won * mean_error,
-        detail=f"on a release that is the {what} itself{through} the attack has MSE {error:.4f}, "
+        detail=f"on a release that is the {what} itself{through} the attack has {played.measure} {error:.4f}, "
         f"the mean {what} {mean_error:.4f}{held}",
     )
 
@@ -190,6 +194,7 @@ class _Cast:
         identity: the lower segment that gives the record itself.
         batch_size: records a round.
         columns: as in `ImageObservation`.
+        texts: whether records are sequences of ids.
         real: whether noise has the real form: records are whole, and no lower segment is compared with it.
     """
 
@@ -202,6 +207,7 @@ class _Cast:
     identity: nn.Module
     batch_size: int
     columns: tuple[int, ...]
+    texts: bool
     real: bool
 
     @classmethod
@@ -222,7 +228,8 @@ class _Cast:
         if quarter == 0:
             raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
         own, own_labels = auxiliary[:-quarter], labels[:-quarter]
-        mean = own.float().mean(0)
+        texts = not own.is_floating_point() and not observation.columns
+        mean = own.mode(0).values if texts else own.float().mean(0)
         if mounting.returns_auxiliary:
             own, own_labels = auxiliary, labels
         return cls(
@@ -235,6 +242,7 @@ class _Cast:
             identity=identity_lower(observation.views[0].smashed, tuple(auxiliary.shape[1:]), observation.columns),
             batch_size=batch_size,
             columns=observation.columns,
+            texts=texts,
             real="lower" not in attack.needs and auxiliary.shape == whole,
         )
 
@@ -258,8 +266,15 @@ class _Cast:
         start = derive(seed, "control", name)
         return Generator(self.own.device).manual_seed(start), start
 
+    @property
+    def measure(self) -> str:
+        """What `error` is."""
+        return "one less ROUGE-1" if self.texts else "MSE"
+
     def error(self, guess: Tensor, truth: Tensor) -> float:
-        """Mean square error."""
+        """Mean square error; of texts one less ROUGE-1, since ids mean nothing and no shuffle leaves an order."""
+        if self.texts:
+            return 1 - float(rouge_1(truth.cpu().numpy(), guess.long().cpu().numpy()).mean())
         return self.size(guess.float() - truth.float())
 
     def size(self, apart: Tensor) -> float:

@@ -17,13 +17,12 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
-PADDING = 0
-"""The id behind the end of a text, as in every domain of token sequences."""
 _STEP_ROWS = 64
 _LEARNING_RATE = 2e-3
 _DRAWN = 8
@@ -34,6 +33,8 @@ _OWN_WORD = 0.8
 """Least share of tokens whose nearest word is one of their row's own, if tokens stay in their row."""
 _IN_PLACE = 0.9
 """Least share of own tokens that are matched with their own place, if nothing was shuffled."""
+_LEAST_SCATTER = 1e-4
+"""Added to the scatter about the means, as a share of the tokens' variance: tokens without a context have none."""
 _TABLE = 2**24
 """Numbers of tables of distances that are held at once."""
 
@@ -45,8 +46,9 @@ class Vocabulary(Checked):
     The adversary sends its own texts, and texts that it draws word by word, so that rare words recur. A shuffle hides
     which token is which word. The sums of a row's tokens are linear in its counts of words, which gives each word a
     first vector; then tokens are matched with the words that were sent, and the vectors become the means of their
-    tokens. A small network learns the word of a token, and the place of each token beside the others of its row. Of a
-    released row, each place takes one token. Tokens that come back in their places need no second network.
+    tokens. A token's word is then that of the nearest mean, in the metric of the scatter about the means. A small
+    network learns the place of each token beside the others of its row, and each place takes one token. Tokens that
+    come back in their places need no network.
 
     Words that no own text holds cannot be read.
 
@@ -54,13 +56,12 @@ class Vocabulary(Checked):
         source: where own tokens come from: "query", through the defended clients; or "lower", the lower segment itself,
             whose tokens are in order.
         epochs: of the network.
-        width: of its hidden layers.
+        width: of its layers.
 
-    The curve is the cross-entropy of words, and of places where these are hidden, on a tenth of the texts that were
-    sent.
+    The curve is the cross-entropy of places on a tenth of the own texts.
 
-    Source: privkit's own. That shallow tokens give their words away: Song and Raghunathan 2020, "Information leakage in
-    embedding models".
+    Source: privkit's own; words by linear discriminants (Fisher 1936). That shallow tokens give their words away: Song
+    and Raghunathan 2020, "Information leakage in embedding models".
     """
 
     name: ClassVar[str] = "vocabulary"
@@ -68,7 +69,7 @@ class Vocabulary(Checked):
     uses: ClassVar[frozenset[str]] = frozenset()
 
     source: Literal["query", "lower"] = "query"
-    epochs: Whole = 20
+    epochs: Whole = 10
     width: Count = 128
 
     @property
@@ -125,11 +126,11 @@ class Vocabulary(Checked):
         words, own = own.to(device).unique(return_inverse=True)  # from here on, a word is its row of `words`
         padding = int((words == PADDING).nonzero().sum()) if (words == PADDING).any() else -1
         texts = torch.cat([own, _drawn(own, len(words), padding, draws)])
-        texts = texts[torch.randperm(len(texts), generator=draws, device=device)][: len(texts) // batch * batch]
+        texts = texts[: len(texts) // batch * batch]
         if self.source == "query":
             assert observation.query is not None
-            tokens, texts, rows = _ask(observation.query, words, texts, batch, draws)
-            labels, places = _labelled(tokens, texts, rows, len(words))
+            tokens, sent, rows = _ask(observation.query, words, texts, batch, draws)
+            labels, places = _labelled(tokens, sent, rows, len(words))
         else:
             assert observation.lower is not None
             lower = frozen(observation.lower, device)
@@ -141,15 +142,21 @@ class Vocabulary(Checked):
                     "released: hand over the segment that the clients use"
                 )
             labels, places = texts, torch.arange(own.shape[1], device=device).expand_as(texts)
-        in_place = bool((places == torch.arange(own.shape[1], device=device)).float().mean() > _IN_PLACE)
-        if self.source == "lower":  # nobody asked how the client's defense orders them
-            in_place = False
-        with seeded(device, module):
-            training = _Reader(tokens, labels, places, len(words), self, in_place, module)
-            curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
+        reader = _Words(tokens.flatten(0, 1), labels.flatten(), own.flatten().bincount(minlength=len(words)))
+        guess = reader.name(released)
+        curve: tuple[float, ...] = ()
+        stayed = float((places == torch.arange(own.shape[1], device=device)).float().mean())
+        in_place = self.source == "query" and stayed > _IN_PLACE  # the lower segment alone says nothing of a shuffle
+        if not in_place:
+            written = len(own) // batch * batch  # drawn words say nothing of places
+            with seeded(device, module):
+                training = _Places(tokens[:written], places[:written], self, module)
+                curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
+            guess = guess.gather(1, training.order(released))
         order = "tokens come back in their places" if in_place else "places are guessed"
-        note = f"{len(words)} words are in own texts, {len(texts) // batch:,} rounds; {order}"
-        return Reconstruction(images=words[training.read(released)], curve=curve, note=note)
+        asked = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
+        note = f"{len(words)} words are in own texts, {asked}; {order}"
+        return Reconstruction(images=words[guess], curve=curve, note=note)
 
 
 def _drawn(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
@@ -229,49 +236,55 @@ def _means(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
     return torch.where(count > 0, total / count.clamp_min(1), vectors)
 
 
-class _Network(nn.Module):
-    """Logits of words and of places, from the tokens of a row."""
+class _Words:
+    """Names the word of a token: the likeliest one, if tokens scatter alike about each word's mean.
 
-    def __init__(self, size: int, words: int, length: int, width: int, in_place: bool) -> None:
-        super().__init__()
-        self.word = nn.Sequential(nn.Linear(size, 2 * width), nn.GELU(), nn.Linear(2 * width, words))
-        self.place: nn.Module | None = None
-        if not in_place:
-            layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
-            encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-            self.place = nn.Sequential(nn.Linear(size, width), encoder, nn.Linear(width, length))
+    Args:
+        tokens: [M, D].
+        labels: their words, int64 [M].
+        counts: of each word in own texts, [words].
+    """
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.word(tokens), None if self.place is None else self.place(tokens)
+    def __init__(self, tokens: Tensor, labels: Tensor, counts: Tensor) -> None:
+        means = _means(tokens, labels, tokens.new_zeros(len(counts), tokens.shape[1]))
+        apart = tokens - means[labels]
+        least = _LEAST_SCATTER * tokens.var(0).mean() * torch.eye(tokens.shape[1], device=tokens.device)
+        self._root = torch.linalg.cholesky(apart.T @ apart / len(apart) + least)
+        self._means, self._prior = self._whitened(means), counts.clamp_min(0.5).log()
+
+    def _whitened(self, tokens: Tensor) -> Tensor:
+        """[M, D] in the metric of the scatter."""
+        whitened: Tensor = torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
+        return whitened
+
+    def name(self, released: Tensor) -> Tensor:
+        """The word of each token, int64 [N, T] of [N, T, D]."""
+        whitened = self._whitened(released.flatten(0, 1))
+
+        def words(part: slice) -> Tensor:
+            return (distances(whitened[part], self._means) / 2 - self._prior).argmin(1)
+
+        return in_chunks(words, len(whitened), max(1, _TABLE // len(self._means))).view(released.shape[:2])
 
 
-class _Reader(Learner):
-    """Trains the network on labelled tokens [M, T, D]; an epoch tells its cross-entropy on a tenth of the rows."""
+class _Places(Learner):
+    """Trains the network on tokens [M, T, D] with their places [M, T]; an epoch tells its cross-entropy on a tenth."""
 
-    def __init__(
-        self, tokens: Tensor, labels: Tensor, places: Tensor, words: int, attack: Vocabulary, in_place: bool, seed: int
-    ) -> None:
+    def __init__(self, tokens: Tensor, places: Tensor, attack: Vocabulary, seed: int) -> None:
         spread = tokens.flatten(0, 1)
         self._middle, self._scale = spread.mean(0), spread.std(0).clamp_min(1e-6)
-        self._tokens, self._labels, self._places = self._normalized(tokens), labels, places
-        self._seed, self._held = seed, max(1, len(tokens) // 10)
-        network = _Network(tokens.shape[2], words, labels.shape[1], attack.width, in_place).to(tokens.device)
+        self._tokens, self._places, self._seed = (tokens - self._middle) / self._scale, places, seed
+        self._held, width, length = max(1, len(tokens) // 10), attack.width, tokens.shape[1]
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        network = nn.Sequential(nn.Linear(tokens.shape[2], width), encoder, nn.Linear(width, length)).to(tokens.device)
         optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
         steps = attack.epochs * ceil((len(tokens) - self._held) / _STEP_ROWS)
         super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, steps, warm_up=0.1))
 
-    def _normalized(self, tokens: Tensor) -> Tensor:
-        return (tokens - self._middle) / self._scale
-
     def _loss(self, rows: Tensor) -> Tensor:
-        """Of these rows; tokens lie in random order, so that the network cannot read places off it."""
-        order = torch.rand(len(rows), self._labels.shape[1], device=rows.device).argsort(1)
-        tokens = self._tokens[rows].gather(1, order.unsqueeze(2).expand(-1, -1, self._tokens.shape[2]))
-        words, places = self.network(tokens)
-        loss = functional.cross_entropy(words.flatten(0, 1), self._labels[rows].gather(1, order).flatten())
-        if places is not None:
-            loss = loss + functional.cross_entropy(places.flatten(0, 1), self._places[rows].gather(1, order).flatten())
-        return loss
+        """Of these rows; without an embedding of places, the network cannot read them off the order of the tokens."""
+        return functional.cross_entropy(self.network(self._tokens[rows]).flatten(0, 1), self._places[rows].flatten())
 
     def epoch(self, number: int) -> float:
         """One pass over the rows that are not held out."""
@@ -286,13 +299,12 @@ class _Reader(Learner):
                 return self._loss(torch.arange(self._held, device=device)).item()
 
     @torch.no_grad()
-    def read(self, released: Tensor) -> Tensor:
-        """The words of each place, int64 [N, T], of released rows [N, T, D]."""
+    def order(self, released: Tensor) -> Tensor:
+        """The token of each place, int64 [N, T], of released rows [N, T, D]."""
         self.network.eval()
 
-        def words(part: slice) -> Tensor:
-            logits, places = self.network(self._normalized(released[part]))
-            named: Tensor = logits.argmax(2)
-            return named if places is None else named.gather(1, hungarian(-places.log_softmax(2)))
+        def tokens(part: slice) -> Tensor:
+            logits: Tensor = self.network((released[part] - self._middle) / self._scale)
+            return hungarian(-logits.log_softmax(2))
 
-        return in_chunks(words, len(released), 256)
+        return in_chunks(tokens, len(released), 256)

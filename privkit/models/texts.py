@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count
-from privkit.domains.tokens.domain import PADDING, Tokens
+from privkit.domains.tokens.domain import Tokens
 from privkit.errors import UsageError
 from privkit.models.base import Depth, NamedCuts, SplitModel, check_heads
 from privkit.models.tokens import Block, Upper, load_fitting, read_weights, stackable

@@ -157,7 +157,7 @@ TOKENS = Records(
         Measure(name="rouge_l", title="ROUGE-L"),
         Measure(name="exact"),
     ),
-    likeness="token_accuracy",
+    likeness="rouge_1",
     floors=(
         Floor(
             name="most_frequent_token",

@@ -16,10 +16,11 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked
 from privkit.domains.base import TEST_ID_OFFSET, Pools, RecordPool
 from privkit.domains.files import BadRow, file_inside, one_sentence, utf8
-from privkit.domains.tokens.domain import PADDING, UNKNOWN, Tokens
+from privkit.domains.tokens.domain import UNKNOWN, Tokens
 
 _PADDING_NAMES = ("[PAD]", "<pad>")
 _UNKNOWN_NAMES = ("[UNK]", "<unk>")

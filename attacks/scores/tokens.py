@@ -1,0 +1,40 @@
+"""Sequences of token ids compared without their order."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+PADDING = 0
+"""The id behind the end of a text, in every domain of token sequences."""
+
+
+def common_tokens(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many tokens each pair of rows shares in any order, padding left out.
+
+    Args:
+        truth: ids [N, T].
+        guess: ids [N, S], or [1, S] for all rows.
+
+    Returns:
+        int64 [N].
+
+    >>> common_tokens(np.array([[2, 3, 3, 0]]), np.array([[3, 2, 2, 3]]))
+    array([3])
+    """
+    before = np.tril(truth[:, :, None] == truth[:, None, :], -1).sum(2)  # equal tokens in front of each one
+    there = (truth[:, :, None] == guess[:, None, :]).sum(2)
+    shared: NDArray[np.int64] = ((before < there) & (truth != PADDING)).sum(1)
+    return shared
+
+
+def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The F-measure of the tokens that each pair of rows shares, float64 [N] in [0, 1]; arguments as `common_tokens`.
+
+    Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, both sides weighted alike.
+
+    >>> rouge_1(np.array([[2, 3, 0]]), np.array([[3, 3, 2]])).tolist()
+    [0.8]
+    """
+    both = (truth != PADDING).sum(1) + (guess != PADDING).sum(1)
+    return np.asarray(2 * common_tokens(truth, guess) / np.maximum(both, 1))
