@@ -67,8 +67,6 @@ def test_the_run_on_disk(small_run: AuditRun) -> None:
     seconds = [row.seconds for row in read_rows(folder) if row.seconds]
     assert len(seconds) == len(small_run.rows)
     assert all(min(one.training or 0, one.attack, one.controls) > 0 for one in seconds)
-    assert len({one.controls for one in seconds}) == 2  # what an attack must win goes through each defense
-    assert len({one.training for one in seconds}) == 2  # two models
     for row in small_run.rows:
         cell = folder / "cells" / row.cell
         assert sorted(p.name for p in cell.iterdir()) == [
