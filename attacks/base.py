@@ -141,6 +141,10 @@ class Session(Protocol):
         """Tell the progress: `done` of `total` epochs, with the newest value of the curve."""
         return
 
+    def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
+        """Whether a training is to go on with as many epochs again, now that its `epochs`, or a doubling, are done."""
+        return False
+
 
 class NoSession(Session):
     """Keeps nothing and reports to nobody: the default for attacks run by hand."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Protocol
 
 import torch
@@ -35,11 +35,30 @@ class Training(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
 
+    def again(self, times: int) -> None:
+        """Begin a cycle of the learning rate, `times` as long as the first; nothing if the rate never changes."""
+
+
+TOLERATED_GAIN = 0.05
+"""A training has converged if its last doubling lowered the held-out error by no more than this share."""
+
+
+def gained(before: float, after: float) -> bool:
+    """Whether a doubling lowered an objective ≥ 0 by more than `TOLERATED_GAIN`.
+
+    >>> gained(1.0, 0.96), gained(1.0, 0.94)
+    (False, True)
+    """
+    return after < (1 - TOLERATED_GAIN) * before
+
 
 def fit(
     training: Training, epochs: int, session: Session | None = None, *, objective: str = "the objective"
 ) -> tuple[float, ...]:
     """Train epoch by epoch, from where the session was left, and save after each epoch.
+
+    If the session says so (`Session.goes_on`), the training then goes on with as many epochs again, each time as a
+    cycle of its own. A cycle that ends with a larger objective than the one before is taken back.
 
     Args:
         training: changed in place.
@@ -59,16 +78,40 @@ def fit(
     ...     def epoch(self, number): self.value /= 2; return self.value
     ...     def state_dict(self): return {"value": self.value}
     ...     def load_state_dict(self, state): self.value = state["value"]
+    ...     def again(self, times): pass
     >>> fit(Halving(), 3)
     (0.5, 0.25, 0.125)
     """
     session = session or NoSession()
-    saved = session.load()
+    saved, planned = session.load(), epochs
+    while saved and epochs and len(saved["curve"]) > planned:
+        planned *= 2
+    if planned > epochs:
+        training.again(planned // 2 // epochs)
+    good = _begun(training, saved)
+    while True:
+        good = _trained(training, planned, good, session, objective)
+        curve = tuple(good["curve"])
+        if "start" in good and curve[-1] > good["best"]:
+            good = {**good, "training": good["start"]}
+            training.load_state_dict(deepcopy(good["start"]))
+        if not epochs or not session.goes_on(epochs, curve):
+            return curve
+        good = {**good, "start": good["training"], "best": min(good.get("best", inf), curve[-1])}
+        training.again(planned // epochs)
+        planned *= 2
+
+
+def _begun(training: Training, saved: dict[str, Any] | None) -> dict[str, Any]:
+    """The good state that a training begins in."""
     if saved is None:
-        good: dict[str, Any] = {"curve": [], "training": deepcopy(training.state_dict())}
-    else:
-        good = saved
-        training.load_state_dict(deepcopy(good["training"]))
+        return {"curve": [], "training": deepcopy(training.state_dict())}
+    training.load_state_dict(deepcopy(saved["training"]))
+    return saved
+
+
+def _trained(training: Training, epochs: int, good: dict[str, Any], session: Session, objective: str) -> dict[str, Any]:
+    """The state after the epoch with number `epochs`, from a good one; see `fit`."""
     for epoch in range(len(good["curve"]), epochs):
         try:
             value = training.epoch(epoch)
@@ -78,14 +121,10 @@ def fit(
             training.load_state_dict(deepcopy(good["training"]))
             session.keep(good)
             raise
-        good = {"curve": [*good["curve"], value], "training": deepcopy(training.state_dict())}
+        good = {**good, "curve": [*good["curve"], value], "training": deepcopy(training.state_dict())}
         session.save(good)
         session.report(epoch + 1, epochs, value)
-    return tuple(good["curve"])
-
-
-TOLERATED_GAIN = 0.05
-"""A training has converged if its last doubling lowered the held-out error by no more than this share."""
+    return good
 
 
 def fit_doubling(
@@ -99,7 +138,8 @@ def fit_doubling(
     """Train for half of the epochs, then double the training, and tell whether that still gained something.
 
     Each doubling is a cycle of the learning rate, so that the errors before and after it are comparable. A doubling
-    that ends with a larger error is taken back.
+    that ends with a larger error is taken back. If the session says so (`Session.goes_on`), doublings of all epochs so
+    far follow.
 
     Args:
         cycle: from the number of epochs before a cycle and its own number to its training. All cycles train the same
@@ -121,19 +161,22 @@ def fit_doubling(
         planned = [epochs // 2, epochs - epochs // 2, *(epochs << doubling for doubling in range(doublings))]
     curve: tuple[float, ...] = ()
     converged: bool | None = None
-    for number, length in enumerate(planned):
-        training, before = cycle(len(curve), length), curve
+    best, number, asked = inf, 0, 0
+    while True:
+        if asked or converged or number == len(planned):
+            asked = asked or len(curve)
+            if not asked or not session.goes_on(asked, curve):
+                return curve, converged
+        length = len(curve) if asked else planned[number]
+        training, before = cycle(len(curve), length), len(curve)
         start = deepcopy(training.state_dict())
-        stage = Stage(session, state, str(number), len(before), len(before) + length)
-        curve += fit(training, length, stage, objective=objective)
-        if not number:
-            continue
-        converged = curve[-1] >= (1 - TOLERATED_GAIN) * before[-1]
-        if curve[-1] > before[-1]:
-            training.load_state_dict(start)
-        if converged:
-            break
-    return curve, converged
+        stage = Stage(session, state, str(number), before, before + length)
+        curve += tuple(_trained(training, length, _begun(training, stage.load()), stage, objective)["curve"])
+        if number:
+            converged = not gained(best, curve[-1])
+            if curve[-1] > best:
+                training.load_state_dict(start)
+        best, number = min((best, *curve[-1:])), number + 1
 
 
 class Stage:
@@ -164,7 +207,10 @@ class Stage:
         self._session.keep(self._state)
 
     def report(self, done: int, total: int, value: float) -> None:
-        self._session.report(self._before + done, self._total or total, value)
+        self._session.report(self._before + done, max(self._total or 0, self._before + total), value)
+
+    def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
+        return self._session.goes_on(epochs, curve)
 
 
 class Resumable(ABC):
@@ -176,6 +222,9 @@ class Resumable(ABC):
     @abstractmethod
     def stateful(self) -> dict[str, Any]:
         """Key -> part."""
+
+    def again(self, times: int) -> None:  # noqa: B027
+        """Nothing: the rate never changes."""
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = _state_of(self.stateful())
@@ -211,10 +260,24 @@ def _load(part: Any, state: Any) -> None:
 
 
 class Learner(Resumable):
-    """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step."""
+    """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step.
 
-    def __init__(self, network: nn.Module, optimizer: Optimizer, schedule: LRScheduler) -> None:
-        self.network, self._optimizer, self._schedule = network, optimizer, schedule
+    Args:
+        network: to be trained.
+        optimizer: of its parameters.
+        cycle: from a number of steps to the schedule of a cycle.
+        steps: of the first cycle.
+    """
+
+    def __init__(
+        self, network: nn.Module, optimizer: Optimizer, cycle: Callable[[int], LRScheduler], steps: int
+    ) -> None:
+        self.network, self._optimizer, self._first = network, optimizer, (cycle, steps)
+        self._schedule = cycle(steps)
+
+    def again(self, times: int) -> None:
+        cycle, steps = self._first
+        self._schedule = cycle(times * steps)
 
     def step(self, loss: Tensor) -> None:
         self._optimizer.zero_grad(set_to_none=True)

@@ -198,7 +198,7 @@ class DecoderTraining(Learner):
         peak, total = learning_rate or decoder.learning_rate, epochs * self._rounds * self._parts
         optimizer = torch.optim.AdamW(decoder.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
         warm_up = min(_WARMUP_STEPS / (total + 1), WARM_UP)
-        super().__init__(decoder, optimizer, one_cycle(optimizer, peak, total, warm_up=warm_up))
+        super().__init__(decoder, optimizer, partial(one_cycle, optimizer, peak, warm_up=warm_up), total)
         if train.device.type == "cuda" and total >= COMPILE_FROM_STEPS:
             decoder.compile()
 

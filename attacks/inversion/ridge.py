@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import ClassVar
 
@@ -202,7 +203,7 @@ class _Residual(Learner):
         network = _Refiner(truth.shape[1], width).to(truth.device)
         optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
         steps = epochs * ceil(int((~held).sum()) / _STEP_ROWS)
-        super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, steps, warm_up=0.1))
+        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
 
     def epoch(self, number: int) -> float:
         device = self._truth.device

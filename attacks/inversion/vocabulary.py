@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import ClassVar, Literal
 
@@ -280,7 +281,7 @@ class _Places(Learner):
         network = nn.Sequential(nn.Linear(tokens.shape[2], width), encoder, nn.Linear(width, length)).to(tokens.device)
         optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
         steps = attack.epochs * ceil((len(tokens) - self._held) / _STEP_ROWS)
-        super().__init__(network, optimizer, one_cycle(optimizer, _LEARNING_RATE, steps, warm_up=0.1))
+        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
 
     def _loss(self, rows: Tensor) -> Tensor:
         """Of these rows; without an embedding of places, the network cannot read them off the order of the tokens."""

@@ -198,6 +198,9 @@ class Jigsaw(Checked):
         for number, (slot, training) in enumerate(trainings.items()):
             stage = Stage(session, state, slot, number * self.epochs, total)
             fit(training, self.epochs, stage, objective="jigsaw: the training loss")
+        learned = [len(state[slot]["curve"]) for slot in trainings if slot in state]
+        if state.setdefault("learned", learned) != learned:  # it went on, and what was solved before is worth less
+            state = {**{slot: state[slot] for slot in trainings}, "sources": [], "learned": learned}
         solvers = [
             Solver(
                 decoder=decoder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isqrt, log
 from typing import Any
 
@@ -205,7 +206,8 @@ class PieceTraining(Learner):
         weight_decay: float = 0.05,  # as in AdamW
     ) -> None:
         optimizer = torch.optim.AdamW(network.parameters(), lr=learning_rate, weight_decay=weight_decay)
-        super().__init__(network, optimizer, one_cycle(optimizer, learning_rate, epochs * steps, momentum=True))
+        cycle = partial(one_cycle, optimizer, learning_rate, momentum=True)
+        super().__init__(network, optimizer, cycle, epochs * steps)
         self._losses, self._steps, self._draws = losses, steps, draws
 
     def epoch(self, number: int) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from privkit.attacks.escalate import Escalation
 from privkit.reports.columns import CONVERGED, LEARNED, START
-from privkit.reports.schema import Check, Metrics
-from privkit.reports.strongest import better
+from privkit.reports.schema import Check, Row
+from privkit.reports.strongest import better, grade
 from privkit.shared.interval import Interval
 from privkit.shared.measures import FLOORS, measure
 
@@ -15,6 +16,8 @@ CONVERGENCE: dict[bool | None, str] = {
     False: "attack not converged: the last doubling of its training lowered the held-out error by more than 5 %",
     None: "convergence not judged: the attack did not double its training",
 }
+NOT_LEARNED = "attack has not learned: it is no better than constant guesses"
+STILL = "attack not converged: it is no better than constant guesses, and its last doubling still helped"
 
 
 _BEATEN = {name: floor.beaten for name, floor in FLOORS.items() if floor.beaten}
@@ -48,9 +51,22 @@ def learned(accuracy: Interval, labels: Tensor) -> Check:
     return Check(name=LEARNED, passed=passed, detail=detail, decisive=False)
 
 
-def judge(
-    converged: bool | None, recovered: Metrics, floors: dict[str, Metrics], ahead: dict[str, Metrics]
-) -> tuple[Check, ...]:
+def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
+    """Whether more training would not help; an attack that is no better than its floor has learned nothing.
+
+    Args:
+        converged: as in `Reconstruction`.
+        row: with what the attack recovered, and the floors.
+        went: how far the attack went beyond its budget.
+    """
+    passed, detail = converged, CONVERGENCE[converged]
+    if grade(row) == "nothing":
+        learning = went.gains[-1] if went.gains else converged is False
+        passed, detail = (False, STILL if went.gains else detail) if learning else (None, NOT_LEARNED)
+    return Check(name=CONVERGED, passed=passed, detail=detail, decisive=False)
+
+
+def judge(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
     """Findings about a cell: did the attack converge, and does it beat constant guesses and its own untrained start?
 
     Images are compared by their MSE with the mean image; other records by the first metric of their domain.
@@ -60,23 +76,15 @@ def judge(
 
     Args:
         converged: as in `Reconstruction`.
-        recovered: by the attack.
-        floors: guess -> the same scores of it.
-        ahead: guess -> how much closer the attack came, record by record.
+        row: with what the attack recovered, the floors, and how much closer the attack came, record by record.
+        went: how far the attack went beyond its budget.
     """
-    checks = [
-        Check(
-            name=CONVERGED,
-            passed=converged,
-            detail=CONVERGENCE[converged],
-            decisive=False,
-        )
-    ]
+    checks, recovered = [convergence(converged, row, went)], row.recovered["unaligned"]
     metric = next(iter(recovered))
     for name, what in _BEATEN.items():
-        if name in floors:
-            ours, floor = recovered[metric], floors[name][metric]
-            passed = better(ours, floor, ahead[name].get(metric))
+        if name in row.floors:
+            ours, floor = recovered[metric], row.floors[name]["unaligned"][metric]
+            passed = better(ours, floor, row.ahead[name].get(metric))
             checks.append(
                 Check(
                     name=f"beats_{name}",

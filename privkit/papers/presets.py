@@ -17,6 +17,10 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for name in PAPERS for path in paper(name).presets}
 
 
+PUBLISHED_WORK = {"escalate": 0}
+"""A paper's attack trains as long as it says, and no longer where it fails."""
+
+
 def preset(name: str) -> dict[str, Any]:
     """Settings of a preset, as `privkit.settings.resolve.resolve` takes them.
 
@@ -29,7 +33,7 @@ def preset(name: str) -> dict[str, Any]:
     known = presets()
     if name not in known:
         raise unknown("preset", name, known)
-    return read_toml(known[name])
+    return {**PUBLISHED_WORK, **read_toml(known[name])}
 
 
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

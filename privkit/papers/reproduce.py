@@ -15,6 +15,7 @@ from privkit.errors import UsageError, unknown
 from privkit.papers import PAPERS, paper
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import QUANTITIES, measured, orderings, wanted, without_protocol
+from privkit.papers.presets import PUBLISHED_WORK
 from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
 from privkit.run.progress import Progress, Silent
 from privkit.settings.config import AuditConfig
@@ -61,7 +62,7 @@ def work(
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
     """
     judged = judged or experiment.partition("/")[0]
-    settings = read_toml(path)
+    settings = {**PUBLISHED_WORK, **read_toml(path)}
     root = {key: value for key, value in changes.items() if key == "data_root"}
     parts = zip(resolve({**settings, **root}).parts, resolve({**settings, **changes}).parts, strict=True)
     for named, part in parts:

@@ -19,6 +19,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.older import READ, upgraded
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict, judge
+from privkit.settings.budgets import LEARNS_FROM
 
 MADE_OF = "made_of.json"
 """In the folder of a model or a cell: its provenance, written before its first number."""
@@ -191,10 +192,6 @@ def _other_version(data: bytes | str) -> object | None:
 
 
 VERDICT = "verdict.json"
-
-
-LEARNS_FROM = 4
-"""Epochs from which on a run has failed if no model learned; shorter ones, such as smoke, are for trying things."""
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:

@@ -72,6 +72,22 @@ medium: minutes on a GPU. large: the papers' epochs."""
 
 DEFAULT = "quick"
 
+LEARNS_FROM = 4
+"""Epochs from which on a run has failed if no model learned; shorter ones, such as smoke, are for trying things."""
+
+_DOUBLINGS = 2
+
+
+def as_escalation(given: int | None, budget: Budget) -> int:
+    """Doublings, at most, of the work of an attack that fails; none where a run only tries things.
+
+    >>> as_escalation(None, BUDGETS["quick"]), as_escalation(None, BUDGETS["smoke"]), as_escalation(1, BUDGETS["smoke"])
+    (2, 0, 1)
+    """
+    if given is not None:
+        return given
+    return _DOUBLINGS if budget.epochs >= LEARNS_FROM else 0
+
 
 def as_budget(given: Any) -> tuple[str, Budget]:
     """The name of a preset, and the preset with its overrides: "small:epochs=3" or {name="small", epochs=3}.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from privkit.training.spec import TrainingSpec
 
 
-_OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "also")
+_OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "escalate", "also")
 """Fields that a configuration without them leaves out, so that its fingerprint is that of earlier versions."""
 
 
@@ -57,6 +57,7 @@ class AuditConfig(ExecutionSettings):
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
         queries: what the threat model allows to ask of the defended edge.
         tune: how the fields of attacks are chosen; None mounts them as they are given.
+        escalate: how often, at most, an attack that fails goes on with twice the work.
         held: names of the parts of a split release that the adversary holds; none for all of them.
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
             a classifier of guesses.
@@ -81,6 +82,7 @@ class AuditConfig(ExecutionSettings):
     victims: Literal["private", "test"] | None = None
     queries: QueryRules = ANY_QUERIES
     tune: Tuning | None = None
+    escalate: int = 0
     held: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     metrics: tuple[Component, ...] = ()
@@ -136,6 +138,7 @@ class AuditConfig(ExecutionSettings):
             "parts": list(self.held),
             "queries": asdict(self.queries) if self.queries != ANY_QUERIES else {},
             "tune": asdict(self.tune) if self.tune else {},
+            "escalate": self.escalate,
             "also": [part.answers() for part in self.also],
         }
         return {name: value for name, value in fields.items() if value or name not in _OPTIONAL}

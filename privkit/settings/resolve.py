@@ -16,7 +16,7 @@ from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
 from privkit.parts.registry import Component, load, named, parse, specify, stages_given, table
 from privkit.settings import early
-from privkit.settings.budgets import Budget, Tuning
+from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, distinct
 from privkit.settings.pairing import Part, paired
 from privkit.settings.quick_attacks import AUTO, Chosen, choose
@@ -97,6 +97,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         auxiliary=_auxiliary(asked.auxiliary, dataset),
         victims=asked.victims,
         queries=asked.queries,
+        escalate=as_escalation(asked.escalate, asked.budget[1]),
         held=_held(asked.parts, defenses),
         features=asked.features,
         metrics=_metrics(asked.metric, asked.gate),

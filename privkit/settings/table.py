@@ -170,6 +170,13 @@ class AuditSettings:
         absent="attacks as given",
         check=as_tuning,
     )
+    escalate: int | None = _setting(
+        "Doublings, at most, of the work of an attack that fails and may still improve; 0 for none.",
+        kind=int,
+        absent="2; 0 for fewer than 4 epochs",
+        check=as_count("escalate", most=10, least=0),
+        recorded=True,
+    )
     parts: Sequence[Any] = _setting(
         "Part of a split release that the adversary holds (part_1, …); repeatable.", many=True, default=(), absent="all"
     )

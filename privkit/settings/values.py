@@ -87,12 +87,12 @@ def as_memory(given: Any) -> int:
     return size
 
 
-def as_count(name: str, most: int = 1024) -> Callable[[Any], int]:
-    """A check of a setting that is a whole number from 1 to `most`."""
+def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], int]:
+    """A check of a setting that is a whole number from `least` to `most`."""
 
     def checked(given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= most:
-            raise UsageError(f"{name} must be a whole number from 1 to {most}, got {shortened(given)}")
+        if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
+            raise UsageError(f"{name} must be a whole number from {least} to {most}, got {shortened(given)}")
         return given
 
     return checked

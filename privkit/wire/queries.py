@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Generator, Tensor
@@ -64,3 +65,6 @@ class CountingSession(Session):
 
     def report(self, done: int, total: int, value: float) -> None:
         self._session.report(done, total, value)
+
+    def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
+        return self._session.goes_on(epochs, curve)

@@ -66,6 +66,9 @@ class Halving:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.value = state["value"]
 
+    def again(self, times: int) -> None:
+        pass
+
 
 def test_a_killed_training_goes_on_where_it_was() -> None:
     killed = Session(dies_after=2)
@@ -156,6 +159,9 @@ class Curve:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.done = state["done"]
+
+    def again(self, times: int) -> None:
+        pass
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import log2
 from typing import cast
 
@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privkit.attacks.base import NotApplicable, known_to, threat_model
+from privkit.attacks.base import NotApplicable, Session, known_to, threat_model
+from privkit.attacks.escalate import escalated
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, SHORTER, as_control, fails, played_by, wins
@@ -33,7 +34,8 @@ from privkit.domains.tables.domain import Tables
 from privkit.files.storage import write_bytes
 from privkit.recording.read import Recording
 from privkit.reports.columns import START
-from privkit.reports.schema import Check, Metrics, Row
+from privkit.reports.schema import Check, Row
+from privkit.reports.strongest import deciding, grade
 from privkit.run.records import GUESSES, PICTURES
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
@@ -77,22 +79,29 @@ def ask(context: AttackContext) -> Row:
     context.begin()
     checkpoint = context.checkpoint()
     known = known_to(attack)
-    observation = observe(context, known)
-    queries = observation.query if isinstance(observation.query, Queries) else None
-    session = checkpoint if queries is None else CountingSession(checkpoint, queries)
-    result = attack.run(observation, context.generator(), session)
-    check_guesses(attack.name, seed_data.splits.domain, result.images, len(members))
-    recovered: dict[str, Metrics] = {}
-    closer: dict[str, Metrics] = {}
-    if len(victims):
+    alone = {name: found["unaligned"] for name, found in guesses.items()}
+
+    def mounted(session: Session) -> _Outcome:
+        observation = observe(context, known)
+        queries = observation.query if isinstance(observation.query, Queries) else None
+        counted = session if queries is None else CountingSession(session, queries)
+        result = attack.run(observation, context.generator(), counted)
+        check_guesses(attack.name, seed_data.splits.domain, result.images, len(members))
+        if not len(victims):
+            return _Outcome(result, observation)
         result = replace(result, images=result.images[seats])
         scores = scored(domain, victims.x, result.images, size, looks, victims.y)
-        recovered = summarise(scores, seed, looks)
-        _keep(context, victims, result, scores)
-        alone = {name: found["unaligned"] for name, found in guesses.items()}
         closer = ahead(scores["unaligned"], alone, seed, directions(looks))
-        lowest = {name: floor["unaligned"] for name, floor in floors.items()}
-        checks += judge(result.converged, recovered["unaligned"], lowest, closer)
+        row = context.row.model_copy(update={"recovered": summarise(scores, seed, looks), "floors": floors})
+        return _Outcome(result, observation, scores, row.model_copy(update={"ahead": closer}))
+
+    most = context.config.escalate if len(victims) and not mounting.ignores_views else 0
+    outcome, went = escalated(mounted, _judged, checkpoint, most=most)
+    result, observation = outcome.result, outcome.observation
+    row = outcome.row or context.row
+    if len(victims):
+        _keep(context, victims, result, outcome.scores)
+        checks += judge(result.converged, row, went)
     else:
         keep_unscored(context, result.images)
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
@@ -103,17 +112,49 @@ def ask(context: AttackContext) -> Row:
     checkpoint.remove()
     return context.row.model_copy(
         update={
-            "recovered": recovered,
+            "recovered": row.recovered,
             "floors": floors,
-            "ahead": closer,
+            "ahead": row.ahead,
             "checks": checks,
             "attack_curve": result.curve,
             "answers": told,
-            "queries": None if queries is None else queries.rounds,
+            "queries": observation.query.rounds if isinstance(observation.query, Queries) else None,
             "threat_model": threat_model(attack, [name for name in known if getattr(observation, name) is not None]),
-            "notes": tuple(filter(None, (result.note, notes, mounting.short_of_published, caught, *seen, columns))),
+            "notes": tuple(
+                filter(
+                    None,
+                    (
+                        result.note,
+                        went.sentence if most else "",
+                        notes,
+                        mounting.short_of_published,
+                        caught,
+                        *seen,
+                        columns,
+                    ),
+                )
+            ),
         }
     )
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What an attack returned, from what, and its scores, where there is a truth."""
+
+    result: Reconstruction
+    observation: ImageObservation
+    scores: dict[str, Scores] = field(default_factory=dict)
+    row: Row | None = None
+
+
+def _judged(outcome: _Outcome) -> tuple[bool, float]:
+    """Whether guesses beat the constant ones, and their error; an attack is not held against nothing."""
+    row = outcome.row
+    if row is None or (found := grade(row)) is None:
+        return True, 0.0
+    best = row.recovered["unaligned"][deciding(row)]
+    return found != "nothing", 1 - best.value if best.higher_is_closer else best.value
 
 
 def must_be_mountable(context: AttackContext) -> None:

@@ -1,0 +1,165 @@
+"""An attack that fails goes on from its own session with twice the work, until it wins or more work is of no use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, Session
+from privkit.attacks.fit import TOLERATED_GAIN, gained
+
+Result = TypeVar("Result")
+Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
+PATIENCE = 2
+"""Doublings without a gain after which an attack has stopped improving."""
+_ERRORS = "errors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Escalation:
+    """How far an attack went beyond its budget, and why it ended there.
+
+    Attributes:
+        ended: because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on,
+            or failed in a further doubling, which does not count; "on" as long as it goes on.
+        errors: its error ≥ 0 at its budget and after each doubling.
+        epochs: that it trained in all, over all its networks.
+        why: a doubling failed.
+    """
+
+    ended: Ended
+    errors: tuple[float, ...]
+    epochs: int
+    why: str = ""
+
+    @property
+    def doublings(self) -> int:
+        """Of its budget."""
+        return len(self.errors) - 1
+
+    @property
+    def gains(self) -> tuple[bool, ...]:
+        """Whether each doubling lowered the smallest error so far by more than 5 %."""
+        return tuple(gained(min(self.errors[:k]), self.errors[k]) for k in range(1, len(self.errors)))
+
+    @property
+    def sentence(self) -> str:
+        """How far it went and why no further; empty if it won at its budget.
+
+        >>> Escalation(ended="won", errors=(0.08, 0.04), epochs=20).sentence
+        'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'
+        """
+        if self.ended == "untrained":
+            return "the attack cannot be escalated: it trains nothing that more work could go on with"
+        if self.ended == "won" and not self.doublings:
+            return ""
+        said = {
+            "won": " and won",
+            "stopped": f"; the last {PATIENCE} doublings lowered the error by at most {TOLERATED_GAIN:.0%}",
+            "limit": ", which is the limit that is set",
+            "failed": f"; more work failed: {self.why}",
+            "on": "",
+        }[self.ended]
+        errors = ", ".join(f"{error:.4f}" for error in self.errors)
+        work = f"{1 << self.doublings} times its work ({self.epochs:,} epochs, error {errors})"
+        return f"the attack failed at its budget, went on to {work}{said}"
+
+
+class _Further(Session):
+    """A session of trainings that are to go on, once for each of the `errors` so far; it keeps their state for that."""
+
+    def __init__(self, session: Session, errors: Sequence[float] = ()) -> None:
+        self._session, self.errors, self.epochs = session, tuple(errors), 0
+        self._state = session.load()
+        if self._state is not None:
+            self.errors = tuple(self._state.pop(_ERRORS, errors))
+
+    def load(self) -> dict[str, Any] | None:
+        return self._state
+
+    def save(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self._session.save(self._marked(state))
+
+    def keep(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self._session.keep(self._marked(state))
+
+    def _marked(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, _ERRORS: list(self.errors)} if self.errors else state
+
+    def report(self, done: int, total: int, value: float) -> None:
+        self._session.report(done, total, value)
+
+    def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
+        if len(curve) < epochs << len(self.errors):
+            return True
+        self.epochs += len(curve)
+        return False
+
+
+def escalated(
+    run: Callable[[Session], Result],
+    judged: Callable[[Result], tuple[bool, float]],
+    session: Session | None = None,
+    *,
+    most: int,
+) -> tuple[Result, Escalation]:
+    """Run an attack; as long as it fails and may still improve, go on from its session with twice the work.
+
+    A killed one goes on in the doubling in which it was.
+
+    Args:
+        run: the attack from its start, given a session: the same calls with the same draws each time, of which `fit`
+            leaves out what the session holds.
+        judged: a result -> whether it is better than constant guesses, and its error ≥ 0.
+        session: where it saves itself; None keeps nothing.
+        most: doublings ≥ 0 at most.
+
+    Returns:
+        The last result, and how far the attack went.
+
+    Raises:
+        Exception: what `run` raises at its budget. A later doubling that diverges, or that the threat model refuses,
+            is left out.
+
+    >>> from privkit.attacks.fit import fit
+    >>> class Halving:
+    ...     value = 1.0
+    ...     def epoch(self, number): self.value /= 2; return self.value
+    ...     def state_dict(self): return {"value": self.value}
+    ...     def load_state_dict(self, state): self.value = state["value"]
+    ...     def again(self, times): pass
+    >>> escalated(lambda session: fit(Halving(), 1, session)[-1], lambda error: (error < 0.1, error), most=3)
+    (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.0625), epochs=4, why=''))
+    """
+    further = _Further(session or NoSession())
+    before: tuple[Result, int] | None = None
+    while True:
+        further.epochs = 0
+        try:
+            result = run(further)
+        except (AttackDiverged, NotApplicable) as reason:
+            if not further.errors:
+                raise
+            shorter = _Further(NoSession(), further.errors[:-1])
+            result, epochs = before or (run(shorter), shorter.epochs)
+            return result, Escalation(ended="failed", errors=further.errors, epochs=epochs, why=str(reason))
+        if further.epochs <= (before[1] if before else 0) and further.errors:
+            return result, Escalation(ended="untrained", errors=further.errors, epochs=further.epochs)
+        won, error = judged(result)
+        found = Escalation(ended="on", errors=(*further.errors, error), epochs=further.epochs)
+        if (ended := _ended(found, won, most)) != "on":
+            return result, replace(found, ended=ended)
+        before, further.errors = (result, further.epochs), found.errors
+
+
+def _ended(found: Escalation, won: bool, most: int) -> Ended:
+    if won:
+        return "won"
+    if not found.epochs:
+        return "untrained"
+    if found.doublings >= PATIENCE and not any(found.gains[-PATIENCE:]):
+        return "stopped"
+    return "limit" if found.doublings >= most else "on"
