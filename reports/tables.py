@@ -11,7 +11,7 @@ from privkit.reports.columns import OWN, START
 from privkit.reports.origins import origins
 from privkit.reports.schema import Metrics, Row, Summary
 from privkit.shared.interval import Interval
-from privkit.shared.measures import IDENTIFIED, IMAGES, KINDS, MEASURES, OF_RECORDS, floor_title, measure
+from privkit.shared.measures import IDENTIFIED, IMAGES, KINDS, MEASURES, OF_RECORDS, floor_title, likeness, measure
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -102,7 +102,7 @@ def table(rows: Sequence[Row]) -> Table:
             for name, (key, metrics) in floors.items()
         ]
         floor += [False] * len(group) + [True] * len(floors)
-    first = (*HEADERS[:4], *(measure(name).heading for name in names), *HEADERS[-3:]) if names else HEADERS
+    first = (*HEADERS[:4], *(measure(name).heading for name in names), *HEADERS[-4:]) if names else HEADERS
     headers = (*first, *perceived.values(), *(["made of"] if made else []))
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
@@ -226,19 +226,20 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics of these names with their intervals, or of images: of their likeness also the worst and matched.
+    """The metrics of these names with their intervals; of the likeness also after matching, and of images the worst.
 
     The share that is identified comes last.
     """
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
     identified = interval(own.get(IDENTIFIED.name), 2)
     if names:
-        return (*(interval(own.get(name), measure(name).digits) for name in names), identified)
-    shown, likeness = [one for one in IMAGES.measures if one.name != IMAGES.likeness], own.get(IMAGES.likeness)
+        numbers = [interval(own.get(name), measure(name).digits) for name in names]
+        return (*numbers, number(matched.get(likeness(list(matched))), 3), identified)
+    shown, alike = [one for one in IMAGES.measures if one.name != IMAGES.likeness], own.get(IMAGES.likeness)
     return (
         *(number(own.get(one.name), one.digits) for one in shown),
-        interval(likeness),
-        UNKNOWN if likeness is None else f"{likeness.worst:.2f}",
+        interval(alike),
+        UNKNOWN if alike is None else f"{alike.worst:.2f}",
         number(matched.get(IMAGES.likeness), 3),
         identified,
     )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from privkit.reports.columns import CONVERGED, START, csv_text, flattened
-from privkit.reports.schema import Frozen, Row, Summary
+from privkit.reports.schema import Frozen, Metric, Row, Summary
 from privkit.reports.strongest import (
     Twins,
     deciding,
@@ -44,7 +44,8 @@ UNCOMPARED = "compared with constant guesses alone"
 _SEEN = 0.9
 """SSIM of a single guess from which on its image is recovered."""
 _RECOVERED = 0.5
-"""Share of the mean image's error below which matched guesses are recovered images."""
+"""Share of the best constant guess's error below which matched guesses are recovered records."""
+_NO_CONSTANTS = (START, CLASS_MEAN.name)
 OTHERS = "labels, members, canaries"
 """The row of attacks that ask another question than what the records looked like."""
 
@@ -256,23 +257,33 @@ def _single(rows: Sequence[Row]) -> str:
 
 
 def _unnamed(rows: Sequence[Row]) -> str:
-    """A remark, if images were recovered, and only whose they are was not, as where groups are secret.
+    """A remark, if records were recovered, and only whose they are was not, as where groups are secret.
 
     Guesses are then matched to the records of a round by the truth, which makes good ones of bad ones to some extent:
-    an error of half the mean image's is none of them.
+    an error of half the best constant guess's is none of them.
     """
-    found = {}
+    found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
-        matched, floor = (
-            side.get("matched", {}).get("mse") for side in (row.recovered, row.floors.get("mean_image", {}))
-        )
-        if matched is not None and floor is not None and matched.high < _RECOVERED * floor.value:
-            found[matched.value] = row.attack
+        metric = deciding(row)
+        sides = {name: floor.get("matched", {}) for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
+        floors = [_error(own[metric]) for own in sides.values() if metric in own]
+        matched = row.recovered.get("matched", {}).get(metric)
+        if matched is None or not floors:
+            continue
+        if (1 - matched.low if matched.higher_is_closer else matched.high) < _RECOVERED * min(floors):
+            found[_error(matched)] = row, matched
     if not found:
         return ""
+    row, best = found[min(found)]
+    what = measure(deciding(row))
     return (
-        f"but images are recovered, and not whose they are: {found[min(found)]} has MSE {min(found):.4f} once matched"
+        f"but {row.records} are recovered, and not whose they are: {row.attack} has {what.title} "
+        f"{best.value:.{what.digits}f} once matched"
     )
+
+
+def _error(metric: Metric) -> float:
+    return 1 - metric.value if metric.higher_is_closer else metric.value
 
 
 def _likeness(rows: Sequence[Row]) -> float:

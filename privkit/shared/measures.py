@@ -82,7 +82,7 @@ class Records:
         model: that a run takes if the user names none.
         baseline: the attack that `auto` mounts on an undefended model.
         general: attacks that `auto` mounts where nothing was measured: all quick ones.
-        pictures: whether records are shown as pictures, and guesses are also matched to the records of a message.
+        pictures: whether records are shown as pictures.
     """
 
     name: str
@@ -144,7 +144,8 @@ IMAGES = Records(
 _RECORD_NOTE = (
     "Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Cells: share of cells "
     "recovered, dense ones to a twentieth of their column's range. Dense error: mean absolute error as a share of that "
-    "range. Identified: share of records whose guess is nearer to them than to any other attacked one. kB up: smashed "
+    "range. Matched: ROUGE-1 or cells after guesses are assigned to records inside each message by the truth, an upper "
+    "bound. Identified: share of records whose guess is nearer to them than to any other attacked one. kB up: smashed "
     "data a record and round. A floor is a guess made without the release; the class mean knows the true labels."
 )
 

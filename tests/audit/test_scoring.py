@@ -5,15 +5,42 @@ import pytest
 import torch
 from scipy.stats import norm
 from scipy.stats import t as student_t
+from torch import Generator
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.scoring import FEW, ahead, directions, estimate, few, summarise
+from privkit.audit.scoring import FEW, ahead, directions, estimate, few, scored, summarise
+from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Row
 from privkit.reports.summaries import over_seeds
 
 
 def images(count: int, seed: int = 0, side: int = 8) -> np.ndarray:
     return np.random.default_rng(seed).random((count, 1, side, side), dtype=np.float32)
+
+
+ROUND = 5
+ROWS = Tables(dense=("age", "dose"), ranges=((0, 1), (0, 1)), categorical=("sex",), values=(("f", "m"),))
+TEXTS = Tokens(length=6, vocabulary=("", "?", *"abcdefghijklmnopqrstuvwxyz"))
+
+
+@pytest.mark.parametrize(("domain", "first"), [(ROWS, "cells"), (TEXTS, "rouge_1")], ids=["table rows", "texts"])
+def test_records_in_another_order_are_recovered_once_matched(domain: Tables | Tokens, first: str) -> None:
+    """Within a round: a guess at a record of another round is no guess at one of this."""
+    truth = domain.random(20, Generator().manual_seed(0))
+    moved = torch.cat([part.flip(0) for part in truth.split(ROUND)])
+    found = scored(domain, truth, moved, ROUND)
+    assert found["unaligned"][first].mean() < 0.6
+    assert (found["matched"][first] == 1).all()
+    assert (scored(domain, truth, moved, 20)["matched"][first] == 1).all()
+    elsewhere = scored(domain, truth, truth.flip(0), ROUND)
+    assert elsewhere["matched"][first].mean() < 0.8
+
+
+def test_matching_makes_nothing_of_a_constant_guess() -> None:
+    truth = ROWS.random(20, Generator().manual_seed(0))
+    found = scored(ROWS, truth, ROWS.guesses(truth)["column_mean"].expand_as(truth), ROUND)
+    assert found["matched"]["cells"].mean() == found["unaligned"]["cells"].mean()
 
 
 def test_interval_covers_as_the_normal_law_says() -> None:

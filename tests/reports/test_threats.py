@@ -174,6 +174,23 @@ def test_images_that_were_recovered_in_another_order_are_told() -> None:
         assert sentence.endswith(f"and not whose they are: unmix has MSE {error:.4f} once matched") == told
 
 
+@pytest.mark.parametrize(("cells", "told"), [(1.0, True), (0.9, True), (0.6, False)])
+def test_table_rows_that_were_recovered_in_another_order_are_told(cells: float, told: bool) -> None:
+    """A constant row has 40 % of the cells: to have half as many wrong, 70 % must be right, by the whole interval."""
+
+    def of(share: float) -> dict[str, object]:
+        return {"cells": metric(share, 0.9 * share, min(1.0, 1.1 * share), worst=share, closer=True)}
+
+    floors = {name: {"unaligned": of(0.4), "matched": of(0.4)} for name in ("column_mean", "class_mean")}
+    fields = {"recovered": {"unaligned": of(0.1), "matched": of(cells)}, "floors": floors, "records": "table rows"}
+    row = made(attack="black_box", threat_model="query", **fields)
+    won = row.model_copy(update={"defense": "none", "recovered": {"unaligned": of(1.0), "matched": of(1.0)}})
+    sentence = alone(row, won)["query"].sentence
+    assert sentence.startswith("holds against black_box")
+    remark = f"but table rows are recovered, and not whose they are: black_box has cells {cells:.3f} once matched"
+    assert sentence.endswith(remark) == told
+
+
 TWIN = attacked("black_box", "query", 0.01, 0.9, defense="none")
 FAILS = attacked("black_box", "query", 0.069, defense="none")
 UNLEARNED = Check(name="learned", passed=False, detail="no", decisive=False)
