@@ -12,7 +12,7 @@ from privkit.attacks.base import Mounting, NoSession, QueryResult, Session
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.known_lower import check_release, frozen, without_block
 from privkit.attacks.inversion.white_box import Weight, WhiteBox
 from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
 from privkit.attacks.order.own_tokens import OWN_ROUNDS
@@ -77,6 +77,9 @@ class JigsawWhiteBox(Checked):
         assert observation.lower is not None
         assert observation.auxiliary is not None
         session, device, own = session or NoSession(), views[0].smashed.device, observation.auxiliary
+        observation, note = without_block(observation)
+        views = observation.views
+        assert observation.lower is not None
         lower = frozen(observation.lower, device)
         check_release(lower, views[0], observation.image_shape)
         observation = replace(observation, lower=lower)
@@ -98,4 +101,5 @@ class JigsawWhiteBox(Checked):
 
         second = replace(observation, views=placed, query=query if tries else None)
         inverted = self.white_box.run(second, generator, Stage(session, saved, "white_box"))
-        return replace(inverted, permutation=Permutation(source=torch.cat(saved["sources"]).to(device)))
+        order = Permutation(source=torch.cat(saved["sources"]).to(device))
+        return replace(inverted, permutation=order, note=note)
