@@ -25,6 +25,8 @@ from privkit.constraints import Checked, Probability, Whole
 class JigsawWhiteBox(Checked):
     """A solved order, and white-box inversion of the release in that order; over a message where images were mixed.
 
+    A block that the clients run behind the defense is undone first (`known_lower.before_block`), in views and answers.
+
     Where the adversary can query, the weights of the white box's priors are chosen on own images whose release the
     jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
 
