@@ -12,7 +12,7 @@ from privkit.attacks.base import Mounting, NoSession, QueryResult, Session
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
-from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.known_lower import check_release, frozen, without_block
 from privkit.attacks.inversion.white_box import Weight, WhiteBox
 from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
 from privkit.attacks.order.own_tokens import OWN_ROUNDS
@@ -24,6 +24,8 @@ from privkit.constraints import Checked, Probability, Whole
 @dataclass(frozen=True, kw_only=True)
 class JigsawWhiteBox(Checked):
     """A solved order, and white-box inversion of the release in that order; over a message where images were mixed.
+
+    A block that the clients run behind the defense is undone first (`known_lower.before_block`), in views and answers.
 
     Where the adversary can query, the weights of the white box's priors are chosen on own images whose release the
     jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
@@ -77,6 +79,9 @@ class JigsawWhiteBox(Checked):
         assert observation.lower is not None
         assert observation.auxiliary is not None
         session, device, own = session or NoSession(), views[0].smashed.device, observation.auxiliary
+        observation, note = without_block(observation)
+        views = observation.views
+        assert observation.lower is not None
         lower = frozen(observation.lower, device)
         check_release(lower, views[0], observation.image_shape)
         observation = replace(observation, lower=lower)
@@ -98,4 +103,5 @@ class JigsawWhiteBox(Checked):
 
         second = replace(observation, views=placed, query=query if tries else None)
         inverted = self.white_box.run(second, generator, Stage(session, saved, "white_box"))
-        return replace(inverted, permutation=Permutation(source=torch.cat(saved["sources"]).to(device)))
+        order = Permutation(source=torch.cat(saved["sources"]).to(device))
+        return replace(inverted, permutation=order, note=note)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.mixed_releases import by_cell
+from privkit.torch_utils.behind import Behind
+from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
+
+_FIXED_POINT_STEPS = 400
+_FIXED = 1e-6  # relative residual at which they stop
+_DAMPED, _HASTENED = 0.5, 1.1  # the step's factor after one that did not come nearer, and after one that did
+_UNDONE = 1e-3  # relative residual of a row above which it is said that a block was undone only in part
+_ROWS_UNDONE = 256  # at a time
 
 _FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
 
@@ -80,3 +90,79 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
             f"the lower segment gives {list(given)} an image, but {list(view.smashed.shape[1:])} was released: "
             "a defense that changes the form of the release must be part of the lower segment that is handed over"
         )
+
+
+@torch.no_grad()
+def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens [N, T, D] that a block turned into those released, and the relative residual of each row, [N].
+
+    The fixed point of z + γ·(y − t(z)), row by row, γ between 0 and 1: a step that does not come nearer is taken back
+    and halved. The block is any map of rows near the identity, such as a transformer's block with residual paths. A
+    residual that stays large says that the row was not undone; a small one says so only if no other tokens give the
+    same release.
+
+    Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
+    residual networks", Algorithm 1.
+
+    >>> block = nn.Linear(3, 3)
+    >>> with torch.no_grad():
+    ...     _ = block.weight.copy_(torch.eye(3) + 0.1)
+    >>> tokens = torch.rand(2, 4, 3)
+    >>> again, residual = before_block(block, block(tokens))
+    >>> bool((again - tokens).abs().max() < 1e-4), bool(residual.max() < 1e-5)
+    (True, True)
+    """
+    unit = released.flatten(1).norm(dim=1).clamp_min(torch.finfo(released.dtype).tiny)
+    best = released.clone()
+    away = released - block(best)
+    residual, step = away.flatten(1).norm(dim=1) / unit, torch.ones_like(unit)
+    for _ in range(_FIXED_POINT_STEPS):
+        if bool((residual <= _FIXED).all()):
+            break
+        tried = best + step[:, None, None] * away
+        left = released - block(tried)
+        size = left.flatten(1).norm(dim=1) / unit
+        nearer = size < residual
+        best, away = (torch.where(nearer[:, None, None], new, old) for new, old in ((tried, best), (left, away)))
+        residual = torch.where(nearer, size, residual)
+        step = torch.where(nearer, step * _HASTENED, step * _DAMPED).clamp(max=1.0)
+    return best, residual
+
+
+def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
+    """The observation before the block that ends the lower segment, in its views and in answers to queries.
+
+    Returns:
+        The observation with the rest of the lower segment, and a sentence on the residual; the observation as it is,
+        and no sentence, if the lower segment does not end with a block behind the defense.
+    """
+    if not isinstance(observation.lower, Behind):
+        return observation, ""
+    device = observation.views[0].smashed.device
+    block = frozen(observation.lower.block, device)
+
+    def undone(view: View) -> tuple[View, float]:
+        rows, residuals = view.smashed, []
+
+        def part(some: slice) -> Tensor:
+            tokens, residual = before_block(block, rows[some])
+            residuals.append(float(residual.max()))
+            return tokens
+
+        tokens = in_chunks(part, len(rows), _ROWS_UNDONE)
+        return replace(view, smashed=tokens, cut_gradient=None), max(residuals)
+
+    views, residuals = zip(*map(undone, observation.views), strict=True)
+    ask = observation.query
+
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        assert ask is not None
+        answer = ask(images, draws)
+        return replace(answer, view=undone(answer.view)[0])
+
+    how = "" if max(residuals) <= _UNDONE else " only in part, so that what follows is approximate"
+    note = f"the block behind the defense was undone{how}: relative residual at most {max(residuals):.1g}"
+    before = replace(
+        observation, views=list(views), lower=observation.lower.front, query=None if ask is None else query
+    )
+    return before, note

@@ -67,8 +67,10 @@ class Jigsaw(Checked):
     """Solves the puzzle of an image's, or of a whole message's, tokens.
 
     The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
-    of one image, repeated patches). From these it fits the patch behind a token, learns which tokens lie side by side,
-    where a token lies, and whose image it is of; then it searches for the best arrangement of the private tokens.
+    of one image, repeated patches). Behind a block that mixes shuffled tokens with the strangers in their row, no token
+    comes back twice; then own tokens are matched approximately with the patches that were sent. From these it fits the
+    patch behind a token, learns which tokens lie side by side, where a token lies, and whose image it is of; then it
+    searches for the best arrangement of the private tokens.
 
     Attributes:
         pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a

@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.recurrence import gathered, keeps_places
+from privkit.attacks.order.approximate_reading import read_approximately
 from privkit.attacks.order.token_reading import (
     LABEL_IMAGES,
     Asker,
@@ -134,10 +135,11 @@ def _queried_tokens(
         keep, patches = own_row_share(share, size), patches[: len(released)]
         return OwnTokens(tokens=own.flatten(0, 1), patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
     if not same:
-        raise NotApplicable(
-            "own tokens are read by queries, but the same images sent twice came back with other "
-            "tokens: something beside a shuffle is random; only the lower segment would show them"
-        )
+        near = read_approximately(asker, images, geometry, draws, read, once, again)
+        keep, ordered = own_row_share(near.share, size), near.tokens
+        if passes > 1:
+            keep, _ = shares_kept(ordered[:whole], _gathered(asker, (once, again), images[:whole], whole, passes), size)
+        return OwnTokens(tokens=ordered, patches=near.patches, keep=keep, in_order=False)
     if same_tokens(once, again).all():
         asker.must_have(1, "where tokens stay in their image's row")
         repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, whole), draws)
@@ -163,10 +165,15 @@ def _queried_tokens(
     known = min(whole, len(ordered) // size * size)
     crossed = torch.cat([once[:known], again[:known]])
     if passes > 1:
-        seen = [once, again, *(asker.round(first) for _ in range(min(passes, asker.left + 2) - 2))]
-        crossed = gathered([tokens[:known] for tokens in seen], size).tokens.repeat(2, 1, 1)
+        crossed = _gathered(asker, (once, again), first, known, passes).repeat(2, 1, 1)
     keep, _ = shares_kept(ordered[:known].repeat(2, 1, 1), crossed, size)
     return OwnTokens(tokens=ordered[alike], patches=patches[alike], keep=keep, in_order=False)
+
+
+def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: int, passes: int) -> Tensor:
+    """Tokens [known, T, D] of the first round's images, put together over passes, the first two of which came back."""
+    seen = [*two, *(asker.round(first) for _ in range(min(passes, asker.left + 2) - 2))]
+    return gathered([tokens[:known] for tokens in seen], asker.rows).tokens
 
 
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:

@@ -7,6 +7,7 @@ From these pairs follows what any patch looks like behind the cut, and so which 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -101,14 +102,19 @@ class Asker:
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
         alike = torch.empty(len(images), dtype=torch.bool, device=images.device)  # stay would split up memory
-        for part, own, same in zip(images.split(count), read.split(count), alike.split(count), strict=True):
-            sent = self._uncopied(_filled(part, count).repeat_interleave(size, 0), 0)
-            messages = self.round(sent).unflatten(0, (-1, size)).flatten(1, 2)[: len(part)]
+        for messages, own, same in zip(self.copied(images), read.split(count), alike.split(count), strict=True):
             line = (messages / scale) @ _directions(messages, 1)
             runs = take(messages, line.squeeze(2).argsort(1)).unflatten(1, (tokens, size))
             own.copy_(runs[:, :, size // 2])
             same.copy_(_close((runs - own.unsqueeze(2)) / scale).all(2).all(1))
         return read, alike
+
+    def copied(self, images: Tensor) -> Iterator[Tensor]:
+        """Messages [m, T·B, D] of copies of each image, those of one round at a time."""
+        count = self.whole // self.rows
+        for part in images.split(count):
+            sent = self._uncopied(_filled(part, count).repeat_interleave(self.rows, 0), 0)
+            yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part)]
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
         """Images whose copies from row `first` on have their patches in other places, if copies are forbidden."""

@@ -17,6 +17,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.shared.seeds import derive
+from privkit.torch_utils.behind import Behind
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
@@ -352,7 +353,9 @@ class Clients(nn.Module):
             [PublicTransform(s) for s in site if type(s).public_transform is not Defense.public_transform]
             for site in (sites.images, sites.smashed)
         )
-        parts = [*front, self.lowers.copy(number), *behind, *filter(None, [self.block])]
+        parts = [*front, self.lowers.copy(number), *behind]
+        if self.block is not None:
+            return Behind(*parts, self.block)
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
 

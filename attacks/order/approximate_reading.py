@@ -1,0 +1,214 @@
+"""Own tokens read approximately, where a token depends on the strangers that a shuffle dealt into its row.
+
+So it is behind a transformer block that runs after a shuffle of whole messages. No token crosses twice as the same
+numbers, but all of them cross in every message: the token of each patch that was sent is somewhere in the answer.
+
+A message of copies of one image leaves its tokens nearly in their own company: they lie in as many heaps as the image
+has patches. Images of repeated patches name the heaps by their sizes; from these tokens follows which heap of an own
+image is which patch. Now a token can be decoded to its patch and to the mean patch of its image. Then whole messages of
+different images are read: decoded tokens are matched with what was sent, and the decoder is fitted to the matches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.assign import distances, hungarian, take
+from privkit.attacks.base import NotApplicable
+from privkit.attacks.order.token_reading import (
+    LABEL_IMAGES,
+    AffineMap,
+    Asker,
+    LabelledTokens,
+    in_place,
+    label_images,
+    multiplicities,
+    nearest,
+    own_share,
+    token_scale,
+)
+from privkit.attacks.patches import Geometry, patchify
+
+_COPIED_IMAGES = 100  # own images that cross in messages of copies
+_LEAST_ROUNDS = 40  # fewer name too few patches
+_RIDGE = 1e-4
+_HEAP_ROUNDS = 8
+_SIZE_SLACK = 0.25  # of the number of copies, by which a heap may differ in size from what was sent
+_MATCHINGS = 3  # by the mean patch of an image alone, and as many again by the mean of its tokens, too
+_LEAST_ERROR = 1e-3  # of the variance of what is decoded
+_SOUND = 0.5  # least share of the variance of own patches, and of mean patches of own images, that tokens must show
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproximateTokens:
+    """Own tokens as they came back in the company of strangers."""
+
+    tokens: Tensor  # [N, T, D], in the order of the patches
+    patches: Tensor  # [N, T, P]
+    share: float  # of patches whose token lay in their own image's row, among those that no other token would do for
+
+
+def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Centers [M, H, D] of the heaps in which tokens [M, n, D] lie, and their shares of the tokens, [M, H].
+
+    Source: k-means (Lloyd 1982) from farthest-first starts (Gonzalez 1985).
+
+    >>> centers, shares = heaps(torch.tensor([[[0.0], [9.0], [0.0], [0.3]]]), 2)
+    >>> [[round(x, 2) for x in part.flatten().tolist()] for part in (centers, shares)]
+    [[9.0, 0.1], [0.25, 0.75]]
+    """
+    away = distances(messages, messages.mean(1, keepdim=True)).squeeze(2)
+    centers = messages.new_empty(len(messages), number, messages.shape[2])
+    rows = torch.arange(len(messages), device=messages.device)
+    for heap in range(number):
+        centers[:, heap] = messages[rows, away.argmax(1)]
+        new = distances(messages, centers[:, heap : heap + 1]).squeeze(2)
+        away = new if heap == 0 else torch.minimum(away, new)
+    for _ in range(_HEAP_ROUNDS):
+        nearest_heap = distances(centers, messages).argmin(1)
+        plan = nn.functional.one_hot(nearest_heap, number).mT.to(messages)
+        size = plan.sum(2, keepdim=True)
+        centers = torch.where(size > 0, plan @ messages / size.clamp_min(1), centers)
+    return centers, size.squeeze(2) / messages.shape[1]
+
+
+def even_heaps(messages: Tensor, number: int) -> Tensor:
+    """Centers [M, H, D] of heaps of n/H tokens each, of tokens [M, n, D]; equal patches have several heaps.
+
+    The token that lies farthest out is taken with its nearest ones, then the farthest of those that are left.
+
+    >>> even_heaps(torch.tensor([[[0.0], [9.0], [0.0], [8.0], [0.0], [0.0]]]), 3).flatten().tolist()
+    [8.5, 0.0, 0.0]
+    """
+    m, n, d = messages.shape
+    left = messages.new_ones(m, n)
+    centers = []
+    for _ in range(number):
+        middle = (left.unsqueeze(1) @ messages) / left.sum(1)[:, None, None]
+        out = distances(messages, middle).squeeze(2).masked_fill(left == 0, -1).argmax(1)
+        first = messages.gather(1, out[:, None, None].expand(-1, -1, d))
+        near = distances(messages, first).squeeze(2).masked_fill(left == 0, torch.inf)
+        heap = near.topk(n // number, 1, largest=False).indices
+        centers.append(take(messages, heap).mean(1))
+        left = left.scatter(1, heap, 0.0)
+    return torch.stack(centers, 1)
+
+
+def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
+    """The token of each repeated patch [L, K, P], told by the size of its heap in messages [L, n, D] of copies.
+
+    `tokens` is T of one image, n a multiple of it.
+    """
+    several = torch.tensor(multiplicities(tokens), device=messages.device)
+    centers, shares = heaps(messages, len(several))
+    order = shares.argsort(1)
+    sure = (shares.gather(1, order) * tokens - several).abs() < _SIZE_SLACK
+    whole = (chosen * several.unsqueeze(1)).sum(1) / tokens
+    return LabelledTokens(patches=chosen, whole=whole, tokens=take(centers, order), sure=sure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matcher:
+    """Decodes tokens to their patch and to what tokens of one image share, and matches both with what was sent."""
+
+    decode: AffineMap
+    error: Tensor  # [P + S], the deviation of what is decoded
+
+    @classmethod
+    def fit(cls, tokens: Tensor, sent: Tensor) -> Matcher:
+        """From tokens [N, T, D] and what was sent, [N, T, P + S], both in order."""
+        decode = AffineMap.fit(tokens, sent, _RIDGE)
+        variance = torch.stack([(decode(x) - y).square().mean(0) for x, y in zip(tokens, sent, strict=True)]).mean(0)
+        least = _LEAST_ERROR * float(sent.flatten(0, 1).var(0).mean()) + 1e-12
+        return cls(decode=decode, error=(variance + least).sqrt())
+
+    def taken(self, message: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
+        """Which token of a message [B, T, D] is that of each patch [B, T, P + S], int64 [B·T], and which are sure."""
+        seen, wanted = (x.flatten(0, 1) / self.error for x in (self.decode(message), sent))
+        taken, sure = nearest(wanted[None], seen[None])
+        return taken[0], sure[0]
+
+
+@torch.no_grad()
+def read_approximately(
+    asker: Asker,
+    images: Tensor,  # [N, C, H, W] of the adversary's own, whole rounds of them
+    geometry: Geometry,
+    draws: Generator,
+    read: int,  # own images at most that cross in messages of copies
+    once: Tensor,  # rows [B, T, D] that came back for the first round of them
+    again: Tensor,  # and for the same images once more
+) -> ApproximateTokens:
+    """Own tokens in whatever company they came back.
+
+    Raises:
+        NotApplicable: if too few rounds are allowed, or tokens do not show enough of own patches.
+    """
+    asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
+    whole, size, t = asker.whole, asker.rows, geometry.tokens
+    messages, patches, scale = whole // size, patchify(images, geometry.patch), token_scale(once)
+    label_rounds = min(-(-LABEL_IMAGES // messages), asker.left // 4)
+    repeated, chosen = label_images(patches, geometry, label_rounds * messages, draws)
+    labels = _joined(
+        [
+            labelled_heaps(part, came / scale, t)
+            for part, came in zip(chosen.split(messages), asker.copied(repeated), strict=True)
+        ]
+    )
+    copied = images[: min(read, _COPIED_IMAGES, asker.left // 2 * messages)]
+    centers = torch.cat([even_heaps(came / scale, t) for came in asker.copied(copied)])
+    alone, sent = in_place(centers, patches[: len(copied)], labels), _shared(patches)
+    matcher = Matcher.fit(alone, sent[: len(copied)])
+    rows = torch.cat([once, asker.images(images[whole:], asker.left)]) / scale
+    sent, patches = sent[: len(rows)], patches[: len(rows)]
+    for number in range(2 * _MATCHINGS):
+        pairs = [matcher.taken(*pair) for pair in zip(rows.split(size), sent.split(size), strict=True)]
+        taken, sure = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+        tokens = take(rows.unflatten(0, (-1, size)).flatten(1, 2), taken).reshape(rows.shape)
+        if number + 1 >= _MATCHINGS:
+            sent = _shared(patches, tokens.mean(1))
+        matcher = Matcher.fit(tokens, sent)
+    _must_be_sound(matcher, again / scale, sent[:whole], size, (centers, patches[: len(centers)]))
+    return ApproximateTokens(tokens=tokens * scale, patches=patches, share=own_share(taken, sure, t))
+
+
+def _shared(patches: Tensor, *of_images: Tensor) -> Tensor:
+    """Patches [N, T, P] beside what their image has in common, its mean patch and other means [N, S]."""
+    whole = torch.cat([patches.mean(1), *of_images], 1).unsqueeze(1)
+    return torch.cat([patches, whole.expand(-1, patches.shape[1], -1)], 2)
+
+
+def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
+    names = ("patches", "whole", "tokens", "sure")
+    return LabelledTokens(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def _must_be_sound(matcher: Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
+    """Refuse if tokens that the matcher was not fitted to do not show their patches.
+
+    Rows [B, T, D] came back `again` for what was sent [B, T, P + S], in messages of `size` rows. `alone` are heaps
+    [N, T, D] of own images, whose patches [N, T, P] no other image's token is taken for.
+    """
+    tokens, patches = alone
+    numbers = patches.shape[2]
+    decoded = matcher.decode(tokens)[..., :numbers]
+    shown = [_explained(take(decoded, hungarian(distances(decoded, patches))), patches)]
+    for came, wanted in zip(again.split(size), sent.split(size), strict=True):
+        taken, _ = matcher.taken(came, wanted)
+        seen = matcher.decode(came.flatten(0, 1)[taken])
+        shown.append(_explained(seen[:, :numbers], wanted.flatten(0, 1)[:, :numbers]))
+    if not min(shown) >= _SOUND:
+        raise NotApplicable(
+            "own tokens are read by queries, but the same images sent twice came back with other tokens, and these do "
+            f"not show the patches that were sent (at least {100 * _SOUND:.0f} % of their variance is asked for, and "
+            f"{100 * min(shown):.0f} % were found): only the lower segment would show them"
+        )
+
+
+def _explained(seen: Tensor, wanted: Tensor) -> float:
+    """Share ≤ 1 of the variance of what is wanted [..., P] that is seen [..., P]."""
+    varied = wanted.flatten(0, -2).var(0, correction=0).mean()
+    return 1 - float((seen - wanted).square().mean() / varied.clamp_min(1e-12))

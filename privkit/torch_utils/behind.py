@@ -1,0 +1,25 @@
+"""A lower segment whose last part runs behind the defense: whoever has its weights can take that part off a release."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class Behind(nn.Sequential):
+    """A client's deterministic parts one after another; the last one, a block, reads what the defense has released.
+
+    >>> whole = Behind(nn.Linear(4, 3), nn.Linear(3, 3))
+    >>> whole.front.out_features, whole.block is whole[1]
+    (3, True)
+    """
+
+    @property
+    def front(self) -> nn.Module:
+        """What runs before the defense."""
+        first, *others = list(self)[:-1]
+        return nn.Sequential(first, *others) if others else first
+
+    @property
+    def block(self) -> nn.Module:
+        """Tokens [N, T, D] -> [N, T, D], row by row."""
+        return self[-1]
