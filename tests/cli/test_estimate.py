@@ -73,7 +73,7 @@ def test_the_training_of_attacks_on_labels_is_counted(attack: str) -> None:
 
 @pytest.mark.slow
 def test_the_default_audit_loads_no_library_that_it_does_not_need() -> None:
-    """Each costs a process of an audit from half a second to three seconds; sympy is what torch may load in training."""
+    """Each costs a process of an audit from half a second to three seconds; torch may load sympy in training."""
     heavy = ["timm", "torchvision", "scipy.stats", "sklearn", "skimage", "matplotlib", "pandas", "opacus", "sympy"]
     program = (
         "import sys\nfrom privkit.cli.app import app\napp(['audit', '--dry-run'], standalone_mode=False)\n"
