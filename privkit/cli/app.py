@@ -20,6 +20,7 @@ from privkit.cli.papers import papers
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, AsEvents, Junit, Quiet, Shown
+from privkit.cli.uncollected import uncollected
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
 from privkit.parts.registry import TABLES, as_written
@@ -77,10 +78,11 @@ def audit(
         from privkit.run.ledger import check_usable
 
         check_usable(root(command.out))  # before settings are read, which imports torch
-    config = resolve(given)
+    with uncollected():
+        config = resolve(given)
+        if command.dry_run:
+            from privkit.cli.estimate import preview
     if command.dry_run:
-        from privkit.cli.estimate import preview
-
         say(*preview(config, command.out).split("\n"))
     else:
         _run(config, command, shown)

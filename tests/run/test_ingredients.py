@@ -353,3 +353,22 @@ def test_rows_that_are_not_made_alike_say_so_wherever_they_are_shown(small_run: 
     assert tables["audit.tex"].splitlines()[1] == r"\begin{tabular}{llrrrrrrrrrrr}"
     assert ",made_of_machine_device," in tables["audit.csv"].splitlines()[0]
     assert "rows were not made alike" not in small_run.report.read_text()
+
+
+def test_what_is_installed_is_read_once_and_again_if_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every audit asks for versions, and the files of all installed packages take a quarter of a CPU second."""
+    reads: list[int] = []
+    read = provenance.packages_distributions
+    monkeypatch.setattr(provenance, "packages_distributions", lambda: (reads.append(1), read())[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    assert provenance.versions({"mylib"}) == {}
+    assert provenance.versions({"numpy"}) == {"numpy": np.__version__}
+    assert len(reads) == 1
+    about = tmp_path / "mylib-1.5.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mylib\nVersion: 1.5\n")
+    (about / "top_level.txt").write_text("mylib\n")
+    assert provenance.versions({"mylib"}) == {"mylib": "1.5"}
+    assert len(reads) == 2

@@ -36,7 +36,8 @@ def test_clients_that_can_be_led_give_their_images_away(hijack: Any) -> None:
 
 @pytest.mark.slow
 def test_without_labels_it_wins_too(hijack: Any) -> None:
-    assert hijack.error(hijack.attacked(hijack.quick, hijack.client(), auxiliary_labels=None)) < 0.75 * hijack.floor
+    unlabeled = [hijack.attacked(hijack.quick, hijack.client(), seed, auxiliary_labels=None) for seed in range(4)]
+    assert sum(map(hijack.error, unlabeled)) / 4 < 0.75 * hijack.floor
 
 
 def test_releases_of_noise_stay_at_the_floor(hijack: Any) -> None:

@@ -64,8 +64,8 @@ def known(lower: nn.Module, defend: Defend | None = None, auxiliary: Tensor | No
     return ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=auxiliary, query=asked, lower=lower)
 
 
-def views(lower: nn.Module, defend: Defend = plain, rounds: int = 1) -> list[View]:
-    draws = Generator().manual_seed(9)
+def views(lower: nn.Module, defend: Defend = plain, rounds: int = 1, seed: int = 9) -> list[View]:
+    draws = Generator().manual_seed(seed)
     with torch.no_grad():
         sent = [
             defend(lower(part), draws) for _ in range(rounds) for part in VICTIMS.split(BATCH if rounds == 1 else 20)

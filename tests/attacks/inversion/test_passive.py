@@ -27,9 +27,9 @@ def named(attack: Any) -> str:
 @pytest.mark.parametrize(
     ("attack", "kind"),
     [
-        (FORA(epochs=8), "maps"),
+        (FORA(epochs=8), "tokens"),
         (PCAT(epochs=8), "tokens"),
-        pytest.param(FORA(epochs=8), "tokens", marks=pytest.mark.slow),
+        pytest.param(FORA(epochs=16), "maps", marks=pytest.mark.slow),
         pytest.param(PCAT(epochs=8), "maps", marks=pytest.mark.slow),
         pytest.param(PCAT(epochs=8), "vectors", marks=pytest.mark.slow),
     ],
@@ -52,7 +52,8 @@ def test_noise_tells_nothing(attack: Any) -> None:
         replace(v, labels=None, smashed=torch.rand(v.smashed.shape, generator=Generator().manual_seed(i)))
         for i, v in enumerate(views)
     ]
-    assert error(run(replace(attack, epochs=6), noise, knowledge)) > 0.97 * FLOOR
+    attack = replace(attack, epochs=6)
+    assert sum(error(run(attack, noise, knowledge, seed=seed)) for seed in range(3)) / 3 > 0.97 * FLOOR
 
 
 @pytest.mark.parametrize("attack", QUICK, ids=named)

@@ -21,7 +21,7 @@ QUICK = SDAR(epochs=2, width=4)
 def test_wins_where_labels_and_the_server_tell_of_the_client(kind: str) -> None:
     """A third below the mean image, without a query and without the architecture; its untrained start is above it."""
     views, knowledge = case(kind, own=897)
-    won = run(SDAR(epochs=8), views, knowledge)
+    won = run(SDAR(epochs=14), views, knowledge)
     assert error(won) < 0.67 * FLOOR
     assert error(run(SDAR(epochs=0), views, knowledge)) > FLOOR
     assert won.curve[-1] < 0.5 * won.curve[0]
