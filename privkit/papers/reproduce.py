@@ -15,10 +15,11 @@ from privkit.errors import UsageError, unknown
 from privkit.papers import PAPERS, paper
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import QUANTITIES, measured, orderings, wanted, without_protocol
+from privkit.papers.presets import settings_of
 from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
 from privkit.run.progress import Progress, Silent
 from privkit.settings.config import AuditConfig
-from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.resolve import resolve
 
 _TINY: Mapping[str, Any] = {
     "dataset": "digits",
@@ -61,7 +62,7 @@ def work(
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
     """
     judged = judged or experiment.partition("/")[0]
-    settings = read_toml(path)
+    settings = settings_of(path)
     root = {key: value for key, value in changes.items() if key == "data_root"}
     parts = zip(resolve({**settings, **root}).parts, resolve({**settings, **changes}).parts, strict=True)
     for named, part in parts:
@@ -122,7 +123,7 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
         own = list(work(experiment, path, root, name, runs))
         needed = ["experiment" in one.row or bool(_methods(name, one) & methods) for one in own]
         if scale == "tiny" and any(needed):
-            own = list(work(experiment, path, root | _shrunk(read_toml(path)), name, runs))
+            own = list(work(experiment, path, root | _shrunk(settings_of(path)), name, runs))
         for one, found in zip(own, needed, strict=True):
             if found:
                 cells.setdefault(tuple(one.row.values()), one)
