@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from re import sub
 from typing import Any, Literal
 
 from privkit.errors import UsageError
@@ -206,7 +207,8 @@ def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
 
 def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
     model = row["model"] if ":" in method["model"] else row["model"][: len(method["model"])]
-    given = {**row, "defense": without_protocol(row["defense"]), "model": model}
+    protocol = sub(r"[:,]grouping=\w+$", "", row["protocol"])  # an experiment's setting, which no method names
+    given = {**row, "defense": without_protocol(row["defense"]), "model": model, "protocol": protocol}
     return all(given.get(field) == value for field, value in method.items())
 
 
@@ -216,9 +218,7 @@ def without_protocol(defense: str) -> str:
     >>> without_protocol("random_cutmix:group=3,protocol=cutmixsl"), without_protocol("none:protocol=psl")
     ('random_cutmix:group=3', 'none')
     """
-    name, _, options = defense.partition(":")
-    kept = ",".join(option for option in options.split(",") if not option.startswith("protocol="))
-    return f"{name}:{kept}" if kept else name
+    return sub(r"[:,]protocol=.*$", "", defense)
 
 
 @cache
