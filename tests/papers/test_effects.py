@@ -16,8 +16,9 @@ from privkit.papers.accurate_sl.effects import (
     with_fault,
 )
 from privkit.papers.accurate_sl.table_11 import TABLE_11
+from privkit.papers.presets import settings_of
 from privkit.papers.values import printed
-from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.resolve import resolve
 
 NOISE, MASKED = "gaussian_noise:at_inference=false", "gaussian_noise:at_inference=false+masking:at_inference=false"
 EFFECT = Effect(claim="masking helps", better=("mnist", MASKED), worse=("mnist", NOISE))
@@ -58,7 +59,7 @@ def test_every_run_of_an_effect_is_a_cell_of_a_small_experiment() -> None:
         (path.stem, defense.label)
         for path in paper("accurate_sl").experiments
         if path.stem.endswith("_small")
-        for defense in resolve(read_toml(path)).defenses
+        for defense in resolve(settings_of(path)).defenses
     }
     assert needed() <= cells
     assert {experiment for experiment, _ in needed()} == {experiment for experiment, _ in cells}

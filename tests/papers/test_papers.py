@@ -16,9 +16,10 @@ from privkit.errors import UsageError
 from privkit.papers import PAPERS, orderings, paper
 from privkit.papers.dp_cutmixsl import figures as budget_figures
 from privkit.papers.dp_cutmixsl.mechanisms import Experiment
+from privkit.papers.presets import settings_of
 from privkit.papers.values import printed, printed_values
 from privkit.run.plan import plan
-from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.resolve import resolve
 
 VERDICTS = {name: {one.claim: one.verdict for one in paper(name).comparisons()} for name in PAPERS}
 
@@ -253,7 +254,7 @@ EXPERIMENTS = {f"{name}/{path.stem}": path for name in PAPERS for path in paper(
 @pytest.mark.parametrize("path", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_an_experiment_is_an_audit(path: Path) -> None:
     """Names, options, protocols and sizes are read and checked as `privkit audit --config` does before any work."""
-    config = resolve(read_toml(path))
+    config = resolve(settings_of(path))
     cells = plan(config)
     assert len({cell.id for cell in cells}) == len(cells) >= 2
     assert path.read_text(encoding="utf-8").startswith("# ")
@@ -285,6 +286,6 @@ def _rows_of_experiments() -> list[dict[str, Any]]:
         }
         for name, path in EXPERIMENTS.items()
         if name.endswith("_small")
-        for part in resolve(read_toml(path)).parts
+        for part in resolve(settings_of(path)).parts
         for cell in plan(replace(part, also=()))
     ]

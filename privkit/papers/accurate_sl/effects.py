@@ -1,9 +1,9 @@
 """Effects that accurate split learning publishes: does each survive once the fault of the released code is gone?
 
 The released noise overwrites the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`). Every
-effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it. Masks and scales
-send back the gradient that was released (`defenses.denoising.Variant`); the derivative, which the theory has, stands
-beside.
+effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it. Masks and
+scales send back the gradient that was released (`defenses.denoising.Variant`). The derivative, which the theory has,
+stands beside.
 """
 
 from __future__ import annotations
@@ -178,9 +178,7 @@ def judge(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEf
     return JudgedEffect(effect=effect, released=with_it, sound=without_it, exact=beside, verdict=verdict)
 
 
-def _gaps(
-    effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]
-) -> dict[int, float]:
+def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]) -> dict[int, float]:
     """Seed -> difference of the accuracies of an effect's two runs, their defenses changed."""
     better, worse = (
         found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)
