@@ -94,13 +94,12 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
     if command.config and command.grid:
         raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
     source = command.config or command.grid
-    given = read_toml(source) if source else {}
-    named = command.preset or given.get("preset")
-    given = {key: value for key, value in given.items() if key != "preset"} | flags
-    if named:
+    given = {**(read_toml(source) if source else {}), **flags}
+    named = given.pop("preset", None)
+    if command.preset or named:
         from privkit.papers import presets
 
-        return presets.overridden(presets.preset(str(named)), given)
+        return presets.overridden(presets.preset(str(command.preset or named)), given)
     return given
 
 

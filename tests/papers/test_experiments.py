@@ -46,7 +46,7 @@ OF_COLUMN: dict[str, Callable[[AuditConfig], Any]] = {
     "batch size": lambda part: part.training.batch_size,
     "epochs": lambda part: part.budget.epochs,
     "epoch": lambda part: part.budget.epochs,
-    "warm-up epochs": lambda part: round(part.training.warm_up * part.budget.epochs, 1),
+    "warm-up epochs": lambda part: round((part.training.warm_up or 0) * part.budget.epochs, 1),
     "clients": lambda part: part.protocol.spec.clients,
     "tokens": lambda part: part.model.spec.grid**2,
     "transformer blocks": lambda part: part.model.spec.depth,
@@ -86,14 +86,16 @@ def test_a_printed_setting_is_taken_or_has_a_reason(name: str) -> None:
             assert found == {OPTIMIZERS[one.note]}, one
             continue
         values = {OF_COLUMN[one.column](part) for part in named(name, one)}
-        assert len(values) == 1 and values.pop() == pytest.approx(one.value), one
+        assert len(values) == 1, one
+        assert values.pop() == pytest.approx(one.value), one
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_reason_is_a_sentence_about_a_setting_that_differs(name: str) -> None:
     for one in deviations(name):
         assert one.table in SETTINGS
-        assert one.note[0].isupper() and one.note.endswith("."), one
+        assert one.note[0].isupper(), one
+        assert one.note.endswith("."), one
         if one.column in OF_COLUMN:
             assert any(OF_COLUMN[one.column](part) != pytest.approx(one.value) for part in named(name, one)), one
 
