@@ -14,7 +14,7 @@ from privkit.audit.run import run_audit
 from privkit.errors import UsageError, unknown
 from privkit.papers import PAPERS, paper
 from privkit.papers.coverage import coverage
-from privkit.papers.orderings import QUANTITIES, measured, orderings, wanted, without_protocol
+from privkit.papers.orderings import FLOOR, QUANTITIES, floor_of, measured, orderings, wanted, without_protocol
 from privkit.papers.presets import settings_of
 from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
 from privkit.run.progress import Progress, Silent
@@ -94,7 +94,19 @@ def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str,
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
     if row.status != "done" and not trained:
         raise UsageError(f"{row.cell} is {row.status}: {row.reason}")
-    return {**one.row, **{name: round(QUANTITIES[name](row) or 0.0, 6) for name in one.quantities}}
+    floor = {FLOOR: floor_of(row)} if "mse" in one.quantities else {}
+    found = {**{name: QUANTITIES[name](row) for name in one.quantities}, **floor}
+    ran = {name: label for name, label in _ran(one.config).items() if label != one.row[name]}
+    return {
+        **one.row,
+        **{name: round(value or 0.0, 6) for name, value in found.items()},
+        **({"ran": ran} if ran else {}),
+    }
+
+
+def _ran(config: AuditConfig) -> dict[str, str]:
+    """The data and the model of a cell, which are smaller ones than the method's own at tiny scale."""
+    return {"dataset": config.dataset.label, "model": config.model.label}
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:

@@ -149,6 +149,29 @@ def test_an_ordering_is_judged_on_the_same_seeds(psl: float, verdict: str) -> No
     assert judged["CutMixSL > SFL"].verdict == "not run"
 
 
+@pytest.mark.parametrize(
+    ("mixed", "floors", "verdict"),
+    [
+        (0.10, (0.06, 0.06), "at the floor"),  # the decoder recovers nothing on either side
+        (0.10, (0.09, 0.09), "ordering agrees"),
+        (0.10, (None, None), "ordering agrees"),  # rows that do not say
+        (0.05, (0.06, 0.06), "reversed"),
+    ],
+)
+def test_two_errors_at_the_floor_say_nothing(mixed: float, floors: tuple[float | None, ...], verdict: str) -> None:
+    given = [
+        {**row, "attack": "black_box", "auxiliary": "training", "mse": mse + row["seed"] / 1000, "mean_image": floor}
+        for name, mse in (("random_cutmix", mixed), ("none", 0.08))
+        for row, floor in zip(rows(psl=0.2), floors, strict=True)
+        for row in [{**row, "defense": name, "protocol": "psl" if name == "none" else "cutmixsl"}]
+    ]
+    given[0]["mse"] += 1e-4
+    judged = {
+        one.ordering.claim: one for one in orderings.judge("dp_cutmixsl", orderings.measured("dp_cutmixsl", given))
+    }
+    assert judged["CutMixSL > PSL, error of a decoder"].verdict == verdict
+
+
 def test_rows_of_other_settings_are_no_rows_of_a_method() -> None:
     given = rows(psl=0.2)
     given[0]["partition"] = "dirichlet:alpha=0.1"
