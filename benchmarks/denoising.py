@@ -21,7 +21,8 @@ from run import machine
 from privkit.audit.run import run_audit
 from privkit.papers import paper
 from privkit.papers.accurate_sl.effects import bounds_of, needed
-from privkit.settings.resolve import read_toml, resolve
+from privkit.papers.presets import settings_of
+from privkit.settings.resolve import resolve
 
 MEASURED = paper("accurate_sl").folder / "measured.jsonl"
 
@@ -49,7 +50,7 @@ def main(options: Options) -> None:
     record.touch()
     paths = {path.stem: path for path in paper("accurate_sl").experiments if path.stem.endswith("_small")}
     for name in options.experiment or tuple(paths):
-        config = resolve({**read_toml(paths[name]), "data_root": options.data_root})
+        config = resolve({**settings_of(paths[name]), "data_root": options.data_root})
         for seed in config.seeds:
             done = {(row["experiment"], row["defense"], row["seed"]) for row in map(json.loads, record.open())}
             missing = tuple(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from privkit.cli.papers import claims_table, coverage_table, methods_table, orderings_table
+from privkit.cli.papers import claims_table, coverage_table, deviations_table, methods_table, orderings_table
 from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
@@ -24,6 +24,7 @@ from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
+from privkit.papers.values import deviations
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import TABLE
@@ -65,7 +66,10 @@ def orderings(name: str) -> str:
 
 def covered(name: str) -> str:
     """What became of every number that a paper prints."""
-    return table(*coverage_table(list(coverage(name).covered())))
+    made = table(*coverage_table(list(coverage(name).covered())))
+    if not (unlike := deviations(name)):
+        return made
+    return f"{made}\n\nPrinted settings that the experiments do not take:\n\n{table(*deviations_table(unlike))}"
 
 
 def coverage_counts() -> str:

@@ -97,10 +97,11 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
     source = command.config or command.grid
     given = {**(read_toml(source) if source else {}), **flags}
-    if command.preset:
+    named = given.pop("preset", None)
+    if command.preset or named:
         from privkit.papers import presets
 
-        return presets.overridden(presets.preset(command.preset), given)
+        return presets.overridden(presets.preset(str(command.preset or named)), given)
     return given
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from privkit.papers.contract import Comparison, Paper
     from privkit.papers.coverage import Covered
     from privkit.papers.orderings import Judged, Measured
+    from privkit.papers.values import PrintedValue
     from privkit.shared.interval import Interval
 
 
@@ -112,16 +113,22 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
 
 def _print_coverage(chosen: Paper, as_json: bool) -> None:
     from privkit.papers.coverage import STATES, coverage
+    from privkit.papers.values import deviations
 
     covered = list(coverage(chosen.name).covered())
     counts = {state: sum(len(one.values) for one in covered if one.state == state) for state in STATES}
+    unlike = deviations(chosen.name)
     if as_json:
         entries = [
             {**asdict(one.entry), "state": one.state, "by": one.by, "numbers": len(one.values)} for one in covered
         ]
-        say_json({"paper": chosen.name, "counts": counts, "entries": entries})
+        differing = [asdict(one) for one in unlike]
+        say_json({"paper": chosen.name, "counts": counts, "entries": entries, "deviations": differing})
         return
     print_table(*coverage_table(covered))
+    if unlike:
+        say("", "printed settings that the experiments do not take:")
+        print_table(*deviations_table(unlike))
     say("; ".join(f"{count} printed numbers {_STATES[state]}" for state, count in counts.items()))
 
 
@@ -207,6 +214,12 @@ def coverage_table(covered: list[Covered]) -> TextTable:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
         rows.append([one.entry.table, *places, str(len(one.values) or ""), one.state, one.by])
     return ["table", "rows", "columns", "numbers", "state", "by"], rows
+
+
+def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
+    """Heading and rows: printed settings that the experiments of a paper do not take, with the reason."""
+    rows = [[one.row, one.column, _number(one.value), one.note] for one in unlike]
+    return ["row", "setting", "printed", "why not"], rows
 
 
 def claims_table(comparisons: list[Comparison]) -> TextTable:

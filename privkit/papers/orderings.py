@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from re import sub
 from typing import Any, Literal
 
 from privkit.errors import UsageError
@@ -28,8 +29,16 @@ QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
 }
 """What an ordering may be of, and where a row of an audit has it."""
-Verdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "not run"]
+FLOOR = "mean_image"
+"""Field of a row with the error of the mean own image: what a guess without a release has."""
+Verdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "at the floor", "not run"]
 """What our rows say of a published ordering."""
+
+
+def floor_of(row: Row) -> float | None:
+    """The MSE of the mean own image, which a guess without a release has."""
+    floor = row.floors.get(FLOOR, {}).get("unaligned", {}).get("mse")
+    return None if floor is None else floor.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +78,13 @@ class Measured:
         method: its name in the paper's orderings.
         quantity: one of `QUANTITIES`.
         values: seed -> value.
+        floors: seed -> the error of the mean own image, where rows have it.
     """
 
     method: str
     quantity: str
     values: Mapping[int, float]
+    floors: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def interval(self) -> Interval | None:
@@ -96,7 +107,8 @@ class Judged:
         difference: of the values of the same seeds, better minus worse, with Student's 95 % interval; None below
             two common seeds.
         verdict: "ordering agrees" if the interval lies above 0, and "agrees" if it also holds the printed difference;
-            "reversed" if it lies below 0, else "undecided"; "not run" without two common seeds.
+            "reversed" if it lies below 0, else "undecided". "at the floor" if neither error is below that of the mean
+            image, so that nothing is recovered on either side. "not run" without two common seeds.
     """
 
     ordering: Ordering
@@ -137,15 +149,18 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     measurements = []
     for name, quantity in needed(paper):
         values: dict[int, float] = {}
+        floors: dict[int, float] = {}
         for row in rows:
             if row.get(quantity) is not None and _is(row, methods[name]):
+                if quantity == "mse" and row.get(FLOOR) is not None:
+                    floors[row["seed"]] = row[FLOOR]
                 value = values.setdefault(row["seed"], row[quantity])
                 if value != row[quantity]:
                     raise UsageError(
                         f"{name}, seed {row['seed']}, has {quantity} {value:g} in one row and {row[quantity]:g} in "
                         "another: give rows of one configuration only"
                     )
-        measurements.append(Measured(method=name, quantity=quantity, values=values))
+        measurements.append(Measured(method=name, quantity=quantity, values=values, floors=floors))
     return measurements
 
 
@@ -153,14 +168,24 @@ def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
     """The verdict on each ordering of a paper, from differences of the same seeds."""
     from privkit.reports.seed_intervals import over_values
 
-    values = {(one.method, one.quantity): one.values for one in measurements}
+    found = {(one.method, one.quantity): one for one in measurements}
     judged = []
     for ordering in orderings(paper):
-        better, worse = (values[name, ordering.quantity] for name in (ordering.better, ordering.worse))
-        common, stated = sorted(set(better) & set(worse)), ordering.published(paper)
-        gap = over_values([better[seed] - worse[seed] for seed in common], _CONFIDENCE) if len(common) > 1 else None
-        judged.append(Judged(ordering=ordering, published=stated, difference=gap, verdict=_verdict(gap, stated)))
+        better, worse = (found[name, ordering.quantity] for name in (ordering.better, ordering.worse))
+        common, stated = sorted(set(better.values) & set(worse.values)), ordering.published(paper)
+        gaps = [better.values[seed] - worse.values[seed] for seed in common]
+        gap = over_values(gaps, _CONFIDENCE) if len(common) > 1 else None
+        verdict = _verdict(gap, stated)
+        if gap is not None and all(_recovers_nothing(one, common) for one in (better, worse)):
+            verdict = "at the floor"
+        judged.append(Judged(ordering=ordering, published=stated, difference=gap, verdict=verdict))
     return judged
+
+
+def _recovers_nothing(one: Measured, seeds: Sequence[int]) -> bool:
+    """Whether the mean error over these seeds is at least that of the mean image."""
+    known = [seed for seed in seeds if seed in one.floors]
+    return bool(known) and sum(one.values[seed] - one.floors[seed] for seed in known) >= 0
 
 
 def _verdict(gap: Interval | None, published: float | None) -> Verdict:
@@ -181,7 +206,8 @@ def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
         text, name = (files("privkit.papers") / "measured.jsonl").read_text(encoding="utf-8"), "measured.jsonl"
     else:
         if path.is_dir():
-            return [row.model_dump() | {name: of(row) for name, of in QUANTITIES.items()} for row in run_rows(path)]
+            of_rows = {**QUANTITIES, FLOOR: floor_of}
+            return [row.model_dump() | {name: of(row) for name, of in of_rows.items()} for row in run_rows(path)]
         name = str(path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -206,7 +232,8 @@ def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
 
 def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
     model = row["model"] if ":" in method["model"] else row["model"][: len(method["model"])]
-    given = {**row, "defense": without_protocol(row["defense"]), "model": model}
+    protocol = sub(r"[:,]grouping=\w+$", "", row["protocol"])  # an experiment's setting, which no method names
+    given = {**row, "defense": without_protocol(row["defense"]), "model": model, "protocol": protocol}
     return all(given.get(field) == value for field, value in method.items())
 
 
@@ -216,9 +243,7 @@ def without_protocol(defense: str) -> str:
     >>> without_protocol("random_cutmix:group=3,protocol=cutmixsl"), without_protocol("none:protocol=psl")
     ('random_cutmix:group=3', 'none')
     """
-    name, _, options = defense.partition(":")
-    kept = ",".join(option for option in options.split(",") if not option.startswith("protocol="))
-    return f"{name}:{kept}" if kept else name
+    return sub(r"[:,]protocol=.*$", "", defense)
 
 
 @cache

@@ -36,6 +36,13 @@ def preset(name: str) -> dict[str, Any]:
     return {**PUBLISHED_WORK, **read_toml(known[name])}
 
 
+def settings_of(path: Path) -> dict[str, Any]:
+    """Settings of a file, in the place of those of the preset that it names with `preset`."""
+    given = read_toml(path)
+    named = given.pop("preset", None)
+    return given if named is None else overridden(preset(str(named)), given)
+
+
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a preset with those that a user gives in their place; of `training`, one option at a time.
 

@@ -14,12 +14,12 @@ from privkit.audit.run import run_audit
 from privkit.errors import UsageError, unknown
 from privkit.papers import PAPERS, paper
 from privkit.papers.coverage import coverage
-from privkit.papers.orderings import QUANTITIES, measured, orderings, wanted, without_protocol
-from privkit.papers.presets import PUBLISHED_WORK
+from privkit.papers.orderings import FLOOR, QUANTITIES, floor_of, measured, orderings, wanted, without_protocol
+from privkit.papers.presets import PUBLISHED_WORK, settings_of
 from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
 from privkit.run.progress import Progress, Silent
 from privkit.settings.config import AuditConfig
-from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.resolve import resolve
 
 _TINY: Mapping[str, Any] = {
     "dataset": "digits",
@@ -62,7 +62,7 @@ def work(
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
     """
     judged = judged or experiment.partition("/")[0]
-    settings = {**PUBLISHED_WORK, **read_toml(path)}
+    settings = {**PUBLISHED_WORK, **settings_of(path)}
     root = {key: value for key, value in changes.items() if key == "data_root"}
     parts = zip(resolve({**settings, **root}).parts, resolve({**settings, **changes}).parts, strict=True)
     for named, part in parts:
@@ -94,7 +94,19 @@ def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str,
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
     if row.status != "done" and not trained:
         raise UsageError(f"{row.cell} is {row.status}: {row.reason}")
-    return {**one.row, **{name: round(QUANTITIES[name](row) or 0.0, 6) for name in one.quantities}}
+    floor = {FLOOR: floor_of(row)} if "mse" in one.quantities else {}
+    found = {**{name: QUANTITIES[name](row) for name in one.quantities}, **floor}
+    ran = {name: label for name, label in _ran(one.config).items() if label != one.row[name]}
+    return {
+        **one.row,
+        **{name: round(value or 0.0, 6) for name, value in found.items()},
+        **({"ran": ran} if ran else {}),
+    }
+
+
+def _ran(config: AuditConfig) -> dict[str, str]:
+    """The data and the model of a cell, which are smaller ones than the method's own at tiny scale."""
+    return {"dataset": config.dataset.label, "model": config.model.label}
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
@@ -123,7 +135,7 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
         own = list(work(experiment, path, root, name, runs))
         needed = ["experiment" in one.row or bool(_methods(name, one) & methods) for one in own]
         if scale == "tiny" and any(needed):
-            own = list(work(experiment, path, root | _shrunk(read_toml(path)), name, runs))
+            own = list(work(experiment, path, root | _shrunk(settings_of(path)), name, runs))
         for one, found in zip(own, needed, strict=True):
             if found:
                 cells.setdefault(tuple(one.row.values()), one)

@@ -17,6 +17,7 @@ class PrintedValue:
     Attributes:
         table: table, figure or section of the paper, with row and column.
         value: as printed; None if the cell holds words, which `note` then gives.
+        note: beside a setting, why the experiments of `privkit.papers` take another one.
         spread: the number after ±, or None.
         unit: unit, and the range of the data for an error of images.
         line: of the paper's text from which it was read.
@@ -45,6 +46,16 @@ def printed_values(paper: str) -> tuple[PrintedValue, ...]:
         PrintedValue(**{name: reading.get(name, str)(cell) for name, cell in row.items()})
         for row in csv.DictReader(text.splitlines())
     )
+
+
+def deviations(paper: str) -> tuple[PrintedValue, ...]:
+    """Printed settings that the paper's experiments do not take; `note` says why.
+
+    >>> [one.column for one in deviations("cutmixsl")]
+    ['images a client']
+    """
+    of_settings = (one for one in printed_values(paper) if one.table in ("settings", "Table 2"))
+    return tuple(one for one in of_settings if one.note and one.value is not None)
 
 
 def _number(cell: str) -> float | None:

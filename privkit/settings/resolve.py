@@ -46,7 +46,10 @@ _OF_TRAININGS = ("data_root", "download", "tune")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a configuration file; unknown keys are errors with a suggestion."""
+    """Read a configuration file; unknown keys are errors with a suggestion.
+
+    A file may name a `preset`, a paper's own settings, in whose place its own stand.
+    """
     try:
         settings = parse_toml(read_text(path))
     except OSError as error:
@@ -59,8 +62,8 @@ def read_toml(path: Path) -> dict[str, Any]:
                 f"{path.name} holds trust, and no file decides on what runs here; name the modules on the command "
                 "line, --trust MODULE, or in Python, trust=[…]"
             )
-        if key not in KEYS:
-            raise unknown(f"key of {path.name}", key, KEYS)
+        if key not in (*KEYS, "preset"):
+            raise unknown(f"key of {path.name}", key, (*KEYS, "preset"))
     return settings
 
 

@@ -12,9 +12,10 @@ from privkit.errors import UsageError
 from privkit.papers import PAPERS
 from privkit.papers.coverage import Coverage, Entry, configuration, coverage
 from privkit.papers.orderings import needed
+from privkit.papers.presets import overridden, settings_of
 from privkit.papers.values import printed_values
 from privkit.run.plan import plan
-from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.resolve import resolve
 
 ALL = {name: coverage(name) for name in PAPERS}
 
@@ -43,7 +44,7 @@ def test_a_configured_experiment_is_an_audit(name: str) -> None:
     """Also with the settings that an entry replaces: `privkit audit --config … --dry-run` starts with the same plan."""
     distinct = {(entry.experiment, str(entry.settings)): entry for entry in ALL[name].entries if entry.experiment}
     for entry in distinct.values():
-        assert len(plan(resolve({**read_toml(configuration(name, entry)), **entry.settings}))) >= 2
+        assert len(plan(resolve(overridden(settings_of(configuration(name, entry)), entry.settings)))) >= 2
 
 
 def test_the_best_entry_counts() -> None:

@@ -16,8 +16,9 @@ from privkit.papers.accurate_sl.effects import (
     with_fault,
 )
 from privkit.papers.accurate_sl.table_11 import TABLE_11
+from privkit.papers.presets import settings_of
 from privkit.papers.values import printed
-from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.resolve import resolve
 
 NOISE, MASKED = "gaussian_noise:at_inference=false", "gaussian_noise:at_inference=false+masking:at_inference=false"
 EFFECT = Effect(claim="masking helps", better=("mnist", MASKED), worse=("mnist", NOISE))
@@ -53,12 +54,33 @@ def test_verdicts(released: list[float], sound: list[float], verdict: str) -> No
         assert one.sound.value == pytest.approx(sum(sound) / 3)
 
 
+def test_the_derivative_stands_beside_the_released_gradient() -> None:
+    straight = MASKED.replace("masking:", "masking:variant=straight_through,")
+    found = runs([0.30, 0.31, 0.29], [0.10, 0.11, 0.09])
+    released = {
+        ("mnist", straight): found["mnist", MASKED],
+        ("mnist", with_fault(straight)): found["mnist", with_fault(MASKED)],
+        ("mnist", MASKED): {0: 0.3, 1: 0.31, 2: 0.32},
+    }
+    one = judge(Effect(claim="", better=("mnist", straight), worse=("mnist", NOISE)), {**found, **released})
+    assert one.verdict == "survives"
+    assert one.exact is not None
+    assert one.exact.value == pytest.approx(-0.19)
+    assert judge(EFFECT, found).exact is None  # nothing to put beside
+
+
+def test_a_fault_that_does_not_act_is_said() -> None:
+    same = {one.effect.claim for one in judged() if one.sound is not None and one.released == one.sound}
+    assert {one.claim for one in comparisons() if one.why.endswith("with it the same")} == same
+    assert any(claim.startswith("Fig. 4(a)") for claim in same)
+
+
 def test_every_run_of_an_effect_is_a_cell_of_a_small_experiment() -> None:
     cells = {
         (path.stem, defense.label)
         for path in paper("accurate_sl").experiments
         if path.stem.endswith("_small")
-        for defense in resolve(read_toml(path)).defenses
+        for defense in resolve(settings_of(path)).defenses
     }
     assert needed() <= cells
     assert {experiment for experiment, _ in needed()} == {experiment for experiment, _ in cells}

@@ -16,9 +16,10 @@ from privkit.errors import UsageError
 from privkit.papers import PAPERS, orderings, paper
 from privkit.papers.dp_cutmixsl import figures as budget_figures
 from privkit.papers.dp_cutmixsl.mechanisms import Experiment
+from privkit.papers.presets import settings_of
 from privkit.papers.values import printed, printed_values
 from privkit.run.plan import plan
-from privkit.settings.resolve import read_toml, resolve
+from privkit.settings.resolve import resolve
 
 VERDICTS = {name: {one.claim: one.verdict for one in paper(name).comparisons()} for name in PAPERS}
 
@@ -148,6 +149,29 @@ def test_an_ordering_is_judged_on_the_same_seeds(psl: float, verdict: str) -> No
     assert judged["CutMixSL > SFL"].verdict == "not run"
 
 
+@pytest.mark.parametrize(
+    ("mixed", "floors", "verdict"),
+    [
+        (0.10, (0.06, 0.06), "at the floor"),  # the decoder recovers nothing on either side
+        (0.10, (0.09, 0.09), "ordering agrees"),
+        (0.10, (None, None), "ordering agrees"),  # rows that do not say
+        (0.05, (0.06, 0.06), "reversed"),
+    ],
+)
+def test_two_errors_at_the_floor_say_nothing(mixed: float, floors: tuple[float | None, ...], verdict: str) -> None:
+    given = [
+        {**row, "attack": "black_box", "auxiliary": "training", "mse": mse + row["seed"] / 1000, "mean_image": floor}
+        for name, mse in (("random_cutmix", mixed), ("none", 0.08))
+        for row, floor in zip(rows(psl=0.2), floors, strict=True)
+        for row in [{**row, "defense": name, "protocol": "psl" if name == "none" else "cutmixsl"}]
+    ]
+    given[0]["mse"] += 1e-4
+    judged = {
+        one.ordering.claim: one for one in orderings.judge("dp_cutmixsl", orderings.measured("dp_cutmixsl", given))
+    }
+    assert judged["CutMixSL > PSL, error of a decoder"].verdict == verdict
+
+
 def test_rows_of_other_settings_are_no_rows_of_a_method() -> None:
     given = rows(psl=0.2)
     given[0]["partition"] = "dirichlet:alpha=0.1"
@@ -253,7 +277,7 @@ EXPERIMENTS = {f"{name}/{path.stem}": path for name in PAPERS for path in paper(
 @pytest.mark.parametrize("path", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_an_experiment_is_an_audit(path: Path) -> None:
     """Names, options, protocols and sizes are read and checked as `privkit audit --config` does before any work."""
-    config = resolve(read_toml(path))
+    config = resolve(settings_of(path))
     cells = plan(config)
     assert len({cell.id for cell in cells}) == len(cells) >= 2
     assert path.read_text(encoding="utf-8").startswith("# ")
@@ -285,6 +309,6 @@ def _rows_of_experiments() -> list[dict[str, Any]]:
         }
         for name, path in EXPERIMENTS.items()
         if name.endswith("_small")
-        for part in resolve(read_toml(path)).parts
+        for part in resolve(settings_of(path)).parts
         for cell in plan(replace(part, also=()))
     ]

@@ -3,12 +3,13 @@
 import json
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from privkit.errors import UsageError
 from privkit.papers import PAPERS, paper
-from privkit.papers.presets import overridden, preset, presets
+from privkit.papers.presets import overridden, preset, presets, settings_of
 from privkit.run.plan import plan
 from privkit.settings.resolve import resolve
 
@@ -40,6 +41,18 @@ def test_dp_cutmixsl_is_set_as_the_paper_says() -> None:
 def test_what_is_given_stands_in_the_place_of_a_preset() -> None:
     config = resolve(overridden(preset("dp_cutmixsl"), {"training": "batch_size=5", "dataset": "digits"}))
     assert (config.training.batch_size, config.training.learning_rate, config.dataset.name) == (5, 0.001, "digits")
+
+
+def test_a_file_names_a_preset_and_what_it_varies(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('preset = "dp_cutmixsl"\ndataset = "digits"\n[training]\nbatch_size = 5\n')
+    config = resolve(settings_of(file))
+    assert (config.training.batch_size, config.training.learning_rate, config.dataset.name) == (5, 0.001, "digits")
+    assert config.model.label.startswith("vit_tiny:")
+    for wrong in ('"dp_cutmix"', "3"):
+        file.write_text(f"preset = {wrong}\n")
+        with pytest.raises(UsageError, match=f"unknown preset '{wrong.strip(chr(34))}'"):
+            settings_of(file)
 
 
 @pytest.mark.slow

@@ -1,13 +1,16 @@
 """Effects that accurate split learning publishes: does each survive once the fault of the released code is gone?
 
 The released noise overwrites the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`). Every
-effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it.
+effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it. Masks and
+scales send back the gradient that was released (`defenses.denoising.Variant`). The derivative, which the theory has,
+stands beside.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -65,6 +68,7 @@ class JudgedEffect:
         effect: the published statement.
         released: difference of the accuracies of the same seeds with the fault; None below two common seeds.
         sound: the same without the fault.
+        exact: the same without the fault and with the derivative of mask or scale; None without rows of it.
         verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds
             0, but with the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and
             "not run" below two common seeds.
@@ -73,6 +77,7 @@ class JudgedEffect:
     effect: Effect
     released: Interval | None
     sound: Interval | None
+    exact: Interval | None
     verdict: _Verdict
 
 
@@ -84,6 +89,17 @@ def with_fault(defense: str) -> str:
     """
     stages = defense.split("+")
     return "+".join(f"{stage},noise_in_place=true" if stage.startswith(_NOISES) else stage for stage in stages)
+
+
+def with_derivative(defense: str) -> str:
+    """A defense whose masks and scales send back their derivative in the place of the released gradient.
+
+    >>> with_derivative("gaussian_noise+masking:variant=straight_through,at_inference=false")
+    'gaussian_noise+masking:at_inference=false'
+    >>> with_derivative("gaussian_noise+scaling:factor=0.1,variant=undone")
+    'gaussian_noise+scaling:factor=0.1'
+    """
+    return re.sub(r",variant=\w+|(?<=:)variant=\w+,", "", defense)
 
 
 @cache
@@ -126,7 +142,8 @@ def needed(claims: Sequence[str] = ("*",)) -> set[_Run]:
     """The runs that the effects compare, with and without the fault; of those whose claim matches a pattern."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
-    return runs | {(experiment, with_fault(defense)) for experiment, defense in runs}
+    faulty = {(experiment, with_fault(defense)) for experiment, defense in runs}
+    return runs | faulty | {(experiment, with_derivative(defense)) for experiment, defense in runs}
 
 
 def measured() -> list[dict[str, Any]]:
@@ -144,16 +161,10 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
 
 def judge(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEffect:
     """The verdict on an effect, from differences of the same seeds."""
-    pairs = [
-        [found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)]
-        for change in (with_fault, str)
-    ]
-    released, sound = (
-        {seed: better[seed] - worse[seed] for seed in sorted(set(better) & set(worse))} for better, worse in pairs
-    )
+    released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, with_derivative))
     common = sorted(set(released) & set(sound))
     if len(common) < 2:
-        return JudgedEffect(effect=effect, released=None, sound=None, verdict="not run")
+        return JudgedEffect(effect=effect, released=None, sound=None, exact=None, verdict="not run")
     with_it, without_it = _interval(released.values()), _interval(sound.values())
     shrunk = _interval(released[seed] - sound[seed] for seed in common)
     verdict: _Verdict = "undecided"
@@ -163,7 +174,16 @@ def judge(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEf
         verdict = "reversed"
     elif with_it.low > 0 and shrunk.low > 0:
         verdict = "vanishes"
-    return JudgedEffect(effect=effect, released=with_it, sound=without_it, verdict=verdict)
+    beside = _interval(exact.values()) if len(exact) > 1 and exact != sound else None
+    return JudgedEffect(effect=effect, released=with_it, sound=without_it, exact=beside, verdict=verdict)
+
+
+def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]) -> dict[int, float]:
+    """Seed -> difference of the accuracies of an effect's two runs, their defenses changed."""
+    better, worse = (
+        found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)
+    )
+    return {seed: better[seed] - worse[seed] for seed in sorted(set(better) & set(worse))}
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffect, ...]:
@@ -178,7 +198,10 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
     for one in judged(rows):
         if one.released is None or one.sound is None:
             continue
-        gaps = f"{shown(one.sound)}; with it {shown(one.released)}"
+        same = one.released == one.sound  # the cut has no tanh whose output the noise could overwrite
+        gaps = f"{shown(one.sound)}; " + ("with it the same" if same else f"with it {shown(one.released)}")
+        if one.exact is not None:
+            gaps += f"; with the derivative {shown(one.exact)}"
         yield Comparison(
             claim=one.effect.claim,
             published=one.effect.published,
