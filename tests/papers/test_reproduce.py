@@ -73,7 +73,8 @@ def test_a_cell_without_a_result_is_no_measurement(
     monkeypatch.setattr(module, "QUANTITIES", {"accuracy": lambda row: row.accuracy.value, "mse": lambda row: None})
     one = replace(cell(), quantities=quantities)
     if has_a_row:
-        assert module.measure(one, tmp_path) == {**one.row, "accuracy": 0.75}
+        ran = {"dataset": "digits", "model": "cnn:cut=conv2"}  # in place of the method's own
+        assert module.measure(one, tmp_path) == {**one.row, "accuracy": 0.75, "ran": ran}
         return
     with pytest.raises(UsageError, match=f"c is {status}: why"):
         module.measure(one, tmp_path)
