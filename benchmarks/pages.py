@@ -84,7 +84,7 @@ def coverage_counts() -> str:
 
 def reproduced_tables() -> str:
     """Cells, time and verdicts of each table that was measured at tiny scale."""
-    heading = ["paper", "table", "cells", "seconds at most", "agree", "reversed", "undecided"]
+    heading = ["paper", "table", "ran on", "cells", "seconds at most", "agree", "reversed", "undecided", "at the floor"]
     made = []
     for (name, source), rows in sorted(committed().items()):
         found, effects_of = judged_rows(name, source, "tiny", rows), paper(name).effects
@@ -94,9 +94,11 @@ def reproduced_tables() -> str:
             verdicts.count("ordering agrees") + effect_verdicts.count("reproduced"),
             verdicts.count("reversed") + effect_verdicts.count("differs"),
             verdicts.count("undecided") + effect_verdicts.count("unproven"),
+            verdicts.count("at the floor"),
         ]
+        data = " and ".join(sorted({row.get("ran", row).get("dataset", row["dataset"]) for row in rows}))
         seconds = sum(row["seconds"] for row in rows)
-        made.append([f"`{name}`", source, str(len(rows)), f"{seconds:.0f}", *map(str, counts)])
+        made.append([f"`{name}`", source, data, str(len(rows)), f"{seconds:.0f}", *map(str, counts)])
     return table(heading, made)
 
 
@@ -130,11 +132,11 @@ def not_reproduced() -> str:
 
 def fault_effects() -> str:
     """accurate_sl's effects with and without the fault of its release."""
-    heading = ["published effect", "printed", "with the fault", "without it", "verdict"]
+    heading = ["published effect", "printed", "with the fault", "without it", "with the derivative", "verdict"]
     rows = []
     for one in effects.judged():
         printed = "" if one.effect.published is None else f"{one.effect.published:+.3f}"
-        gaps = ["" if gap is None else effects.shown(gap) for gap in (one.released, one.sound)]
+        gaps = ["" if gap is None else effects.shown(gap) for gap in (one.released, one.sound, one.exact)]
         rows.append([one.effect.claim, printed, *gaps, one.verdict])
     return table(heading, rows)
 

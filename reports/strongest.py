@@ -60,17 +60,19 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     return winners
 
 
-def better(ours: Metric, floor: Metric, ahead: Metric | None) -> bool:
+def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
     """The one meaning of "better than": whether an attack came closer to the records than a guess.
 
     Args:
         ours: of the attack.
         floor: the same metric of the guess.
         ahead: how much closer the attack came, record by record, so that what makes a record hard for both cancels: all
-            of its interval must lie above 0. Rows of older runs have none; then all of `ours` must be beyond `floor`.
+            of its interval must lie above `margin`. Rows of older runs have none; then all of `ours` must be beyond
+            `floor`.
+        margin: ≥ 0.
     """
     if ahead is not None:
-        return ahead.low > 0
+        return ahead.low > margin
     return ours.low > floor.value if ours.higher_is_closer else ours.high < floor.value
 
 
@@ -85,11 +87,31 @@ def grade(row: Row) -> Grade | None:
     if not floors:
         return None
     beaten = {
-        name: better(ours[metric], floor[metric], row.ahead.get(name, {}).get(metric)) for name, floor in floors.items()
+        name: better(
+            ours[metric],
+            floor[metric],
+            row.ahead.get(name, {}).get(metric),
+            _by_few_records(row, floor, metric) if name == CLASS_MEAN.name else 0.0,
+        )
+        for name, floor in floors.items()
     }
     if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(ours, floors.values())):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
+
+
+def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
+    """How much closer than the class mean a guess by the label alone may come, because few own records make the mean.
+
+    The mean of n records has an expected square error of σ²(1 + 1/n) where the true mean, the best such guess, has σ²:
+    1/(n + 1) of the error is due to the few records. A class identifies one record, which says how many classes there
+    are. Nothing in older rows, which do not count.
+    """
+    found, own = class_mean.get(IDENTIFIED.name), row.counts.get("auxiliary", 0)
+    if found is None or not own:
+        return 0.0
+    error = 1 - class_mean[metric].value if class_mean[metric].higher_is_closer else class_mean[metric].value
+    return error / (1 + own / max(1.0, found.value * found.n))
 
 
 def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:

@@ -28,6 +28,9 @@ _WON, _WON_IN_ORDER, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9, 0.9
 defense moves tokens, of which a short training misplaces some (a jigsaw reached .59 behind batch shuffling at one of
 three seeds, and tokens in no order are worse than the mean image); the third if the release contains less than 90 % of
 what tells images apart, since a short training reads releases with gaps badly."""
+_NOTICED, _FAR = 1.02, 0.5
+"""Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
+the same), unless the MSE is within this part of the share that it needs."""
 SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
 _NOISE_SLACK = 0.03
@@ -71,8 +74,8 @@ def wins(
 
     The attack passes if its MSE is at most half of the mean record's, three quarters if the defense moves tokens, or
     nine tenths if the release contains less than nine tenths of what tells records apart; all on the part that it
-    contains. This part is computed from the same code (`privkit.attacks.goals.control_clients.projected`), so that
-    nobody is asked for what a mask hides.
+    contains, computed from the same code (`privkit.attacks.goals.control_clients.projected`). If the weights of mixed
+    rows are public, an attack that wins by less than half of its share must do worse with the members' swapped.
 
     Args:
         attack: as in `controls`.
@@ -151,35 +154,51 @@ def _hindrance(attack: ImageAttack, defended: Defended) -> str:
 
 def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
     """The positive control with these clients."""
-    draws, start = played.draws(seed, "identity")
-    truth, passes = played.victims, attack.mounting.passes
-    generator = Generator().manual_seed(derive(seed, "control", "identity", "attack"))
-    if played.hijacks:
-        guess = played.attack.run(played.led(start, noise=False), generator).images
-    else:
-        views, members = clients.send(truth, played.victim_labels, passes, start)
+    start, truth, passes = played.draws(seed, "identity")[1], played.victims, attack.mounting.passes
+    sent = None if played.hijacks else clients.send(truth, played.victim_labels, passes, start)
+
+    def guessed(views: list[View], members: Tensor) -> Tensor:
+        draws, _ = played.draws(seed, "identity")
         shown = played.shown(attack, views, clients.query, clients.lower, clients.imitate, draws)
-        found = played.attack.run(shown, generator).images
+        found = played.attack.run(shown, played.own_draws(seed)).images
         guess = torch.empty_like(found[: len(truth)])
         guess[members[members >= 0]] = found[members >= 0]
-    if played.texts:  # whose derivative by ids means nothing: a release contains all of them
-        error, mean_error = (played.error(some.expand_as(truth), truth) for some in (guess, played.mean))
+        return guess
+
+    def wrong(guess: Tensor) -> float:
+        if played.texts:  # whose derivative by ids means nothing: a release contains all of them
+            return played.error(guess.expand_as(truth), truth)
+        return played.size(clients.contained(truth, (guess - truth).float(), passes, start))
+
+    if sent is None:
+        error = wrong(played.attack.run(played.led(start, noise=False), played.own_draws(seed)).images)
     else:
-        apart = (clients.contained(truth, (some - truth).float(), passes, start) for some in (guess, played.mean))
-        error, mean_error = map(played.size, apart)
-    what = played.what
-    through = held = ""
+        error = wrong(guessed(*sent))
+    mean_error, what, through, held = wrong(played.mean), played.what, "", ""
     share = mean_error / max(played.error(played.mean.expand_as(truth), truth), torch.finfo(torch.float32).tiny)
     won = _WON if share >= _WHOLE else _WON_IN_PART
     if defended is not None:
         won = max(won, _WON_IN_ORDER if "permutes" in defended.undone else won)
         through, held = f", through {defended.name},", f", both on the {100 * share:.0f} % that it contains"
+    passed = error <= won * mean_error
+    if sent is not None and _FAR * won * mean_error < error <= won * mean_error and (views := _swapped(sent[0])):
+        without = wrong(guessed(views, sent[1]))
+        passed = without >= _NOTICED * error
+        held += f"; with the public weights of a row's members swapped it has {without:.4f}"
     return Control(
         name="wins_on_identity",
-        passed=error <= won * mean_error,
+        passed=passed,
         detail=f"on a release that is the {what} itself{through} the attack has {played.measure} {error:.4f}, "
         f"the mean {what} {mean_error:.4f}{held}",
     )
+
+
+def _swapped(views: list[View]) -> list[View]:
+    """The same views with the weights of a row's members in the opposite order; none where that changes nothing."""
+    weights = [view.weights for view in views if view.weights is not None]
+    if len(weights) < len(views) or all(torch.equal(each, each.flip(1)) for each in weights):
+        return []
+    return [replace(view, weights=each.flip(1)) for view, each in zip(views, weights, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +284,10 @@ class _Cast:
         """Draws of one control, and its seed."""
         start = derive(seed, "control", name)
         return Generator(self.own.device).manual_seed(start), start
+
+    def own_draws(self, seed: int) -> Generator:
+        """The attack's own, in the positive control."""
+        return Generator().manual_seed(derive(seed, "control", "identity", "attack"))
 
     @property
     def measure(self) -> str:

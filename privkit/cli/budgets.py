@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from math import isinf
 from typing import TYPE_CHECKING, Any
 
 from privkit.accountants import answer
@@ -15,10 +16,12 @@ from privkit.accountants.wording import warnings
 from privkit.papers.as_published import Paper, as_published
 from privkit.reports.budgets import BudgetRow, plain
 from privkit.shared.certificate import Certificate
+from privkit.shared.limits import NO_USE, of_use
 
 if TYPE_CHECKING:
     from privkit.reports.budgets import BudgetRow
 
+_NO_USE = f"it {NO_USE}: this ε and δ allow an attack a true positive rate of .99 at a false positive rate of .01"
 CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
 
@@ -68,6 +71,8 @@ def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[Budge
         return BudgetRow(**read, given=columns, status="error", error=error, sound=False), None
     published, objection = None, ""
     notes = warnings(entry.mechanism, entry.delta)
+    if outcome.sound and not isinf(outcome.epsilon) and not of_use(outcome.epsilon, entry.delta, None):
+        notes = (*notes, _NO_USE)
     if compare:
         try:
             paper: Paper = "dp_cutmixsl" if kind.startswith("dp_") else "accurate_sl"

@@ -39,6 +39,12 @@ def test_one_mechanism_by_flags_says_the_exact_value_and_what_it_rests_on(privki
     assert "the lower model is frozen" in done.stdout
 
 
+@pytest.mark.parametrize(("sigma", "told"), [("0.2", True), ("5", False)])
+def test_a_huge_epsilon_is_remarked(privkit_cli: CLI, sigma: str, told: bool) -> None:
+    command = f"epsilon --mechanism gaussian --sensitivity 1 --rounds 10 --delta 1e-5 --sigma {sigma}"
+    assert ("proves nothing of use" in privkit_cli(*command.split()).stdout) == told
+
+
 def test_a_table_is_computed_row_by_row_and_stored(privkit_cli: CLI, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,-1,1\nc,gaussian,,1\nd,gausian,1,1\ne,gaussian,nan,1\n")

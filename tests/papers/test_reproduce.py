@@ -73,7 +73,8 @@ def test_a_cell_without_a_result_is_no_measurement(
     monkeypatch.setattr(module, "QUANTITIES", {"accuracy": lambda row: row.accuracy.value, "mse": lambda row: None})
     one = replace(cell(), quantities=quantities)
     if has_a_row:
-        assert module.measure(one, tmp_path) == {**one.row, "accuracy": 0.75}
+        ran = {"dataset": "digits", "model": "cnn:cut=conv2"}  # in place of the method's own
+        assert module.measure(one, tmp_path) == {**one.row, "accuracy": 0.75, "ran": ran}
         return
     with pytest.raises(UsageError, match=f"c is {status}: why"):
         module.measure(one, tmp_path)
@@ -88,7 +89,7 @@ def test_measured_stands_beside_published(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert methods["PSL"].values == {0: 0.3, 1: 0.31, 2: 0.32}
     assert found.verdict(methods["PSL"]) == "other scale"
     verdicts = {(one.ordering.better, one.ordering.worse): one.verdict for one in found.orderings}
-    assert verdicts["CutMixSL", "PSL + Mixup"] == "ordering agrees"  # tiny scale says nothing of numbers
+    assert verdicts["CutMixSL, α_M=6", "PSL + Mixup, α_M=6"] == "ordering agrees"  # tiny scale says nothing of numbers
     assert {one.ordering.source for one in found.orderings} == {"Table 1"}
 
 
@@ -167,7 +168,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shown = runner.invoke(app, arguments)
     assert "other scale" in shown.stdout
     assert "only the orderings can be compared" in shown.stdout
-    assert " of 24: " in shown.stderr
+    assert " of 27: " in shown.stderr
     answer = json.loads(runner.invoke(app, [*arguments, "--json"]).stdout)
     assert {"claims", "methods", "orderings"} < set(answer)
     monkeypatch.setattr(
@@ -176,7 +177,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     *lines, told = runner.invoke(app, [*arguments, "--dry-run"]).stdout.splitlines()
     assert re.fullmatch(
-        r"24 cells at scale tiny, about 76 s with controls on cpu, 1 threads; run folders .*/tiny", told
+        r"27 cells at scale tiny, about 86 s with controls on cpu, 1 threads; run folders .*/tiny", told
     )
     assert len(set(lines)) == len(lines) == 24
     assert all(re.search(r": about 3 s$", line) for line in lines)
