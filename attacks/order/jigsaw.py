@@ -165,7 +165,7 @@ class Jigsaw(Checked):
         device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
         draws = Generator(device).manual_seed(seeds[1])
-        own = own_tokens(views[0], observation, geometry, draws, self.read, self.passes)
+        own = own_tokens(views[0], observation, geometry, draws, self.read, self.passes, approximate=True)
         state: dict[str, Any] = session.load() or {"sources": []}
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order

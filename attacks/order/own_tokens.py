@@ -79,6 +79,7 @@ def own_tokens(
     # as own images show that crossed as often
     passes: int = 1,
     asked: int = 0,  # rounds that the attack sent before
+    approximate: bool = False,  # whether tokens may be read that come back as other numbers each time
 ) -> OwnTokens:
     """Tokens of own images in order: from the lower segment, or read by chosen queries.
 
@@ -98,7 +99,7 @@ def own_tokens(
     if observation.lower is None:
         assert query is not None
         asker = Asker(query, whole, draws, geometry, observation.rules, asked)
-        return _queried_tokens(asker, images, geometry, draws, read, passes)
+        return _queried_tokens(asker, images, geometry, draws, read, passes, approximate)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
     if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
@@ -120,9 +121,9 @@ def own_tokens(
 
 
 def _queried_tokens(
-    asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int
+    asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int, approximate: bool
 ) -> OwnTokens:
-    """Own tokens by queries alone; `NotApplicable` if the same images sent twice do not give the same tokens."""
+    """Own tokens by queries alone; `NotApplicable` if the same images do not give the same tokens, or any like them."""
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
@@ -134,6 +135,11 @@ def _queried_tokens(
         own, share, placed = match_own_tokens(*compared)
         keep, patches = own_row_share(share, size), patches[: len(released)]
         return OwnTokens(tokens=own.flatten(0, 1), patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
+    if not same and not approximate:
+        raise NotApplicable(
+            "own tokens are read by queries, but the same images sent twice came back with other "
+            "tokens: something beside a shuffle is random; only the lower segment would show them"
+        )
     if not same:
         near = read_approximately(asker, images, geometry, draws, read, once, again)
         keep, ordered = own_row_share(near.share, size), near.tokens

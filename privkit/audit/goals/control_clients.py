@@ -109,17 +109,19 @@ class HonestClients:
         with torch.no_grad(), seeded(device, seed):
             smashed = edge.lowers.copy(0).eval()(domain.zeros(1).to(device))
         lower = identity_lower(smashed, shape, domain.column_sizes if isinstance(domain, Tables) else ())
-        tokens = lower(own.zeros(1))
-        block = edge.block
+        tokens, block = lower(own.zeros(1)), edge.block
+        told = marked and tokens.ndim == 3 and isinstance(own, Images)
+        if block is not None and (tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]):
+            raise NotApplicable(
+                f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers a token, and the record "
+                f"itself has {tokens.shape[-1]}"
+            )
+        if told:
+            whose = Marked(lower, places=edge.defense.position_embedding)
+            if block is None or whose(own.zeros(1)).shape[2] <= smashed.shape[2]:
+                lower = whose
         if block is not None:
-            if tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]:
-                raise NotApplicable(
-                    f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers a token, and the record "
-                    f"itself has {tokens.shape[-1]}"
-                )
             lower = Widened(lower, smashed.shape[2])
-        elif marked and tokens.ndim == 3 and isinstance(own, Images):
-            lower = Marked(lower, places=edge.defense.position_embedding)
         try:
             built = Clients.build(
                 lower,
