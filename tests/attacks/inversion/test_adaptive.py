@@ -46,6 +46,7 @@ def test_averaging_beats_one_pass_the_more_passes_the_more() -> None:
     assert eight < 0.6 * two
 
 
+@pytest.mark.slow
 def test_concatenation_beats_one_pass() -> None:
     concatenated = reached(Adaptive(passes=8, combine="concatenate", epochs=8), noisy)
     assert concatenated < 0.7 * reached(BlackBox(epochs=8), noisy)
@@ -65,14 +66,20 @@ def test_tokens_of_strangers_are_sorted_out(combine: Any) -> None:
     assert reached(Adaptive(passes=12, combine=combine, epochs=8), batch_shuffled) < 0.4 * one
 
 
-@pytest.mark.parametrize("combine", [pytest.param("auto", marks=pytest.mark.slow), *get_args(Combine)[1:]])
+QUICK = ("average", "intersect")
+"""Ways to combine that match in place and over the whole message; the others start from the same tokens."""
+
+
+@pytest.mark.parametrize(
+    "combine", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in get_args(Combine)]
+)
 def test_is_at_the_floor_on_noise(combine: Any) -> None:
     assert reached(Adaptive(passes=3, combine=combine, epochs=3), noise) > 0.97 * FLOOR
 
 
 @pytest.mark.parametrize(
     "combine",
-    [c if c in ("average", "as_released") else pytest.param(c, marks=pytest.mark.slow) for c in get_args(Combine)],
+    [c if c == "average" else pytest.param(c, marks=pytest.mark.slow) for c in get_args(Combine)],
 )
 def test_wins_on_the_identity(combine: Any) -> None:
     share = 0.75 if combine == "as_released" else 0.3  # its decoder needs places, and it throws them away
