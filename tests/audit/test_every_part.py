@@ -119,6 +119,7 @@ ATTACKS = {
     "jigsaw": "jigsaw:kicks=10",
     "sara": "sara:predictor_epochs=2,epochs=2",
     "jigsaw_white_box": "jigsaw_white_box:kicks=10,epochs=1",
+    "ridge": "ridge:components=100,width=128,repeats=1",
     "union": "union:passes=2",
     "unmix": "unmix:passes=2",
     "white_box": "white_box:epochs=1",

@@ -3,7 +3,8 @@
 import importlib
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -360,9 +361,14 @@ def test_what_is_installed_is_read_once_and_again_if_it_changes(
 ) -> None:
     """Every audit asks for versions, and the files of all installed packages take a quarter of a CPU second."""
     reads: list[int] = []
-    read = provenance.packages_distributions
-    monkeypatch.setattr(provenance, "packages_distributions", lambda: (reads.append(1), read())[1])
-    monkeypatch.syspath_prepend(tmp_path)
+
+    def read() -> Mapping[str, list[str]]:
+        reads.append(1)
+        return packages_distributions()
+
+    monkeypatch.setattr("privkit.run.provenance.packages_distributions", read)
+    installed = [entry for entry in sys.path if entry.endswith("-packages")]  # not the working folder, where files come
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *installed])
     assert provenance.versions({"mylib"}) == {}
     assert provenance.versions({"numpy"}) == {"numpy": np.__version__}
     assert len(reads) == 1

@@ -73,14 +73,14 @@ def test_a_global_clip_gains_nothing_from_fixed_masks_but_something_from_random_
     assert one_release(smashed=PatchBall(radius=0.5, patches=4), mixing=quarter).shift().constant == 1.0
 
 
-@pytest.mark.parametrize(
-    "mixing",
-    [
-        Mixup(ratio=DirichletRatio(concentration=0.3, clients=4)),
-        CutMix(ratio=DirichletRatio(concentration=2, clients=3), patches=7),
-        CutMix(ratio=DirichletCounts(concentration=0.01, clients=3), patches=196),
-    ],
-)
+RANDOM = [
+    Mixup(ratio=DirichletRatio(concentration=0.3, clients=4)),
+    CutMix(ratio=DirichletRatio(concentration=2, clients=3), patches=7),
+    CutMix(ratio=DirichletCounts(concentration=0.01, clients=3), patches=196),
+]
+
+
+@pytest.mark.parametrize("mixing", RANDOM)
 def test_laws_of_random_ratios_are_probabilities_with_the_right_mean(mixing: Any) -> None:
     law = ratio_law(one_release(mixing=mixing))
     assert law is not None
@@ -89,6 +89,18 @@ def test_laws_of_random_ratios_are_probabilities_with_the_right_mean(mixing: Any
     assert float(weight @ law.ratio) == pytest.approx(1 / mixing.group, rel=1e-9)
     assert np.all(law.share >= law.ratio - 1e-12)
     assert np.all((law.norm >= law.ratio**2 - 1e-15) & (law.norm <= 1 + 1e-12))
+
+
+@pytest.mark.parametrize("mixing", RANDOM)
+def test_noise_of_a_random_mix_is_the_least_that_its_ratio_allows(mixing: Any) -> None:
+    """The others' ratios have the least squares if they are equal; divisions that are drawn have more."""
+    law, others = ratio_law(one_release(mixing=mixing)), mixing.group - 1
+    assert law is not None
+    left = (1 - law.ratio)[:, None]
+    equal = np.concatenate([law.ratio[:, None], np.repeat(left / others, others, axis=1)], axis=1)
+    assert law.norm == pytest.approx((equal**2).sum(1), rel=1e-12)
+    drawn = np.random.default_rng(0).dirichlet(np.ones(others), size=(200, 1)) * left
+    assert np.all(law.ratio**2 + (drawn**2).sum(2) >= law.norm - 1e-12)
 
 
 def test_single_clients_and_single_patches() -> None:

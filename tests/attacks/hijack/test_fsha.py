@@ -40,6 +40,7 @@ def test_without_labels_it_wins_too(hijack: Any) -> None:
     assert sum(map(hijack.error, unlabeled)) / 4 < 0.75 * hijack.floor
 
 
+@pytest.mark.slow
 def test_releases_of_noise_stay_at_the_floor(hijack: Any) -> None:
     assert hijack.error(hijack.attacked(replace(hijack.quick, epochs=2), hijack.client(Noise))) > 0.9 * hijack.floor
 

@@ -24,6 +24,8 @@ Release = Callable[[Tensor, Generator], Tensor]
 
 IMAGES = digits(460).x
 VICTIMS, AUXILIARY = IMAGES[:60], IMAGES[60:]
+FEW = AUXILIARY[:120]
+"""Own images enough for what is the same bit for bit, however well it guesses."""
 PLACES, CHANNELS = 4, 32
 EMBEDDING = torch.randn(16, CHANNELS, generator=Generator().manual_seed(5)) / 2
 
@@ -68,9 +70,11 @@ def views(release: Release, passes: int) -> list[View]:
     return [View(round=i, smashed=release(part, draws)) for i in range(passes) for part in VICTIMS.split(BATCH)]
 
 
-def run(attack: Adaptive | BlackBox, release: Release, session: Any = None) -> Reconstruction:
-    passes = getattr(attack, "passes", 1)
-    return attack.run(replace(knowledge(release), views=views(release, passes)), Generator().manual_seed(0), session)
+def run(
+    attack: Adaptive | BlackBox, release: Release, session: Any = None, auxiliary: Tensor = AUXILIARY
+) -> Reconstruction:
+    known = replace(knowledge(release, auxiliary), views=views(release, getattr(attack, "passes", 1)))
+    return attack.run(known, Generator().manual_seed(0), session)
 
 
 def error(result: Reconstruction) -> float:

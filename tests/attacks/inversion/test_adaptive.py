@@ -17,6 +17,7 @@ from privkit.defenses.batch_shuffle import BatchShuffle
 from tests.attacks.inversion.passes import (
     AUXILIARY,
     BATCH,
+    FEW,
     FLOOR,
     PLACES,
     VICTIMS,
@@ -46,6 +47,7 @@ def test_averaging_beats_one_pass_the_more_passes_the_more() -> None:
     assert eight < 0.6 * two
 
 
+@pytest.mark.slow
 def test_concatenation_beats_one_pass() -> None:
     concatenated = reached(Adaptive(passes=8, combine="concatenate", epochs=8), noisy)
     assert concatenated < 0.7 * reached(BlackBox(epochs=8), noisy)
@@ -65,14 +67,20 @@ def test_tokens_of_strangers_are_sorted_out(combine: Any) -> None:
     assert reached(Adaptive(passes=12, combine=combine, epochs=8), batch_shuffled) < 0.4 * one
 
 
-@pytest.mark.parametrize("combine", [pytest.param("auto", marks=pytest.mark.slow), *get_args(Combine)[1:]])
+QUICK = ("average", "intersect")
+"""Ways to combine that match in place and over the whole message; the others start from the same tokens."""
+
+
+@pytest.mark.parametrize(
+    "combine", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in get_args(Combine)]
+)
 def test_is_at_the_floor_on_noise(combine: Any) -> None:
     assert reached(Adaptive(passes=3, combine=combine, epochs=3), noise) > 0.97 * FLOOR
 
 
 @pytest.mark.parametrize(
     "combine",
-    [c if c in ("average", "as_released") else pytest.param(c, marks=pytest.mark.slow) for c in get_args(Combine)],
+    [c if c == "average" else pytest.param(c, marks=pytest.mark.slow) for c in get_args(Combine)],
 )
 def test_wins_on_the_identity(combine: Any) -> None:
     share = 0.75 if combine == "as_released" else 0.3  # its decoder needs places, and it throws them away
@@ -163,7 +171,7 @@ def test_masked_rows_are_matched_by_no_way_that_needs_all_of_them(settings: Any)
 
 def test_messages_too_large_to_intersect_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privkit.attacks.inversion.adaptive.INTERSECTED_TOKENS", BATCH * PLACES - 1)
-    auto, pooled_ = (run(Adaptive(passes=2, combine=c, epochs=1), batch_shuffled) for c in ("auto", "pool"))
+    auto, pooled_ = (run(Adaptive(passes=2, combine=c, epochs=1), batch_shuffled, None, FEW) for c in ("auto", "pool"))
     assert torch.equal(auto.images, pooled_.images)
     with pytest.raises(NotApplicable, match="may be 79, but a message has 80"):
         run(Adaptive(passes=2, combine="intersect", epochs=1), batch_shuffled)
@@ -209,8 +217,9 @@ def test_answers_in_another_order_are_put_in_order() -> None:
         return QueryResult(view=View(round=0, smashed=answer.view.smashed[order]), members=order.unsqueeze(1))
 
     attack = Adaptive(passes=2, epochs=2)
-    found = attack.run(replace(knowledge(identity), query=turned, views=views(identity, 2)), Generator().manual_seed(0))
-    assert torch.equal(found.images, run(attack, identity).images)
+    known = replace(knowledge(identity, FEW), query=turned, views=views(identity, 2))
+    found = attack.run(known, Generator().manual_seed(0))
+    assert torch.equal(found.images, run(attack, identity, None, FEW).images)
 
 
 # Tracking, pooling and intersection by themselves.
@@ -285,7 +294,7 @@ def test_pooling_keeps_equal_tokens_apart_from_strangers() -> None:
 def test_same_seed_same_bits_and_the_global_generator_is_left_alone() -> None:
     state = torch.random.get_rng_state()
     attack = Adaptive(passes=2, epochs=1)
-    first, again = run(attack, noisy_shuffled), run(attack, noisy_shuffled)
+    first, again = run(attack, noisy_shuffled, None, FEW), run(attack, noisy_shuffled, None, FEW)
     assert torch.equal(first.images, again.images)
     assert first.curve == again.curve
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -295,9 +304,9 @@ def test_same_seed_same_bits_and_the_global_generator_is_left_alone() -> None:
 def test_goes_on_after_a_kill_bit_for_bit(combine: Any) -> None:
     attack, killed = Adaptive(passes=2, combine=combine, epochs=2), Session(dies_after=1)
     with pytest.raises(Killed):
-        run(attack, batch_shuffled, killed)
-    resumed = run(attack, batch_shuffled, Session(state=killed.state))
-    straight = run(attack, batch_shuffled)
+        run(attack, batch_shuffled, killed, FEW)
+    resumed = run(attack, batch_shuffled, Session(state=killed.state), FEW)
+    straight = run(attack, batch_shuffled, None, FEW)
     assert torch.equal(resumed.images, straight.images)
     assert resumed.curve == straight.curve
 
