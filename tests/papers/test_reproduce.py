@@ -179,7 +179,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert re.fullmatch(
         r"27 cells at scale tiny, about 86 s with controls on cpu, 1 threads; run folders .*/tiny", told
     )
-    assert len(set(lines)) == len(lines) == 24
+    assert len(set(lines)) == len(lines) == 27
     assert all(re.search(r": about 3 s$", line) for line in lines)
     refused = runner.invoke(app, [*arguments, "--scale", "tini"])
     assert "did you mean 'tiny'" in str(refused.exception)
