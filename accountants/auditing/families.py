@@ -1,5 +1,4 @@
-"""Families of trade-off curves with one parameter, the strength: an auditor turns an attack's errors into a strength.
-"""
+"""Families of trade-off curves with one parameter, the strength: an auditor turns an attack's errors into it."""
 
 from __future__ import annotations
 
