@@ -1,4 +1,4 @@
-"""What a stage really did: a permutation, a mix, or something that proves nothing. For noise see `charge.py`."""
+"""What a stage did: a permutation, a mix, or something that proves nothing. For noise see `charge.py`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Count the orders of one message of images that were really mixed; counts do not compose over releases."""
+        """Count the orders of one message whose images were mixed; counts do not compose over releases."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape

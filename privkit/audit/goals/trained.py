@@ -1,4 +1,4 @@
-"""A cell whose model privkit trains: its adversary can be given anything of the training."""
+"""A cell whose model privkit trains. Its adversary can be given anything from the training."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class TrainedContext(AttackContext):
         return black_box_query(self.model.edge)
 
     def clients(self) -> LiveClients:
-        """The clients before training, one of them suspicious."""
+        """The clients before training, one of which watches for a hijack."""
         edge, _, _ = untrained(self.config, self.cell, self.seed_data)
         seed_data, seed = self.seed_data, self.cell.seed
         return LiveClients(
