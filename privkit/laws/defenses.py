@@ -153,7 +153,7 @@ def empty_seats_count_nothing(defense: Defense) -> str:
 
 
 def receipts_make_certificates(defense: Defense) -> str:
-    """A receipt gives a certificate in JSON for any number of releases; an ε is claimed only as differential privacy."""
+    """A receipt gives a JSON certificate for any number of releases; an ε is claimed only as differential privacy."""
     z, y = inputs(defense)
     receipt = defense.apply(z, y, generator())[1]
     for count in COUNTS:

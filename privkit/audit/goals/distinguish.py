@@ -69,7 +69,7 @@ def ask(context: TrainedContext) -> Row:
 
 
 def judged(audit: EmpiricalBound) -> tuple[Check, ...]:
-    """The check that fails the run if the bound exceeds the claim: undecided if it never could; none without a claim."""
+    """The check that fails the run if the bound exceeds the claim: undecided if it never could; none without claim."""
     if audit.claimed == inf:
         return ()
     passed = None if audit.idle else not audit.refuted
