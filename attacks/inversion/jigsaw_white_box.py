@@ -1,4 +1,4 @@
-"""Jigsaw, then white box: solve the order first, put the tokens back, and invert what is then in order."""
+"""Jigsaw, then white box: solve the order, put the tokens back, and invert the ordered release."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from privkit.constraints import Checked, Probability, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class JigsawWhiteBox(Checked):
-    """A solved order, and white-box inversion of the release in that order; over a message where images were mixed.
+    """A solved order, and white-box inversion of the release in that order. Mixed images are solved over a message.
 
-    Where the adversary can query, the weights of the white box's priors are chosen on own images whose release the
-    jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
+    If the adversary can query, the weights of the white box's priors are chosen on own images that the jigsaw orders
+    but has not learned from. Wrongly placed tokens need stronger priors.
 
     Attributes:
         pairs: as in `Jigsaw`, like `keep` and `kicks`.

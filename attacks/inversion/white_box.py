@@ -1,4 +1,4 @@
-"""White-box inversion: optimize images until the client's own lower segment releases from them what was released."""
+"""White-box inversion: optimize images until the client's own lower segment maps them to the recorded release."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class WhiteBox(Checked):
         restarts: starts for each victim, ≥ 1, all but the first noised; the one with the smallest objective stays.
         order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, where the order
             is optimized, too; "guessed" once and for all; "auto" tries on the adversary's own images what does best:
-            "known" and "shuffled", and "batch" where its tokens come back in other images' rows and a message has at
-            most 1,024 of them ("known" where it cannot query or tokens are mixed).
+            "known" and "shuffled", and also "batch" if its tokens come back in other images' rows and a message has at
+            most 1,024 of them. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
             (Sinkhorn): smaller squared errors, blurred structure.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass. Rows of one image are averaged
@@ -80,8 +80,8 @@ class WhiteBox(Checked):
     variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is no error of
     images, which this attack cannot know.
 
-    Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
-    images say of places (`PlaceModel`) orders the tokens.
+    If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
+    the adversary's own images (`PlaceModel`) can order the tokens.
 
     Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
     Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.

@@ -1,4 +1,4 @@
-"""The limits that a certificate sets to any attack: rates of true and false positives, as on the axes of a ROC curve."""
+"""The limits that a certificate sets to any attack: rates of true and false positives, as on the axes of a ROC."""
 
 from __future__ import annotations
 

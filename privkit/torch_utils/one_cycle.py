@@ -12,9 +12,8 @@ WARM_UP = 0.1
 def one_cycle(
     optimizer: Optimizer, peak: float, steps: int, *, warm_up: float = WARM_UP, momentum: bool = False
 ) -> OneCycleLR:
-    """A learning rate that rises to `peak` and falls to zero along cosines, in `steps` ≥ 0 steps.
-
-    The schedule may be stepped once more at the end.
+    """A learning rate that rises to `peak` and falls to zero along cosines, in `steps` ≥ 0 steps and one that is never
+    taken.
 
     torch divides by the length of the rise minus one step, so a rise of exactly one step is left out.
 
