@@ -1,4 +1,4 @@
-"""Every number that a paper prints, as data: `values.csv` of its folder."""
+"""Every number that a paper prints, as data, in `values.csv` of its folder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class PrintedValue:
 
     Attributes:
         table: table, figure or section of the paper, with row and column.
-        value: as printed; None if the cell holds words, which `note` then gives.
+        value: the printed value; None if the cell holds words, which are then in `note`.
         spread: the number after ±, or None.
         unit: unit, and the range of the data for an error of images.
-        line: of the paper's text from which it was read.
+        line: the line of the paper's text with this value.
     """
 
     table: str
