@@ -28,14 +28,14 @@ class View:
         smashed: the release, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
         mixed: k, images that each released row holds; more than 1 where clients are mixed.
         weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one for all positions),
-            if the coins of mixing or masking are public; None where they are hidden, or there are none.
+            if the coins of mixing or masking are public; None if they are hidden, or there are none.
         clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty one. Whoever forms the groups
-            and returns each client's gradient knows it; None where the coins of mixing are hidden from the adversary.
+            and returns each client's gradient knows it; None if the coins of mixing are hidden from the adversary.
             Row m·N/M + b holds the b-th record of each client of message m, so that seats of several passes are linked.
-        cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None where the protocol does not send
+        cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send
             it.
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
-        labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None where the
+        labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None if the
             protocol does not send it.
         whole: whether each patch of an image (or token of a sequence) has its token, in its place or in another; False
             if tokens were dropped or merged.

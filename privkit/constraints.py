@@ -69,8 +69,9 @@ def check(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
     A float32 becomes a float, since it would lower the precision of every product. Checked annotations are
-    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses; unions of
-    dataclasses, None, `Literal` and one of the others; and tuples or sequences of these. Other annotations are not
+    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses. A union may hold
+    dataclasses, None, `Literal` and one of the others. Tuples and sequences of all these are checked, too. Other
+    annotations are not
     checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice at the end of an error's sentence.
 
     Raises:

@@ -86,7 +86,7 @@ def _proven(row: Row) -> str:
 
 
 def _bits(row: Row) -> str:
-    """Entropy of the order after and before; nothing where the bound is the maximum."""
+    """Entropy of the order after and before; nothing if the bound is the maximum."""
     left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
     if left is None or before is None or left.value >= before.value:
         return UNKNOWN

@@ -156,7 +156,7 @@ class Gate:
         return f"{middle:.4f} and at {most} {judged:.4f} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
-        """The numbers that must meet the condition, the row's own first; None where it has none."""
+        """The numbers that must meet the condition, the row's own first; None if it has none."""
         found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}

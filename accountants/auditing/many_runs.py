@@ -30,10 +30,10 @@ def epsilon_clopper_pearson(
     is claimed, a curve is ruled out if it allows no true positive rate of 1 − M at F; of a Gaussian, that is
     μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
 
-    Without a threshold two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
-    advance, which accuse at most n/2^j − 1 of n non-members or miss at most as many members: that error rate is below
-    an order statistic of uniform variables, whose quantile is the Clopper–Pearson limit; the other is binomial given
-    the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
+    Without a threshold, two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
+    advance, which accuse at most n/2^j − 1 of n non-members, or miss at most as many members. This error rate is below
+    an order statistic of uniform variables, whose quantile is the Clopper–Pearson limit; the other error rate is
+    binomial given the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
 
     Args:
         in_scores: [n] scores of members.

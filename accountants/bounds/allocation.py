@@ -186,8 +186,8 @@ def reverse_rdp(order: float, places: int, mu: float) -> float:
 def profile(places: int, mu: float) -> Pair:
     """Privacy profiles of a shift in one of t secret places: with the shift against without, and the reverse.
 
-    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊, which keeps its mean and makes it larger in
-    the convex order; so the sum of t of them is larger, too, and with it δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
+    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊. This keeps its mean and makes it larger in
+    the convex order. So the sum of t of them is larger, too, and so are δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
     c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is known. A bound
     on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one in a known place.
 

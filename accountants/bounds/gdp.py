@@ -50,7 +50,7 @@ def mu(
 
     The composed profile is bounded from above at nodes ε_j. By convexity it lies under the lower hull of these points,
     each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
-    Φ⁻¹(1 − α) − Φ⁻¹(β) over them, and between them convexity of the Gaussian's curve does the rest.
+    Φ⁻¹(1 − α) − Φ⁻¹(β) over them. Between these points the claim follows from the convexity of the Gaussian's curve.
 
     Args:
         steps: (profile, rounds), as in `pld`.

@@ -90,8 +90,8 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
     μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If it shows who takes part, μ = 0
     with the probability of being left out: a public coin that no data enter.
 
-    A seat that is taken at random is charged as if it were public: it is independent of the data, so that the mean over
-    the seats of a divergence is an upper bound (joint convexity). Above `FEW` different seats, small shifts are raised.
+    A random seat is charged as if it were public. It is independent of the data, so the mean of a divergence over the
+    seats is an upper bound (joint convexity). Above `FEW` different seats, small shifts are raised.
 
     Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
     """

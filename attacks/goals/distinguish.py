@@ -33,7 +33,7 @@ class CanaryObservation(Observation):
 
 
 class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
-    """An attack that scores canaries, higher for "it was sent", and 0 where both are equally likely."""
+    """An attack that scores canaries, higher for "it was sent", and 0 if both are equally likely."""
 
     @property
     def on(self) -> Literal["smashed", "gradient"]:

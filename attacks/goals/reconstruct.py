@@ -94,9 +94,8 @@ def check(attack: AnyAttack, observation: ImageObservation) -> None:
     """Refuse an observation that no attack on images could use.
 
     Raises:
-        NotApplicable: if something that the attack needs is missing, nothing was released, tokens are missing that the
-            attack needs, the release or the auxiliary images are not finite, or they do not fit the private images or
-            their labels.
+        NotApplicable: if nothing was released, or a field or a token that the attack needs is missing. Also if the
+            release or the auxiliary images are not finite, or do not fit the private images or their labels.
     """
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels

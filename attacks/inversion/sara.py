@@ -59,13 +59,13 @@ class Sara(Checked):
     """Three networks in a row: a position predictor, the completion of missing features, and a decoder.
 
     The predictor is that of `drag_reorder`. Tokens that are zero count as missing. Completion and decoder learn from
-    own tokens in the predictor's order, with a part masked at random, so that they adapt to its mistakes. A predictor
-    that did not learn from these images was measured to be no better: it has one layer, so it overfits little, and
-    would have fewer images.
+    own tokens in the predictor's order, with a part masked at random, so that they adapt to its mistakes. The predictor
+    learns from the same images. Holding images out for it was measured to be no better: a single layer overfits little,
+    and would learn from fewer images.
 
     Attributes:
-        predictor_epochs: of the position predictor, ≥ 0.
-        epochs: of completion and decoder, ≥ 0; None takes the budget's.
+        predictor_epochs: epochs of the position predictor, ≥ 0.
+        epochs: epochs of completion and decoder, ≥ 0; None takes the budget's.
         masked: largest share in [0, 1] of a row's tokens that are masked in training.
 
     Source: SARA, arXiv 2609.01232, in its three steps; sizes and training are privkit's own, since neither the paper's

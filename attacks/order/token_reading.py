@@ -132,7 +132,7 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
 
 
 def multiplicities(tokens: int) -> list[int]:
-    """How often each patch of a label image is repeated: 1, 2, 3, …, the last one as often as fills the image.
+    """How often each patch of a label image is repeated: 1, 2, 3, …; the last patch fills the rest of the image.
 
     >>> multiplicities(16), multiplicities(49)[-2:], multiplicities(4)
     ([1, 2, 3, 4, 6], [8, 13], [1, 3])

@@ -102,8 +102,9 @@ def calibrate(
     as_json: Json = False,
     **columns: str | None,
 ) -> None:
-    """The smallest σ, the largest number of rounds, the smallest group or the smallest δ that reaches a target: an ε,
-    an advantage of any attack, or a true positive rate at a false positive rate.
+    """The smallest noise, the largest number of rounds, or the smallest group or δ that reaches a target.
+
+    The target is an ε, an advantage of any attack, or a true positive rate at a false positive rate.
 
     The flags describe the mechanism. The search starts at the mechanism's own value of the parameter.
     """

@@ -131,7 +131,7 @@ class MixedNoise(BoundedNoise):
     Attributes:
         concentration: α_M > 0 of the law of the weights.
         site: who adds the noise.
-        side: pixels a side of a position of a feature map or an image; None where tokens are positions.
+        side: pixels a side of a position of a feature map or an image; None if tokens are positions.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})

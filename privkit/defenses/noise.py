@@ -30,7 +30,7 @@ def widened(values: Tensor) -> Tensor:
 
 
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
-    """Every coordinate into [low, high], at least float32; the gradient is 0 where a coordinate was clamped.
+    """Every coordinate into [low, high], at least float32; the gradient is 0 if a coordinate was clamped.
 
     A NaN stays one, so that training stops and says where.
     """

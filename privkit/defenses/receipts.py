@@ -90,8 +90,8 @@ class Permuted(Receipt):
         variant: of Algorithm 2, for a shuffle over the batch.
         assumptions: sentences about these tokens, beside those of the count.
         proof: source of the count, if it is not the paper's own statement.
-        hides_order: False if tokens carry a position embedding, so that each reveals its place. None if it is not shown
-            that tokens hide their places. In both cases nothing is proven.
+        hides_order: False if tokens carry a position embedding, so that each reveals its place; None if it is unknown
+            whether tokens hide their places. In both cases nothing is proven.
         other_tokens: number of tokens among the T that stand for no patch, such as a class token; they can be
             recognized and are not counted.
     """

@@ -35,7 +35,7 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
         network: of features.
 
     Returns:
-        float64 [N], in [0, 1]; 0 where all features are 0.
+        float64 [N], in [0, 1]; 0 if all features are 0.
 
     Source: Yao et al., patch shuffling, §V-A ("F-SIM"), with the absolute value of the authors' repository.
     """

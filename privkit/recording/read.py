@@ -298,7 +298,7 @@ def _single(value: Tensor | None) -> Tensor | None:
 def _images(
     described: Description, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Images of one kind with their labels, which are 0 where there are none; and the labels, if they are known."""
+    """Images of one kind with their labels, which are 0 if there are none; and the labels, if they are known."""
     images, labels = tensors.get(f"{kind}.images"), tensors.get(f"{kind}.labels")
     domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     if labels is not None and (labels.is_floating_point() or labels.ndim != 1 or bool((labels < 0).any())):

@@ -105,7 +105,7 @@ def _ceiling(memory: int | None) -> Iterator[None]:
 
 
 def _held() -> int:
-    """Bytes that count against the limit now; 0 where the system does not say."""
+    """Bytes that count against the limit now; 0 if the system does not say."""
     try:
         return int(next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmData:")).split()[1]) << 10
     except (OSError, StopIteration):

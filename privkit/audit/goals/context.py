@@ -56,7 +56,7 @@ class AttackContext:
         cell: the cell.
         seed_data: what cells of one seed share.
         folder: the run on disk.
-        progress: told what happens.
+        progress: shows what happens.
         log: the cell's log.
         made_of: provenance of the cell and of everything it shares with others.
         spent: counts the cell's seconds.

@@ -46,7 +46,7 @@ class TrainedContext(AttackContext):
 
     @property
     def steps(self) -> int:
-        """Rounds of an epoch of training, over all turns of the clients."""
+        """Rounds in an epoch of training; if clients take turns, the rounds of all clients together."""
         protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
         rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
         steps: int = rounds * (protocol.clients // protocol.active)
