@@ -39,8 +39,8 @@ class View:
             protocol does not send it.
         whole: whether each patch of an image (or token of a sequence) has its token, in its place or in another; False
             if tokens were dropped or merged.
-        parts: names of the parts that `smashed` consists of, where a release lies in several storages and the adversary
-            holds these; none where it was not split.
+        parts: names of the parts that `smashed` consists of, if a release lies in several storages and the adversary
+            holds these; empty if it was not split.
     """
 
     round: int
