@@ -125,8 +125,7 @@ def calibrate_rates(
     """Find σ, rounds or group size that bounds every attack's true positive rate at one false positive rate.
 
     The false positive rate lies in (0, 1); the target lies above it and below 1. The rest is as in `calibrate`; the
-    certificate is at
-    ε = 0.
+    certificate is at ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 

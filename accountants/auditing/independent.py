@@ -40,8 +40,7 @@ def epsilon_independent(
     * "rates" bounds the mean of a_i and the mean of b_i from above, each at half the significance, and asks whether the
       curve allows both. The curve is convex, so rates that it allows for each canary have means that it allows. This is
       the stronger test if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials
-      obeys the
-      Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
+      obeys the Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
     Args:
         in_scores: [n] scores of the canaries that were members.

@@ -33,10 +33,9 @@ def epsilon_one_run_curve(
     are right, m the number of canaries, and f̄(x) the largest true positive rate that the curve allows at the false
     positive rate x; of a Gaussian curve it is Φ(Φ⁻¹(x) + μ). Flipping one coin makes one right guess wrong and leaves
     the others unchanged, so Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i: f̄ bounds the event for
-    every
-    canary, and is concave. Let P[at least v right] = τ. The least total probability under these inequalities puts τ on
-    v itself and then as little as possible on v − 1, v − 2, …. If even this exceeds 1 for τ = 1 − confidence, the curve
-    is rejected. Unlike ε at one δ, this uses the whole curve.
+    every canary, and is concave. Let P[at least v right] = τ. The least total probability under these inequalities puts
+    τ on v itself and then as little as possible on v − 1, v − 2, …. If even this exceeds 1 for τ = 1 − confidence, the
+    curve is rejected. Unlike ε at one δ, this uses the whole curve.
 
     Args:
         in_scores: [n] scores of the canaries that were members.

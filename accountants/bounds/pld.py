@@ -1,10 +1,9 @@
 """Tight composition: privacy loss distributions on a grid, composed by one FFT.
 
 Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the most that the grid can have added.
-The
-composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one, with
-1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They raise
-ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
+The composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one,
+with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They
+raise ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
 
 Source: Koskela, Jälkö and Honkela 2020 (composition by FFT); Doroshenko et al. 2022 (the grid).
 """

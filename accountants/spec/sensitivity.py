@@ -178,9 +178,8 @@ def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
     It is 1 if only the sum is bounded.
 
     One coordinate that moves by s + t loses at least as much as two that move by s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) =
-    f_{s+t} for
-    the trade-off functions of shifts of one log-concave law. A label in the simplex gains as much as it
-    loses: at most two.
+    f_{s+t} for the trade-off functions of shifts of one log-concave law. In a label in the simplex, some entries gain
+    what others lose, so the number is at most two.
 
     Source: derived, with Dong, Roth and Su 2022, Lemma A.5 (f_t(1 − f_s) bounds two steps).
 

@@ -157,8 +157,8 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
     """The largest true positive rate minus false positive rate of any threshold; higher leaks more.
 
     Both distribution functions lie in their bands jointly, so the limits hold for the best threshold, too. The bands
-    assume independent examples of each kind; canaries of one batch are only roughly independent.
-    Arguments and errors are those of `pooled_auc`.
+    assume independent examples of each kind; canaries of one batch are only roughly independent. Arguments and errors
+    are those of `pooled_auc`.
 
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
 

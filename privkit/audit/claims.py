@@ -53,8 +53,7 @@ def audit_one_run(
             cost of a smaller bound.
         delta: the δ of the bound if the certificate claims nothing; otherwise the certificate's δ is used.
         family: the trade-off curves that contain the claimed one (`claimed_family`). Testing a whole curve is stronger
-            than
-            testing one (ε, δ). If the certificate has a lower bound, the bound on ε rests on the family, too, and
+            than testing one (ε, δ). If the certificate has a lower bound, the bound on ε rests on the family, too, and
             says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism. Ties between scores are ordered by
             the canaries' numbers.
         independent: whether canaries are independent trials: each score depends on its own coin and its own noise

@@ -58,8 +58,7 @@ class DefendedModel:
         edge: the clients (`Clients`), in evaluation mode.
         upper: the server's segment; for standalone clients, their own upper segments, stacked.
         known: measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the
-            seconds of all this,
-            whether tokens hide their places, and sentences for the row.
+            seconds of all this, whether tokens hide their places, and sentences for the row.
     """
 
     edge: Clients

@@ -47,12 +47,12 @@ class Estimate:
 def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
-    Without a data root, random records of the published shape and number replace an official dataset.
-    Times are CPU seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them:
-    threads that wait for each other there use many times the seconds of their work. Opening the data, scoring and
-    the report are not in the estimate. A step of training that takes long is timed on fewer images and
-    scaled by their number. Attacks are timed on the first defense of each configuration, for a moment each, and
-    extrapolated: three runs that were measured (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows.
+    Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
+    seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them: threads that wait
+    for each other there use many times the seconds of their work. Opening the data, scoring and the report are not in
+    the estimate. A step of training that takes long is timed on fewer images and scaled by their number. Attacks are
+    timed on the first defense of each configuration, for a moment each, and extrapolated: three runs that were measured
+    (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows.
 
     Args:
         parts: with one device and one number of threads.

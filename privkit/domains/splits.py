@@ -70,8 +70,8 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 
     `numpy.random.default_rng(seed).permutation` shuffles the rows. Private images come first, then validation images;
     auxiliary images come from the end. Test images come from the official test set or, without one, from just before
-    the auxiliary images. An official validation set, if any, gives the validation images.
-    If the pool is too small, the parts shrink in proportion.
+    the auxiliary images. An official validation set, if any, gives the validation images. If the pool is too small, the
+    parts shrink in proportion.
 
     Args:
         pools: the opened dataset.

@@ -97,9 +97,9 @@ class Difm(NamedCuts):
 
     Field i has a weight w_i and a vector v_i: those of its category, or, for a dense column, those of the column times
     its value. Two networks see all fields: attention between the vectors (the vector-wise part), and a perceptron on
-    their numbers (the
-    bit-wise part). Each gives every field a factor; their sum multiplies w_i and v_i. The prediction layer is a
-    factorization machine, a sum over fields, so its output does not depend on their order. There are two labels.
+    their numbers (the bit-wise part). Each gives every field a factor; their sum multiplies w_i and v_i. The prediction
+    layer is a factorization machine, a sum over fields, so its output does not depend on their order. There are two
+    labels.
 
     A shuffle hides little here, since every field has vectors of its own: `hides_places` is False.
 
@@ -111,8 +111,8 @@ class Difm(NamedCuts):
         depth: hidden layers of the bit-wise part.
         cut: last layer of the lower segment. "embedding": fields cross, [N, T, 1 + embedding]. "vector": fields cross
             with their bit-wise factor and their attended vector. Each field has a map of its own to its vector-wise
-            factor; behind a shuffle, all fields share one map. "factors": fields cross, multiplied by
-            their factors; only the prediction layer is the server's.
+            factor; behind a shuffle, all fields share one map. "factors": fields cross, multiplied by their factors;
+            only the prediction layer is the server's.
 
     Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those
     of the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and

@@ -32,8 +32,7 @@ class Vit(NamedCuts):
         pool: "avg" over tokens, or "token" for a class token.
         class_token: who owns the class token, with pool="token". "server" adds it to the smashed data, without a
             position, so blocks below the cut do not see it. "client" puts it in front of its tokens before positions
-            are added, so that T+1
-            tokens cross (DP-CutMixSL §3.A).
+            are added, so that T+1 tokens cross (DP-CutMixSL §3.A).
         checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers and their weights for a seed are as timm's.

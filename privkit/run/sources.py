@@ -71,9 +71,9 @@ class Sources(NamedTuple):
 def sources(named: Iterable[str]) -> Sources:
     """Hashes of modules and of all that they import, and the other installed packages that they import.
 
-    Imports are found in the source, anywhere in it, and in the objects of a loaded module.
-    privkit, the standard library and `_LIBRARIES` are left out; of installed packages only those named are hashed.
-    A file of weights counts where the source names it in a text, beside the module or in the current folder.
+    Imports are found in the source, anywhere in it, and in the objects of a loaded module. privkit, the standard
+    library and `_LIBRARIES` are left out; of installed packages only those named are hashed. A file of weights counts
+    where the source names it in a text, beside the module or in the current folder.
 
     Args:
         named: modules such as "mynets.client", already imported.

@@ -1,4 +1,4 @@
-"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow, and when it holds."""
+"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow, and its validity."""
 
 from __future__ import annotations
 

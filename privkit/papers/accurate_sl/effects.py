@@ -67,8 +67,7 @@ class JudgedEffect:
         sound: the same without the fault.
         verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it
             contains 0, but the effect exists with the fault and is larger by an interval above 0. "undecided"
-            otherwise, and
-            "not run" below two common seeds.
+            otherwise, and "not run" below two common seeds.
     """
 
     effect: Effect
