@@ -85,7 +85,7 @@ class Asker:
             )
 
     def images(self, images: Tensor, rounds: int | None = None) -> Tensor:
-        """Rows [N, T, D] as they come back, of as many images as `rounds` take; the last round is filled up."""
+        """Released rows [N, T, D] of as many images as fit into `rounds` rounds; the last round is filled up."""
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
