@@ -69,10 +69,10 @@ def wins(
 ) -> tuple[Control, ...]:
     """The positive control: clients send the record itself through their own defense, and the attack must recover it.
 
-    The attack passes if its MSE is at most half of the mean record's. The limit is three quarters if the defense moves
-    tokens, and nine tenths if the release contains less than nine tenths of the differences between records. Both
-    errors count only the part that the release contains (`privkit.attacks.goals.control_clients.projected`), so masked
-    pixels are not required.
+    The attack passes if its MSE is at most half of the mean record's, three quarters if the defense moves tokens, or
+    nine tenths if the release contains less than nine tenths of what tells records apart; all on the part that it
+    contains. This part is computed from the same code (`privkit.attacks.goals.control_clients.projected`), so that
+    nobody is asked for what a mask hides.
 
     Args:
         attack: as in `controls`.

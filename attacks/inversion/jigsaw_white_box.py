@@ -25,8 +25,8 @@ from privkit.constraints import Checked, Probability, Whole
 class JigsawWhiteBox(Checked):
     """A solved order, and white-box inversion of the release in that order. Mixed images are solved over a message.
 
-    If the adversary can query, the weights of the white box's priors are chosen on own images that the jigsaw orders
-    but has not learned from. Wrongly placed tokens need stronger priors.
+    Where the adversary can query, the weights of the white box's priors are chosen on own images whose release the
+    jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
 
     Attributes:
         pairs: as in `Jigsaw`, like `keep` and `kicks`.

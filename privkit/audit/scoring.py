@@ -83,7 +83,7 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Scores of guesses on any device. Images are also scored after matching, and by feature networks.
+    """Scores of guesses on any device; for images also after matching, and by feature networks.
 
     Args:
         domain: of the records.

@@ -16,7 +16,7 @@ class PrintedValue:
 
     Attributes:
         table: table, figure or section of the paper, with row and column.
-        value: the printed value; None if the cell holds words, which are then in `note`.
+        value: as printed; None if the cell holds words, which `note` then gives.
         spread: the number after ±, or None.
         unit: unit, and the range of the data for an error of images.
         line: the line of the paper's text with this value.

@@ -57,7 +57,7 @@ class AuditConfig(ExecutionSettings):
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
         queries: the queries to the defended clients that the threat model allows.
         tune: how the fields of attacks are chosen; None mounts them as they are given.
-        held: names of the parts of a split release that the adversary holds; empty for all of them.
+        held: names of the parts of a split release that the adversary holds; none for all of them.
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
             a classifier of guesses.
         metrics: the user's own metrics of images, in addition to those of every row.

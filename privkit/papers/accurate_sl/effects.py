@@ -59,15 +59,15 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedEffect:
-    """An effect and the verdict of the runs on it.
+    """An effect and what the runs say of it.
 
     Attributes:
         effect: the published statement.
         released: difference of the accuracies of the same seeds with the fault; None below two common seeds.
         sound: the same without the fault.
-        verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it
-            contains 0, but the effect exists with the fault and is larger by an interval above 0. "undecided"
-            otherwise, and "not run" below two common seeds.
+        verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds
+            0, but with the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and
+            "not run" below two common seeds.
     """
 
     effect: Effect
@@ -77,7 +77,7 @@ class JudgedEffect:
 
 
 def with_fault(defense: str) -> str:
-    """A defense whose noise has the fault; a defense without noise is unchanged.
+    """A defense whose noise has the fault; one without noise stays as it is.
 
     >>> with_fault("bounded+gaussian_noise:at_inference=false+masking:at_inference=false")
     'bounded+gaussian_noise:at_inference=false,noise_in_place=true+masking:at_inference=false'
@@ -123,7 +123,7 @@ def effects() -> tuple[Effect, ...]:
 
 
 def needed(claims: Sequence[str] = ("*",)) -> set[_Run]:
-    """The runs that effects compare, with and without the fault; only effects whose claim matches a pattern."""
+    """The runs that the effects compare, with and without the fault; of those whose claim matches a pattern."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
     return runs | {(experiment, with_fault(defense)) for experiment, defense in runs}
