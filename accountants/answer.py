@@ -76,8 +76,9 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """ε of [R] mechanisms at [R] δ, one certificate each: as `epsilon`, but all except numerical composition is done in
-    one vectorised pass.
+    """ε of [R] mechanisms at [R] δ, one certificate each, in one vectorised pass.
+
+    The bounds are those of `epsilon`. Only numerical composition is done one mechanism after another.
 
     >>> list(epsilons([], []))
     []
@@ -156,11 +157,11 @@ def certificate(
     """The certificate of a limit.
 
     Args:
-        mechanism: whose relation and unit count.
+        mechanism: the mechanism; it names the relation and the unit.
         best: the bound that gave the limit.
         limit: the limit.
         claim: its statement.
-        said: assumptions and warnings.
+        said: the assumptions and warnings to print.
         proven: ε, δ and a lower bound on ε or None; None if nothing is proven.
     """
     epsilon, delta, lower = proven or (inf, None, None)

@@ -1,4 +1,4 @@
-"""What accountants return beside a certificate: a Rényi curve; and the certificate of no protection at all."""
+"""The Rényi curve of a run, and the certificate of a release without protection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other way round: how much noise, how many rounds or how large a group reaches a target."""
+"""Calibration: how much noise, how many rounds or how large a group reaches a target."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Calibrated:
     """A mechanism that reaches the target.
 
     Attributes:
-        parameter: what was found.
-        value: smallest σ (on smashed data; labels keep their proportion), largest number of rounds, or smallest group.
-        mechanism: with that value.
-        certificate: what it proves; its ε is at most the target, if the target is an ε.
+        parameter: the name of the parameter that was searched.
+        value: smallest σ of smashed data (that of labels is scaled alike), largest number of rounds, or smallest group.
+        mechanism: the mechanism with that value.
+        certificate: its certificate; if the target is an ε, its ε is at most the target.
     """
 
     parameter: Parameter
@@ -43,9 +43,9 @@ class Target:
     """What a mechanism has to reach.
 
     Attributes:
-        name: of the quantity.
+        name: name of the quantity.
         value: the most that it may be.
-        cost: the quantity of a mechanism; it falls with noise and grows with rounds.
+        cost: function from a mechanism to the quantity; it falls with noise and grows with rounds.
     """
 
     name: str
@@ -59,17 +59,17 @@ class Target:
 def calibrate(
     mechanism: SplitMechanism, parameter: Parameter, *, epsilon: float, delta: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size for a target ε; the answer lies on the safe side of the target.
+    """Find σ, rounds or group size for a target ε. The result meets the target.
 
     Args:
-        mechanism: everything but the parameter; its own value of the parameter is where the search starts.
+        mechanism: the specification; its value of the parameter is where the search starts.
         parameter: "sigma", "rounds" or "group".
         epsilon: target > 0.
         delta: in (0, 1).
         tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
 
     Raises:
-        ValueError: if no value reaches the target (the sentence says what the best is), or an argument is out of range.
+        ValueError: if no value reaches the target (the error names the best one), or an argument is out of range.
 
     Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
 
@@ -92,7 +92,7 @@ def calibrate(
 def calibrate_advantage(
     mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size so that no attack has a larger advantage, its TPR − FPR, than a target in (0, 1).
+    """Find σ, rounds or group size that bounds every attack's advantage, TPR − FPR, by a target in (0, 1).
 
     The rest is as in `calibrate`; the certificate is at ε = 0, where its δ is the advantage.
 
@@ -122,10 +122,10 @@ def calibrate_rates(
     false_positives: float,
     tight: bool = True,
 ) -> Calibrated:
-    """Find σ, rounds or group size so that no attack finds more true positives at a false positive rate in (0, 1).
+    """Find σ, rounds or group size that bounds every attack's true positive rate at one false positive rate.
 
-    The target rate lies above the false positive rate and below 1. The rest is as in `calibrate`; the certificate is at
-    ε = 0.
+    The false positive rate lies in (0, 1); the target lies above it and below 1. The rest is as in `calibrate`; the
+    certificate is at ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -166,7 +166,7 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The same mechanism with its noise times a factor, on smashed data and labels; randomized response is refused."""
+    """The same mechanism with the noise on smashed data and labels times a factor. It refuses randomized response."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Columns of a parameter table: the only list of parameters. Light to import: the command line's flags are these.
+"""Columns of a parameter table, the only list of parameters; the command line's flags are made from it.
 
 Names may be written with capitals and spaces, or be the words of opacus, TF Privacy and dp_accounting.
 """
@@ -24,8 +24,8 @@ class Column:
     Attributes:
         name: as in the header.
         parse: text or JSON value -> value; raises ValueError with what is allowed.
-        what: for `privkit epsilon --schema`.
-        default: if the cell is empty or the column absent.
+        what: description for `privkit epsilon --schema`.
+        default: the value if the cell is empty or the column absent.
     """
 
     name: str
@@ -192,7 +192,7 @@ _ADD_OR_REMOVE = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")
 
 
 def spelled(name: str) -> str:
-    """A header in the form of a column's name.
+    """A header in the spelling of column names.
 
     >>> spelled(" Noise Multiplier")
     'noise_multiplier'
@@ -201,12 +201,12 @@ def spelled(name: str) -> str:
 
 
 def known(name: str) -> bool:
-    """Whether a spelled header is a column or a word for one."""
+    """Whether a spelled header is the name of a column, or another library's word for one."""
     return name in BY_NAME or name in _SAME or name in (_MULTIPLIER, "variance")
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Refuse a name that is no column, with the nearest one that is.
+    """Refuse an unknown name and suggest the nearest known one.
 
     >>> check_known(["sensitivty"])
     Traceback (most recent call last):
@@ -223,7 +223,7 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with privkit's own names: empty cells left out, other libraries' words replaced, what they imply filled in.
+    """A row in privkit's own names: empty cells dropped, other libraries' words replaced, implied values filled in.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
     removing a record, which is the clipping norm; without one, sensitivity 1 stands for it.

@@ -30,7 +30,7 @@ from privkit.shared.array import Array
 
 
 def steps(mechanism: SplitMechanism) -> Steps:
-    """The releases of all rounds, and the noisy updates of the lower model.
+    """The steps of a run: the releases of all rounds, and the noisy updates of the lower model.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> noise = Noise(law="laplace", smashed=1)
@@ -42,7 +42,7 @@ def steps(mechanism: SplitMechanism) -> Steps:
 
 
 def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
-    """The step of one round's releases, and how many steps compose: rounds, epochs, or answers."""
+    """The step of one round's releases, and the number of repetitions: rounds, epochs, or answers."""
     return RELEASES[mechanism.noise.law](mechanism)
 
 
@@ -95,7 +95,7 @@ def updates(mechanism: SplitMechanism) -> Steps:
 
 
 def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
-    """One noisy update, and how many there are; its neighbors need not be the worst of the releases, too."""
+    """One noisy update, and the number of updates. Its worst neighbors need not be those of the releases."""
     kind: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
     one = GaussianRelease(mu=1 / updates.noise_multiplier, sampling=kind, rate=updates.rate, worst=False)
     return one, updates.steps
@@ -113,9 +113,9 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
-    """Every bound that holds for a run of at least one step; an exact one alone, since none is smaller.
+    """Every bound that holds for a run of at least one step. An exact bound is returned alone, since none is smaller.
 
-    Numerical composition (`tight`) takes tens of milliseconds a question.
+    Numerical composition (`tight`) takes tens of milliseconds for each ε or δ.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']

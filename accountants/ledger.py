@@ -1,4 +1,4 @@
-"""A ledger of what a run has released so far, on disk, and a budget that is refused before it is spent."""
+"""A ledger on disk of all releases of a run, and a budget: a charge that exceeds it is refused before the release."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class BudgetSpent(ValueError):
     """A charge that would exceed the budget; nothing was written, and nothing may be released.
 
     Attributes:
-        asked: rounds that were asked for.
+        asked: the requested rounds.
         left: rounds of the same mechanism that still fit.
         spent: ε at the budget's δ before the charge.
-        would_be: ε at the budget's δ after it; `inf` if none would be proven.
+        would_be: ε at the budget's δ after the charge; `inf` if no ε would be proven.
     """
 
     def __init__(self, sentence: str, *, asked: int, left: int, spent: float, would_be: float) -> None:
@@ -75,7 +75,7 @@ class Charge:
 
     Attributes:
         number: 1, 2, 3, …
-        rounds: that were charged.
+        rounds: the charged rounds.
         note: free text.
         mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch of
             a random allocation, and all rounds of ratios that are realized or drawn once.
@@ -90,15 +90,16 @@ class Charge:
 class Ledger:
     """Append-only account of the releases of a run, which survives a kill at any moment.
 
-    A charge is one JSON line, flushed to disk before `charge` returns, so that a release that waits for its charge is
-    never missing. A last line that a kill has torn was not released yet and is dropped on opening.
+    A charge is one JSON line, flushed to disk before `charge` returns. So if you release only after `charge` returns,
+    every release is in the ledger. If a kill cut off the last line, its release was not made; the line is dropped on
+    opening.
 
     Attributes:
         path: the file; made, with its folders, if it is missing.
         budget: what all charges together may spend; None for no limit.
-        tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. It is
-            slow: up to seconds a charge close to the budget.
-        rounds: charged in all.
+        tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. Close to
+            the budget it can take seconds a charge.
+        rounds: all charged rounds.
         remarks: sentences about what was found on opening: a torn line that was dropped, a missing lock.
 
     Raises:
@@ -335,9 +336,9 @@ def _within(total: Array, epsilon: float, delta: float) -> bool:
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """[1 + A] Σμ² (`inf` for what is worse than any Gaussian) and the Rényi curve of units and charges.
+    """[1 + A] Σμ² and the Rényi curve of all units of all charges; Σμ² is `inf` for anything worse than a Gaussian.
 
-    The lower model's updates come with the first unit of each charge.
+    The updates of the lower model are added to the first unit of each charge.
     """
     updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
     return units * unit_cost(one) + updates
@@ -345,7 +346,7 @@ def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
 
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
-    """[1 + A] of the releases of one unit; not to be changed."""
+    """[1 + A] Σμ² and the Rényi curve of the releases of one unit. Do not change the array."""
     return _step_cost(*compiled.releases(one))
 
 
@@ -355,7 +356,10 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """Units and charges of one charge: rounds that are charged together are one unit."""
+    """The numbers of units and of charges that a mechanism's rounds make.
+
+    A unit is a round, or all rounds that are charged together.
+    """
     return rounds // one.charged_together, 1
 
 

@@ -13,14 +13,14 @@ _SEED = zlib.crc32(b"privkit ledger 1")
 
 
 class LedgerError(ValueError):
-    """A ledger that is damaged, in use by another process, closed, or no ledger at all."""
+    """A ledger that is damaged, closed or in use by another process, or a file that is no ledger."""
 
 
 class LedgerFile:
-    """An append-only file of JSON objects, one a line, that start with their number and end with a checksum.
+    """An append-only file of JSON objects, one a line. A line starts with its number and ends with a checksum.
 
     The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. A last
-    line without its end is what a kill leaves: its `append` had not returned, and it is cut off on opening.
+    line without its end comes from a kill before `append` returned; it is cut off on opening.
 
     Attributes:
         path: the file; made, with its folders, if it is missing.
@@ -28,7 +28,7 @@ class LedgerFile:
         remarks: sentences about what was found on opening.
 
     Raises:
-        LedgerError: if the file is damaged, is none of this kind, cannot be written, or is in use by another process.
+        LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -59,15 +59,15 @@ class LedgerFile:
             raise
 
     def read(self) -> list[str]:
-        """Hand over the lines found on opening, without their checksums; once."""
+        """Return the lines found on opening, without their checksums. It works once."""
         bodies, self._bodies = self._bodies, []
         return bodies
 
     def append(self, fields: str) -> None:
-        """Number a line, write it, and return when it is on disk.
+        """Number a line, write it, and return once it is on disk.
 
-        The fields are what stands between the braces, in JSON, ASCII only. What `check` refuses raises `LedgerError`,
-        and so does a full disk.
+        `fields` is the JSON text between the braces, ASCII only. A full disk, and whatever `check` refuses, raises
+        `LedgerError`.
         """
         self.check()
         body = f"{_start(self.lines + 1)}{fields}".encode("ascii")

@@ -1,4 +1,4 @@
-"""The proven region: which rates of true and false positives an attack can have, by a mechanism's privacy profile."""
+"""The proven region: the true and false positive rates that a mechanism's privacy profile allows an attack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TAIL, _LARGEST = 1e-9, 700.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """What (ε_j, δ_j)-DP for all j together leaves to any test of "with" against "without".
+    """The rates that (ε_j, δ_j)-DP for all j together allows any test of "with" against "without".
 
     A test with rates TPR and FPR obeys TPR ≤ δ_j + e^{ε_j}·FPR and 1 − FPR ≤ δ_j + e^{ε_j}·(1 − TPR) for every j.
 
@@ -59,7 +59,7 @@ class Region:
         return float(np.min(np.tanh(self.epsilons / 2) * (1 - self.deltas) + self.deltas))
 
     def limits(self) -> Limits:
-        """The same on a grid of false positive rates, as rows and figures show it."""
+        """The largest true positive rates on a grid of false positive rates, as rows and figures show them."""
         rates = np.union1d([0.0, *PRIORS], np.concatenate([np.geomspace(1e-4, 0.1, 22), np.linspace(0.1, 1.0, 28)]))
         return Limits(
             advantage=self.advantage,
@@ -69,7 +69,9 @@ class Region:
 
 
 def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
-    """The proven region of a mechanism: its smallest proven δ at many ε from 0 to where δ is 1e-9.
+    """The proven region of a mechanism, from its smallest proven δ at many ε.
+
+    The ε run from 0 to where δ is 1e-9.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Clamp

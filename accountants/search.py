@@ -1,4 +1,4 @@
-"""Where a condition that holds up to some value stops holding: the only bisection, and both ends are known for sure."""
+"""Search for the value up to which a condition holds: the only bisection. Both ends of the result have been checked."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _STEPS = 200
 
 
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
-    """An interval at whose lower end the condition holds and at whose upper end it does not, by doubling.
+    """An interval, found by doubling: the condition holds at its lower end and fails at its upper end.
 
     Args:
         holds: true up to some value and false above it.
-        low: where it holds.
+        low: a value where it holds.
         high: > 0, the first value to try.
-        most: no larger value is tried; an upper end above it was not.
+        most: the largest value to try; an upper end above it was not checked.
 
     >>> doubled(lambda value: value <= 5, 0, 1)
     (4, 8)
@@ -36,14 +36,14 @@ def narrowed(
     near: Callable[[Number, Number], bool] = lambda low, high: False,
     middle: Callable[[Number, Number], Number] | None = None,
 ) -> tuple[Number, Number]:
-    """The two ends between which a condition stops holding, by bisection; it was never asked outside of them.
+    """The two ends between which a condition stops holding, by bisection; it is evaluated only between them.
 
     Args:
         holds: true up to some value and false above it.
-        low: where it holds.
-        high: where it does not.
+        low: a value where it holds.
+        high: a larger value where it fails.
         near: whether the ends are close enough; neighboring numbers always are.
-        middle: between two ends; their mean, rounded down for whole numbers.
+        middle: function that gives a value between two ends; the mean, rounded down for whole numbers.
 
     >>> narrowed(lambda value: value * value <= 2, 1, 100)
     (1, 2)

@@ -34,9 +34,9 @@ class Entry:
 
     Attributes:
         row: 1-based, without the header.
-        name: its name, or "row N".
-        cells: what was read; under the names of columns if the row was not refused.
-        given: what was read, under the names that were given.
+        name: the row's name, or "row N".
+        cells: the cells as read; by column name if the row was accepted.
+        given: the cells as read, by the names in the file.
         mechanism: None if the row was refused.
         delta: δ of the row, or the default.
         error: why it was refused; empty otherwise.
@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """The row for an error message."""
+        """The row's number and name, for an error message."""
         return f"row {self.row}" + (f" ({self.name})" if self.cells.get("name") else "")
 
 
@@ -103,9 +103,9 @@ def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
 
 
 def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[Entry]:
-    """Each row of a file checked on its own: a refused one carries its error, and the others go on.
+    """The rows of a file, each checked on its own. A refused row has its error, and the others are computed.
 
-    Values may be text; `default_delta` is the δ of rows that name none.
+    Values may be text; `default_delta` is the δ of rows without one.
 
     >>> [entry.error for entry in read([{"mechanism": "gaussian", "sigma": "-1", "sensitivity": "1"}], 1e-5)]
     ['row 1: sigma must be a finite number > 0, got -1.0']

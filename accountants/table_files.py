@@ -21,14 +21,14 @@ _DELIMITERS = (",", ";", "\t")
 
 
 def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
-    """Rows of a file, one after the other: CSV, or TOML and JSON by the name's ending; CSV from a stream.
+    """Rows of a file, one after another: TOML or JSON by the file name's ending, otherwise CSV; a stream is CSV.
 
-    TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is the one of `,`, `;` and tab under which
-    most headers are columns; lines that begin with # and empty lines are left out. Every row has the columns of all
-    rows, empty if the file has none.
+    TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is `,`, `;` or tab, whichever makes most
+    headers known columns; empty lines and lines that begin with # are skipped. Every row has all columns of the file;
+    missing cells are empty.
 
     Raises:
-        ValueError: if the file cannot be read as what its name says, or its header names an unknown column.
+        ValueError: if the file cannot be read in its format, or its header names an unknown column.
     """
     where = "standard input" if path is None else str(path)
     try:

@@ -1,4 +1,4 @@
-"""Arguments of accountants: refused with a sentence, never silently turned into a number."""
+"""Checks of the accountants' arguments: a bad value is refused with a sentence."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["choice", "delta", "real", "whole"]
 
 
 def delta(value: object, name: str = "delta") -> float:
-    """δ, strictly between 0 and 1."""
+    """δ, checked to lie strictly between 0 and 1."""
     return real(name, value, above=0, below=1)

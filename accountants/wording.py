@@ -1,4 +1,4 @@
-"""What must hold for a number, in words: assumptions and statements of certificates."""
+"""Assumptions and statements of certificates, in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
-    """One sentence for each thing that the guarantee rests on, in the order clip, noise, mixing, sampling, composition.
+    """One sentence for each assumption of the guarantee, in the order clip, noise, mixing, sampling, composition.
 
     >>> from privkit.accountants.spec.parts import Noise
     >>> from privkit.accountants.spec.sensitivity import Clamp
@@ -67,13 +67,13 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 
 
 def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """The same without rounds: what is proven of one unit under the mechanism's relation."""
+    """The same without the number of rounds: what is proven of one unit under the mechanism's relation."""
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     return f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy of one {mechanism.unit} under {relation}"
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
-    """Sentences about a δ that is too large to prove much; none for a small one."""
+    """Sentences about a δ that is too large to prove much; none if δ is small."""
     if delta > _LARGE_DELTA:
         return (f"δ = {delta:g} is large: publishing each unit with probability {delta:g} would satisfy it, too",)
     units = getattr(mechanism.participation, "clients", None)
@@ -91,7 +91,7 @@ def _said_of_draws(mechanism: SplitMechanism) -> str:
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Versions of what computes.
+    """Versions of the libraries that compute.
 
     >>> "numpy" in library_versions()
     True

@@ -1,4 +1,4 @@
-"""Attacks on split learning: an observation in, a guess out, on any pair of torch modules or a recorded release.
+"""Attacks on split learning, on any pair of torch modules or a recorded release: from an observation to a guess.
 
 This library knows neither the training core nor the accountants. `ATTACKS` is the table of what it offers;
 `privkit.attacks.goals` says what each attack is after. Everything is imported on first use.

@@ -1,4 +1,4 @@
-"""Assignments: soft ones by Sinkhorn's iteration, the cheapest one, and one by capacity; the costs they start from."""
+"""Assignments: soft ones by Sinkhorn's iteration, the cheapest one, one by capacity, and the costs behind them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SLACK_STEPS = 3
 
 
 def distances(tokens: Tensor, targets: Tensor) -> Tensor:
-    """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], by products alone, in float32."""
+    """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], by matrix products alone, in float32."""
     with torch.autocast(tokens.device.type, enabled=False):  # a difference of large numbers
         tokens, targets = tokens.float(), targets.float()
         ones, others = tokens.square().sum(-1).unsqueeze(-1), targets.square().sum(-1).unsqueeze(-2)
@@ -20,7 +20,7 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """Squared distance of every released token [G, S, D] to every place's expected one, over its mean in the group.
+    """Squared distance of every released token [G, S, D] to the token expected at every place, over the group's mean.
 
     Entry (t, s) of [G, S, S] is for released token t and place s.
     """
@@ -29,10 +29,11 @@ def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
 
 
 def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
-    """Logarithm of a nearly doubly stochastic matrix in proportion to exp(scores) with rows and columns rescaled.
+    """Logarithm of exp(scores) with rows and columns rescaled until it is nearly doubly stochastic.
 
-    Scores [..., n, m] are minus the costs over a temperature, for the cheapest assignment at temperature 0. Each of
-    `steps` ≥ 1 rescales rows, then columns; columns sum to one exactly, and rows to about the capacity m/n.
+    Scores [..., n, m] are negative costs over a temperature; as it falls to 0, the result tends to the cheapest
+    assignment. Each of `steps` ≥ 1 rescales rows, then columns. In the end columns sum to one exactly, and rows to
+    about the capacity m/n.
 
     Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks Mena et al. 2018, §2.
 
@@ -50,9 +51,9 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 
 
 def rescale_(weights: Tensor, steps: int) -> Tensor:
-    """`sinkhorn` of weights [..., n, n] ≥ 0, in place and without logarithms: for tables that memory holds only once.
+    """`sinkhorn` of weights [..., n, n] ≥ 0, in place and without logarithms, for tables that fill the memory.
 
-    Each row has a number that is not tiny. Each of `steps` ≥ 1 rescales columns, then rows; rows sum to one exactly.
+    Each row needs a number that is not tiny. Each of `steps` ≥ 1 rescales columns, then rows; rows sum to one exactly.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -63,7 +64,7 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
     """A partial matching [N, L, T] in [0, 1], from log-odds [N, L, T] of each match over no match; L may be 0.
 
-    What a row or a column lacks of 1 is unmatched.
+    The difference between 1 and a row's or column's sum is its probability of having no match.
 
     Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 

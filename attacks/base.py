@@ -28,19 +28,19 @@ class View:
         smashed: the release, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
         mixed: k, images that each released row holds; more than 1 where clients are mixed.
         weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one for all positions),
-            if the coins of mixing or masking are public; None where they are hidden, or there are none.
+            if the coins of mixing or masking are public; None if they are hidden, or there are none.
         clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty one. Whoever forms the groups
-            and returns each client's gradient knows it; None where the coins of mixing are hidden from the adversary.
+            and returns each client's gradient knows it; None if the coins of mixing are hidden from the adversary.
             Row m·N/M + b holds the b-th record of each client of message m, so that seats of several passes are linked.
-        cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None where the protocol does not send
+        cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send
             it.
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
-        labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None where the
+        labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None if the
             protocol does not send it.
         whole: whether each patch of an image (or token of a sequence) has its token, in its place or in another; False
             if tokens were dropped or merged.
-        parts: names of the parts that `smashed` consists of, where a release lies in several storages and the adversary
-            holds these; none where it was not split.
+        parts: names of the parts that `smashed` consists of, if a release lies in several storages and the adversary
+            holds these; empty if it was not split.
     """
 
     round: int
@@ -73,28 +73,28 @@ Query = Callable[[Tensor, Generator], QueryResult]
 
 
 class TrainingClients(Protocol):
-    """The clients in training, as a server meets them that answers as it likes: a malicious one's only lever."""
+    """The clients in training, as a malicious server meets them: all it can do is answer them as it likes."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """One round: the clients send private images, get `answer`'s gradient for their release, and learn from it.
+        """One round: clients send private images, get the gradient that `answer` computes, and learn from it.
 
         Args:
-            answer: a view of one round, its labels among it, to the gradient at the cut, shaped like `smashed`.
+            answer: function from a round's view, including labels, to the gradient at the cut, shaped like `smashed`.
         """
 
     def views(self) -> list[View]:
-        """What the clients, as they are now, release of the attacked images: as many passes as were recorded before."""
+        """Releases of the attacked images by the clients as they are now, in as many passes as were recorded."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizers and draws, so that a killed attack goes on."""
+        """Weights, optimizers and random states, so that a killed attack can be resumed."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What every adversary holds when its attack begins; each goal adds what else there may be for it.
+    """What every adversary has when its attack begins; each goal adds further fields.
 
     Attributes:
         image_shape: of one private record, (C, H, W) of images; public by the model's architecture.
@@ -123,7 +123,7 @@ class Scores:
 
 
 class Session(Protocol):
-    """What a long attack reports to, and where it saves itself, so that a killed attack goes on."""
+    """Where a long attack reports its progress and saves its state, so that it can be resumed after a kill."""
 
     def load(self) -> dict[str, Any] | None:
         """State of the last `save`, or None on a fresh start."""
@@ -134,11 +134,11 @@ class Session(Protocol):
         return
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Keep a state in any case: the last good one of a training that diverged."""
+        """Save a state at once, for example the last good one of a training that diverged."""
         return
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Tell the progress: `done` of `total` epochs, with the newest value of the curve."""
+        """Report that `done` of `total` epochs are finished, with the newest value of the curve."""
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
@@ -156,27 +156,28 @@ Output = TypeVar("Output", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Mounting(Generic[Held, Output]):
-    """How an attack wants to be mounted by whoever measures it.
+    """How an attack wants to be mounted.
 
     Attributes:
         passes: how often the attacked images cross the wire for it, ≥ 1.
         budget_share: share of a run's epochs for attacks that its field `epochs` waits for; 0 if it has its own number.
-        start: the same attack with nothing learned and nothing searched; None if it has no such start, or is it.
-        control: from the training steps of one epoch, the specification that stands for it in control experiments; None
-            for the attack itself.
+        start: the untrained attack: the same one without learning and search; None if there is none, or if this is it.
+        control: function from the training steps of one epoch to the specification that replaces the attack in control
+            experiments; None for the attack itself.
         control_side: pixels a side that are enough for its controls; None for the images as they are.
         ignores_views: whether it is a constant guess, which needs no controls.
         domains: kinds of records that it reconstructs, such as "images", or "any".
-        undoes: what it undoes of what a defense does to a record: some of "maps" (a fixed function of it), "masks",
-            "mixes", "permutes" and "shortens", as defenses declare their effects. Its positive control then goes
-            through a defense with these effects; through another one it is not possible.
+        undoes: the effects of a defense that it can undo: some of "maps" (a fixed function of a record), "masks",
+            "mixes", "permutes" and "shortens", as defenses declare them. Its positive control uses the defense only if
+            the attack undoes all its effects.
         any_tokens: whether it reads releases that are not `View.whole`.
-        returns_auxiliary: whether its guesses are records of the adversary's own: its controls hide the attacked
-            records among them.
-        shadow_models: models of the attacked one's kind that it has trained.
-        labeled: records of each label whose label it knows; 0 for one positive record of each round, if it knows any.
+        returns_auxiliary: whether its guesses are always records of the adversary's own. Its controls then hide the
+            attacked records among them.
+        shadow_models: number of shadow models that it trains.
+        labeled: number of records of each label whose label it knows; 0 for one positive record in each round, if it
+            uses known labels at all.
         gradients: whether it reads the gradients that come back, so that it needs a lower segment that learns.
-        architecture_only: whether it throws away the weights of a lower segment that it is given.
+        architecture_only: whether it uses a lower segment's architecture only, and throws away its weights.
         short_of_published: a sentence, if it is mounted below its published strength.
     """
 
@@ -206,7 +207,7 @@ class Attack(Protocol[Held, Output]):
 
     @property
     def goal(self) -> str:
-        """What it is after, one of `privkit.attacks.goals.GOALS`, or "module:object"."""
+        """What it recovers, one of `privkit.attacks.goals.GOALS`, or "module:object"."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -218,15 +219,15 @@ class Attack(Protocol[Held, Output]):
 
     @property
     def mounting(self) -> Mounting[Held, Output]:
-        """How it wants to be mounted."""
+        """How it wants to be mounted, as a `Mounting`."""
 
     def run(self, observation: Held, generator: Generator, session: Session | None = None) -> Output:
-        """Attack what was observed; the same generator state gives the same bits on the same CPU.
+        """Run the attack on an observation. The same generator state gives the same bits on the same CPU.
 
         Args:
             observation: what the adversary holds.
             generator: a CPU generator, the only source of randomness.
-            session: where a long attack saves itself and reports its progress.
+            session: where a long attack saves its state and reports its progress.
 
         Raises:
             NotApplicable: if it cannot be mounted on this observation.
@@ -239,7 +240,7 @@ AnyAttack = Attack[Never, object]
 
 
 def known_to(attack: AnyAttack) -> frozenset[str]:
-    """Fields of the observation that an attack declares: an audit hands over no others."""
+    """Fields of the observation that an attack declares. An audit passes only these to the attack."""
     return attack.needs | attack.uses
 
 
@@ -264,7 +265,7 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
 
 
 def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
-    """Names of what the attack needs and the adversary does not have."""
+    """Names of the fields that the attack needs and the adversary lacks."""
     return sorted(need for need in attack.needs if getattr(observation, need) is None)
 
 

@@ -1,4 +1,4 @@
-"""The one check of what an attack declares, made before it is mounted; third parties' attacks are checked as well."""
+"""The only check of an attack's declarations, made before it is mounted; plug-ins' attacks are checked as well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privkit.shared.measures import KINDS
 
 
 def check_declared(attack: AnyAttack) -> None:
-    """Refuse an attack that lacks what `privkit.attacks.base.Attack` asks for.
+    """Refuse an attack that violates `privkit.attacks.base.Attack`.
 
     Raises:
         TypeError: with the first thing that is missing or wrong, and what is allowed.

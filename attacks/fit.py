@@ -135,7 +135,7 @@ def fit_doubling(
     doublings: int | None = 0,
     objective: str = "the objective",
 ) -> tuple[tuple[float, ...], bool | None]:
-    """Train for half of the epochs, then double the training, and tell whether that still gained something.
+    """Train for half of the epochs, then double the training, and report whether this still improved the objective.
 
     Each doubling is a cycle of the learning rate, so that the errors before and after it are comparable. A doubling
     that ends with a larger error is taken back. If the session says so (`Session.goes_on`), doublings of all epochs so

@@ -16,7 +16,7 @@ __all__ = ["Geometry", "as_tokens", "class_tokens", "patch_tokens", "patchify", 
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """How a release lies over the image: one token a square patch, row by row."""
+    """The layout of a release over the image: one token for each square patch, row by row."""
 
     token_dim: int  # D of the released tokens
     tokens: int  # T, the number of patches
@@ -57,7 +57,7 @@ class Geometry:
 
 
 def class_tokens(release: Tensor) -> int:
-    """How many class tokens a release begins with: 1 if tokens [N, T, D] are one more than a square grid, else 0.
+    """Number of class tokens in front: 1 if there is one token [N, T, D] more than in a square grid, else 0.
 
     >>> [class_tokens(torch.zeros(1, count, 8)) for count in (16, 17, 18)]
     [0, 1, 0]

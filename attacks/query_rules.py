@@ -1,4 +1,4 @@
-"""What a threat model lets an adversary ask of the defended edge."""
+"""The queries to the defended clients that a threat model allows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from privkit.constraints import Checked, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRules(Checked):
-    """Rules of the adversary's queries: its own images in, their release out, one round a query.
+    """Rules for queries: the adversary sends its own images and gets their release, one round a query.
 
     Attributes:
-        rounds: that it may send, at most, ≥ 0; None for any number.
-        copies: whether a round may hold an image twice.
+        rounds: largest number of rounds, ≥ 0; None for any number.
+        copies: whether a round may contain an image twice.
     """
 
     rounds: Whole | None = None
     copies: bool = True
 
     def allow(self, rounds: int) -> bool:
-        """Whether so many rounds may be sent.
+        """Whether this number of rounds may be sent.
 
         >>> QueryRules(rounds=2).allow(3), QueryRules().allow(3)
         (False, True)

@@ -1,4 +1,4 @@
-"""The gradients that came back across the cut, and what they become in the lower segment."""
+"""The gradients that come back across the cut, and the gradients of weights that follow from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tens
     """Rows of all cut-layer gradients that came back, for the attack of this name.
 
     Returns:
-        float [N, F], for each row the number of its view, and its number among the rows of all views.
+        Gradients float [N, F], the view number of each row, and its row number over all views.
 
     Raises:
         NotApplicable: if no view holds a gradient, or they differ in size.
@@ -46,8 +46,8 @@ def weight_gradients(
 ) -> Tensor:
     """Each example's gradient of the lower segment's weights, in evaluation mode, [N, P].
 
-    Examples are images [N, C, H, W] with the gradient [N, F] that arrived at the segment's output. The `state` holds
-    its weights at that time; None for those that it has.
+    Examples are images [N, C, H, W] with the gradient [N, F] that arrived at the segment's output. `state` holds the
+    segment's weights at that time; None for its present ones.
 
     Raises:
         NotApplicable: if the segment has no weights.

@@ -1,4 +1,4 @@
-"""What may be tuned in an attack: a range or a list of values for each field, read from the field's annotation.
+"""The search space for tuning an attack: a range or a list of values for each field, from the field's annotation.
 
 >>> from privkit.attacks.inversion.sdar import SDAR
 >>> search_space(SDAR(flip=0.5))["learning_rate"]
@@ -24,7 +24,7 @@ _FACTOR = 10.0
 
 @dataclass(frozen=True)
 class Search:
-    """Inside `Annotated`: the part of a field's range in which tuning looks, on a logarithmic scale if `low` > 0."""
+    """Used inside `Annotated`: the part of a range that tuning searches, on a logarithmic scale if `low` > 0."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Untuned:
-    """Inside `Annotated`: tuning leaves the field as it is, because it states what the adversary has or assumes."""
+    """Used inside `Annotated`: tuning keeps the field, because it states what the adversary has or assumes."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Choice:
 
 
 def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
-    """Field -> where tuning looks for its value; empty if there is nothing to tune.
+    """Field -> search range or values; empty if there is nothing to tune.
 
-    Words and booleans are tried one by one, numbers between their two ends. A positive number without an upper end is
-    searched within a factor of 10 of its default. Whole numbers are left as they are, because they set the attack's
-    work or size; `Search` in the annotation frees one, and `Untuned` holds any field. A field that differs from its
-    default was chosen by the user, and is held as well; so is a value that would ask for more knowledge or passes.
+    Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper limit
+    is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
+    or size, unless `Search` in the annotation says otherwise. `Untuned` keeps any field. A field that differs from its
+    default was chosen by the user, and is kept as well. Values that need more knowledge or passes are left out.
 
     Args:
         attack: its specification.
@@ -84,7 +84,7 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
 
 
 def why_untuned(attack: AnyAttack) -> str:
-    """Why an attack is mounted as it is given, in words; empty if it can be tuned."""
+    """Why an attack cannot be tuned, in words; empty if it can."""
     if reason := goal_of(attack).untuned:
         return reason
     if "clients" in known_to(attack):

@@ -1,6 +1,6 @@
 """privkit: what a split-learning defense proves, what attacks recover from it, and what it costs.
 
-Everything is imported on first use, so that each library costs only itself.
+Everything is imported on first use, so you load only the libraries that you use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranges of a dataclass's fields, stated once: in the annotation.
+"""Ranges of a dataclass's fields, stated once, in the annotations.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ Whole = Annotated[int, Ge(0)]
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """What users call a field, inside `Annotated`, if they know it by another name."""
+    """The name of a field for users, inside `Annotated`, if it differs from the field's own."""
 
     name: str
 
@@ -58,7 +58,7 @@ class Named:
 class Checked:
     """Base of dataclasses whose annotations are checked when an object is made.
 
-    A class with rules between its fields has its own `__post_init__`, which calls `super().__post_init__()` first.
+    A class with rules between fields defines `__post_init__`, which calls `super().__post_init__()` first.
     """
 
     def __post_init__(self) -> None:
@@ -68,11 +68,11 @@ class Checked:
 def check(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
-    A float32 keeps its few digits in every product that it enters, so it becomes a float here. Annotations are
-    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses; a union of
-    dataclasses, or of them, None, words (`Literal`) and one of the others; and tuples or sequences of them. Only
-    `Le(inf)` allows infinity. A text inside `Annotated` is advice that ends the sentence of an error. Others are not
-    checked.
+    A float32 becomes a float, since it would lower the precision of every product. Checked annotations are
+    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses. A union may hold
+    dataclasses, None, `Literal` and one of the others. Tuples and sequences of all these are checked, too. Other
+    annotations are not checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice at the end of an
+    error's sentence.
 
     Raises:
         ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
@@ -109,7 +109,7 @@ def real(
     most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """A number inside the bounds, as a Python float; infinity only where `most` is infinite.
+    """A number inside the bounds, as a Python float. Infinity is allowed only if `most` is infinite.
 
     Raises:
         ValueError: with the name, what is allowed and what was given; booleans and NaN are no numbers.

@@ -41,19 +41,19 @@ class UnfinishedRun(RunFolderError):
 
 
 class StorageError(PrivkitError):
-    """A file that could not be written: the run stops, what was finished stays."""
+    """A file that could not be written. The run stops; finished work stays."""
 
     exit_code = 3
 
 
 class DamagedFile(PrivkitError):
-    """A file of the run that no longer is what was written: its cell fails, the others go on."""
+    """A file of the run that differs from what was written. Its cell fails; the others go on."""
 
     exit_code = 3
 
 
 class OutOfMemory(PrivkitError):
-    """An allocation that failed: the run stops, what was finished stays."""
+    """A failed allocation. The run stops; finished work stays."""
 
     exit_code = 3
 
@@ -65,13 +65,13 @@ class TrainingDiverged(PrivkitError):
 
 
 class Misbehaved(PrivkitError):
-    """A part did what no part may do: its cell fails, the others go on."""
+    """A part did something forbidden. Its cell fails; the others go on."""
 
     exit_code = 3
 
 
 def shortened(value: object) -> str:
-    """A value as Python writes it, cut to what fits into a sentence.
+    """A value in Python's notation, cut to a length that fits into a sentence.
 
     >>> shortened("a" * 1000)[-9:], shortened(10**5000)
     ("aaaaa...'", 'a number of 16610 bits')
@@ -86,7 +86,7 @@ def shortened(value: object) -> str:
 
 
 def one_line(error: BaseException, most: int | None = 200) -> str:
-    """An error of somebody else's code as a phrase: its kind, and its message up to so many characters.
+    """An error of other code as a phrase: its type and the beginning of its message.
 
     >>> one_line(ValueError("no\\nway")), one_line(MemoryError())
     ('ValueError: no way', 'MemoryError')
@@ -95,7 +95,7 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
-    """Error for a name that does not exist, with the nearest one that does.
+    """The error for an unknown name, with the nearest known one.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)
@@ -107,5 +107,5 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
 
 
 def tell(text: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     print(f"privkit: {terminal(text)}", file=sys.stderr, flush=True)

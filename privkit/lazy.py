@@ -1,4 +1,4 @@
-"""Packages whose public names are imported on first use, so that a package costs only what is used of it."""
+"""Packages whose public names are imported on first use, so that you load only what you use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 
 def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: what its `if TYPE_CHECKING:` block imports is imported on first use.
+    """The `__getattr__` of a package: names that its `if TYPE_CHECKING:` block imports are imported on first use.
 
-    So each name has its home in one place, the same for users and for type checkers.
+    So each name is listed once, for users and for type checkers.
 
     Args:
-        package: its `__name__`.
+        package: the package's `__name__`.
         targets: "module:object" of further public names.
 
     >>> lazy("privkit")("AuditConfig").__module__

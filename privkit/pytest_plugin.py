@@ -1,4 +1,4 @@
-"""The pytest plug-in: `privkit.testing`'s assertions as fixtures; an audit goes to the test's temporary folder."""
+"""The pytest plug-in: assertions of `privkit.testing` as fixtures. Audits write to the test's temporary folder."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def assert_claim_stands() -> Callable[..., Any]:
 
 @pytest.fixture
 def assert_audit(tmp_path: Path) -> Callable[..., Any]:
-    """`privkit.testing.assert_audit`, whose run folder is the test's own unless `out` names one."""
+    """`privkit.testing.assert_audit`, with a run folder in the test's temporary folder unless `out` names one."""
     return partial(testing.assert_audit, out=tmp_path / "run")

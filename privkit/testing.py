@@ -1,4 +1,4 @@
-"""Assertions for a user's own tests: a claimed ε stands against canaries, an audit meets its gates, a part its laws."""
+"""Assertions for a user's own tests: a claimed ε passes canaries, an audit meets its gates, a part keeps its laws."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def assert_claim_stands(
 ) -> EmpiricalBound:
     """Fail if canaries show that a mechanism loses more than its certificate claims.
 
-    Each canary is one of two neighboring records, by a fair coin. A linear test, fitted on releases of its own, tells
-    which one was released. A claim that stands is not proven by that: a stronger test may still refute it.
+    Each canary is one of two neighboring records, by a fair coin. A linear test, fitted on other releases, guesses
+    which one was released. A claim that passes is not proven, since a stronger test may still refute it.
 
     Args:
-        mechanism: records [N, ...] and a generator -> releases [N, ...]. Row n depends on record n and on noise of its
-            own alone; it holds everything that is released of the record, over all rounds.
+        mechanism: function from records [N, ...] and a generator to releases [N, ...]. Row n must depend on record n
+            and its own noise alone, and must hold everything that is released of the record, over all rounds.
         certificate: what is claimed of one record.
-        neighbors: two records [...] that the claim calls neighbors, as far apart as it allows. None takes two vectors
-            of 16 coordinates that are far apart in each, which a mechanism that clips or clamps brings to its bound.
-            These replace each other; for a claim of adding or removing a record, give one and what stands for none.
+        neighbors: two records [...] that are neighbors under the claim, as far apart as it allows. None takes two
+            vectors of 16 coordinates that are far apart in each, for a mechanism that clips or clamps. These replace
+            each other; for a claim of adding or removing a record, give a record and the stand-in for no record.
         canaries: how many records are released, ≥ 2; more of them show more.
         confidence: of the lower bound on ε, in [1/2, 1): a true claim fails with probability at most 1 − confidence.
         seed: of coins and noise.
@@ -92,12 +92,12 @@ def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:
 
 
 def assert_laws(part: str, *, kind: str | None = None, dataset: str | None = None) -> None:
-    """Fail unless a part keeps the laws of its kind, as `privkit check` asks them.
+    """Fail unless a part keeps the laws of its kind, as `privkit check` tests them.
 
     Args:
-        part: as the command line takes it, such as "mine:Squash:bound=2".
+        part: the part as on the command line, such as "mine:Squash:bound=2".
         kind: "defenses", "attacks", "datasets", "models" or "metrics"; None if the object says it.
-        dataset: whose records a model reads; None for images of usual sizes.
+        dataset: the dataset whose records a model reads; None for images of usual sizes.
 
     Raises:
         AssertionError: with each law that is broken, and how.

@@ -1,6 +1,6 @@
-"""Reports: rows in, tables, figures and one HTML page out. Renders what it is given and recomputes nothing.
+"""Reports: rows go in; tables, figures and one HTML page come out. This library renders and recomputes nothing.
 
-This library knows neither the training core nor the attacks nor the accountants.
+It imports neither the training core nor the attacks nor the accountants.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of attacks that answer a question: whose label, which member, which canary, which order."""
+"""Tables of attacks whose output is a score: labels, membership, canaries, and the order of tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDER_NOTE = (
 
 
 def answers_table(rows: Sequence[Row]) -> Table | None:
-    """One line for each row with scores, None where there is none."""
+    """One line for each row with scores; None if no row has any."""
     lines = [
         (
             row.defense,
@@ -54,7 +54,7 @@ def answers_table(rows: Sequence[Row]) -> Table | None:
 
 
 def orders_table(rows: Sequence[Row]) -> Table | None:
-    """One line for each row with an arrangement, None where there is none."""
+    """One line for each row with an order; None if no row has any."""
     lines = [
         (
             row.defense,
@@ -86,7 +86,7 @@ def _proven(row: Row) -> str:
 
 
 def _bits(row: Row) -> str:
-    """Entropy of the order after and before; nothing where the bound is the maximum."""
+    """Entropy of the order after and before; nothing if the bound is the maximum."""
     left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
     if left is None or before is None or left.value >= before.value:
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""Privacy budgets as pictures: ε against one parameter, sound and published together."""
+"""Privacy budgets as figures: sound and published ε against one parameter."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class BudgetCurve:
 
     Attributes:
         label: the mechanism.
-        values: [P] of the parameter, increasing.
+        values: [P] values of the parameter, increasing.
         epsilon: [P] sound ε; a value that is not finite leaves a gap.
         published: [P] ε as published, or None.
-        sound: [P] whether the published value is a bound, or None where that is not known.
+        sound: [P] whether the published value is a bound; None if unknown.
 
     Raises:
         ValueError: if the arrays have different lengths, or fewer than one point.
@@ -53,11 +53,11 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """ε against one parameter: sound solid, published dashed, one color a mechanism, labels at the curves.
+    """ε against one parameter: sound values solid, published ones dashed, one color a mechanism, labels at the curves.
 
     Args:
         drawn: curves, at least one.
-        title: of the picture.
+        title: title of the figure.
         subtitle: δ and the parameters that stay the same.
         xlabel: the parameter, with its unit.
         log_x: whether the parameter's axis is logarithmic.

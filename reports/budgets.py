@@ -1,4 +1,4 @@
-"""Privacy budgets: ε tables for people and for programs, sound and published together."""
+"""Tables of privacy budgets for people and for programs, with sound and published ε side by side."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class BudgetRow(Checked):
 
     Attributes:
         row: 1-based number in the parameter table.
-        name: of the row.
-        mechanism: of the row; empty where it could not be read.
+        name: the row's name.
+        mechanism: its mechanism; empty if it could not be read.
         status: "ok" or "error".
-        error: why the row was refused, where it was, without the number of the row.
-        epsilon: proven upper bound ≥ 0; `inf` where nothing is proven; None where the row was refused.
-        delta: that goes with it.
-        lower: proven lower bound, where one is known.
-        method: that gave `epsilon`.
-        order: Rényi order behind it, where there is one.
+        error: why the row was refused, without the row's number; empty if it was computed.
+        epsilon: proven upper bound ≥ 0; `inf` if nothing is proven; None if the row was refused.
+        delta: the δ of this bound.
+        lower: proven lower bound, if one is known.
+        method: the method that gave `epsilon`.
+        order: the Rényi order used, if there is one.
         at_grid_edge: whether that order is the first or last tried.
-        sound: whether `epsilon` is a bound; False where the row was refused.
+        sound: whether `epsilon` is a bound; False if the row was refused.
         statement: the claim in a sentence.
-        published: ε as the paper's own formula has it, where there is one; `inf` is allowed.
-        objection: why the published value is no bound; empty where it is one, or where there is none.
-        notes: what a reader should be told, one sentence each.
+        published: ε by the paper's own formula, if there is one; `inf` is allowed.
+        objection: why the published value is no bound; empty if it is one, or if there is none.
+        notes: caveats for the reader, one sentence each.
         given: (column, text) of the parameter table's row, which CSV and JSON repeat.
 
     Raises:
@@ -84,17 +84,17 @@ class BudgetRow(Checked):
 
     @property
     def kind(self) -> Kind | None:
-        """What is proven; None where the row was refused."""
+        """What is proven; None if the row was refused."""
         return _kind(self.epsilon)
 
     @property
     def published_kind(self) -> Kind | None:
-        """What the published formula claims; None where there is none."""
+        """What the published formula claims; None without one."""
         return _kind(self.published)
 
     @property
     def factor(self) -> float | None:
-        """Published over sound ε: below 1 the paper claims more than is proven. None where it is no number."""
+        """Published over sound ε: below 1 the paper claims more than is proven. None if it is not a finite number."""
         if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
             return None
         return self.published / self.epsilon
@@ -116,7 +116,7 @@ def plain(value: object) -> str:
 
 
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """Every field, unrounded, one line a row; infinities are "inf", what is missing is empty. Streams.
+    """Every field, unrounded, as CSV lines, one at a time; infinities are "inf", missing values are empty.
 
     The columns of the parameter table are those of the first row.
     """
@@ -137,7 +137,7 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """A list of objects with every field, unrounded; an infinite ε is null, and its kind "nothing". Streams."""
+    """A JSON list of objects with every field, unrounded, one at a time. An infinite ε is null, with kind "nothing"."""
     start = "["
     for row in rows:
         record = {
@@ -181,7 +181,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
-    """Sentences to be read with the table, each once: refusals, caveats and, in a comparison, objections."""
+    """Sentences to print below the table, each once: refusals, caveats and, in a comparison, objections."""
     notes: dict[str, None] = {}
     for row in rows:
         notes |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])
@@ -202,7 +202,7 @@ def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
 
 
 def rich_table(rows: Sequence[BudgetRow], compare: bool = False) -> RichTable:
-    """For a terminal; `remarks` go below."""
+    """The table for a terminal; print `remarks` below it."""
     return tables.rich_table(budget_table(rows, compare))
 
 

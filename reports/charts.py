@@ -1,4 +1,4 @@
-"""Charts as plain shapes on a sheet, which the templates write as SVG: scales, ticks, lines, areas and marks."""
+"""Charts as plain shapes, which templates write as SVG: scales, ticks, lines, areas and marks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Scale:
     Attributes:
         low: value at the panel's start.
         high: value at its end.
-        start: place of `low` on the sheet.
-        end: place of `high`.
-        logarithmic: whether decades have one length.
+        start: position of `low` on the sheet.
+        end: position of `high`.
+        logarithmic: whether the scale is logarithmic.
         whole: whether only whole numbers are ticks.
     """
 
@@ -47,7 +47,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Places and texts of a few round values.
+        """Positions and texts of a few round values.
 
         >>> [text for _, text in Scale(low=0, high=1, start=0, end=1).ticks]
         ['0', '0.2', '0.4', '0.6', '0.8', '1']
@@ -113,13 +113,13 @@ class Chart:
     """One panel.
 
     Attributes:
-        title: in words, for those who cannot see it.
+        title: description in words, for readers who cannot see the chart.
         x, y: its scales.
         x_label, y_label: their names.
         width, height: of the sheet.
         shapes: from back to front.
         marks: above the shapes.
-        words: right end, base line and text of what is written into the panel.
+        words: texts inside the panel: right end, base line, text.
     """
 
     title: str
@@ -135,7 +135,7 @@ class Chart:
 
     @property
     def keys(self) -> list[Shape]:
-        """The lines and bars that a legend names, if there are several."""
+        """The entries of the legend: names of lines and bars, if there are several."""
         named = [shape for shape in self.shapes if shape.kind.startswith(("line", "bars"))]
         return named if len(named) > 1 else []
 
@@ -143,33 +143,33 @@ class Chart:
 def panel(
     width: int, height: int, x: tuple[float, float], y: tuple[float, float], *, logarithmic: bool = False
 ) -> tuple[Scale, Scale]:
-    """The scales of a panel of this size with room for its ticks.
+    """The two scales of a panel, with room for its ticks.
 
     Args:
         width: of the sheet.
         height: of the sheet.
         x: smallest and largest value to the right.
         y: smallest and largest value upwards.
-        logarithmic: of the values upwards.
+        logarithmic: whether the vertical scale is.
     """
     across = Scale(low=x[0], high=x[1], start=LEFT, end=width - RIGHT)
     return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
 
 
 def spread(values: Sequence[float], *, least: float = 1e-3) -> tuple[float, float]:
-    """Smallest and largest value with a twentieth of room on both sides, never equal."""
+    """Smallest and largest value, widened by a twentieth on both sides so that they always differ."""
     low, high = min(values), max(values)
     room = max(0.06 * (high - low), least)
     return low - room, high + room
 
 
 def points(x: ArrayLike, y: ArrayLike) -> str:
-    """Places as SVG has them."""
+    """Points in the notation of SVG."""
     return " ".join(f"{one:.1f},{other:.1f}" for one, other in zip(np.asarray(x), np.asarray(y), strict=True))
 
 
 def curve(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
-    """A small chart of one value an epoch; None if there are fewer than two finite ones.
+    """A small chart of one value per epoch; None if fewer than two are finite.
 
     >>> curve([1.0], "loss") is None
     True
@@ -187,10 +187,10 @@ def curve(values: Sequence[float], title: str, *, logarithmic: bool = False) -> 
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """AUC by epoch of training with its limits, a line for each label; 1/2 tells nothing apart.
+    """AUC by epoch of training with its limits, a line for each label. At 1/2 the attack learns nothing.
 
     Args:
-        by_epoch: label -> one area an epoch, at least one label.
+        by_epoch: label -> one AUC an epoch, at least one label.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

@@ -14,12 +14,12 @@ from privkit.shared.threat_models import shown
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
     """The verdict as JUnit XML: one test case for each cell, check and gate, and one property a threat model.
 
-    A gate or check that is not met is a failure. A cell that failed or is missing is an error. What is open, or not
-    applicable, is skipped.
+    A gate or check that is not met is a failure. A cell that failed or is missing is an error. An undecided check, and
+    a cell that is not applicable, count as skipped.
 
     Args:
         verdict: on a run.
-        seconds: cell id -> how long it took; a cell that is not in it has 0, and so have checks and gates.
+        seconds: cell id -> how long it took; 0 for other cells, checks and gates.
         threats: the verdicts under each threat model.
 
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
@@ -70,7 +70,7 @@ def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0)
 
 
 def github(verdict: Verdict) -> list[str]:
-    """Workflow commands that GitHub Actions shows as annotations: what failed, and what has no result.
+    """Annotations for GitHub Actions: what failed, and which cells have no result.
 
     >>> made = Verdict(run="r", outcome="failed", exit_code=1, sentence="", failures=("ssim is .5,\\n100 %",),
     ...     cells=(), gates=(), checks=())

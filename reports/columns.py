@@ -1,4 +1,4 @@
-"""Every number of a row by the name of its column: what the CSV, gates and data frames hold."""
+"""Every number of a row by the name of its column, for the CSV, gates and data frames."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _OF_ROW = {
 
 
 def gated(name: str) -> str | None:
-    """The column that a gate names, None if there is none; whether a run has an own metric is its own to say.
+    """The column that a gate names; None if there is none. Only the run knows whether a user's own metric exists.
 
     >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
     ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
@@ -105,7 +105,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """What an empirical ε takes for granted, as it stands behind the number; empty for other columns.
+    """What an empirical ε assumes, printed behind the number; empty for other columns.
 
     >>> assumed("epsilon", [])
     ''
@@ -118,7 +118,7 @@ def assumed(name: str, rows: Sequence[Row]) -> str:
 
 
 def record(row: Row) -> dict[str, object]:
-    """A row as one flat record: its names, its numbers with their limits, its checks and what it is made of."""
+    """A row as one flat record: its names, its numbers with their limits, its checks and its provenance."""
     flat: dict[str, object] = row.model_dump(include=_OF_ROW)
     if row.parts:
         flat |= {"parts": " ".join(row.parts)}
@@ -137,9 +137,9 @@ def record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """Every number of every row, one column each, unrounded; floors and the start are columns of their row.
+    """Every number of every row as one column each, unrounded; a row's floors and the attack's start are columns, too.
 
-    With a verdict, the user's gates are columns, too, and cells without a result are lines.
+    With a verdict, the user's gates are further columns, and cells without a result get a line each.
     """
     lines = [record(row) for row in rows]
     if verdict is not None:
@@ -168,7 +168,7 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
 
 
 def answers_csv(rows: Sequence[Row], answer: str) -> str:
-    """The answers of attacks that gave `answer` ("auc" or "direct"), unrounded, and what is proven beside them."""
+    """Unrounded scores of attacks that gave `answer` ("auc" or "direct"), beside what is proven."""
     lines = []
     for row in rows:
         if answer in row.answers:
@@ -179,7 +179,7 @@ def answers_csv(rows: Sequence[Row], answer: str) -> str:
 
 
 def csv_text(lines: Sequence[dict[str, object]]) -> str:
-    """Flat records as CSV; text that a spreadsheet would compute is escaped.
+    """Flat records as CSV. Text that a spreadsheet would run as a formula is escaped.
 
     >>> print(csv_text([{"defense": "none", "ssim": 0.5}, {"defense": "=1+1"}]), end="")
     defense,ssim
@@ -196,7 +196,7 @@ def csv_text(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """Value, low and high of a column as a gate judges it: of an AUC its distance to the other side of 1/2 counts.
+    """Value, low and high of a column as a gate judges it: an AUC below 1/2 is reflected to the other side.
 
     >>> ends("auc", Interval(value=0.25, low=0.125, high=0.5, n=9, method="m"))
     (0.75, 0.5, 0.875)
@@ -212,7 +212,7 @@ def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
 
 
 def flattened(values: Mapping[str, Interval | float]) -> dict[str, object]:
-    """Numbers as columns: a value, and its limits if it has them."""
+    """Numbers as columns: each value, and its limits if it has any."""
     flat: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Interval):

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what was compared, by how much it differs, and the table that shows it."""
+"""Two runs side by side: what was compared, by how much it differs, and the table of differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class Difference(Frozen):
 
     `first` and `second` are means over the common seeds, `difference` is second less first with its interval. Numbers
     of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison) and
-    `effect` (rank-biserial correlation in [-1, 1]); others have None. `records` counts paired records, each once.
+    `effect` (rank-biserial correlation in [-1, 1]); other numbers have None. `records` is the number of distinct paired
+    records.
     """
 
     first_name: str
@@ -30,8 +31,8 @@ class Difference(Frozen):
 class Comparison(Frozen):
     """Run B against run A.
 
-    `configuration` names the fields in which the configurations differ, `made_of` differences of code, files, versions
-    and machine, `unpaired` the rows that have no counterpart.
+    `configuration` names the fields in which the configurations differ, `made_of` the differences of code, files,
+    versions and machine, and `unpaired` the rows without a counterpart.
     """
 
     first: str
@@ -59,7 +60,7 @@ NOTE = (
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One line a quantity."""
+    """One line for each compared quantity."""
     lines = [
         (
             found.first_name if found.first_name == found.second_name else f"{found.first_name} → {found.second_name}",

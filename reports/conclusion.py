@@ -1,4 +1,4 @@
-"""What a run came to, one sentence a defense: does it protect, against whom, at what cost, and what was not tried?"""
+"""The conclusion of a run on each defense: does it protect, against whom, at what cost, and what was not tried?"""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _WORDS: dict[Outcome, str] = {
 
 
 class Conclusion(Frozen):
-    """What a run says of one defense, above all else.
+    """The conclusion on one defense, shown above everything else.
 
     Attributes:
         defense: its label.
-        tone: whether it is bad or good for the defense, or open.
+        tone: whether the conclusion is good or bad for the defense, or open.
         sentence: whether it protects, how many records are identified, and what it costs.
-        models: under which threat models it falls or holds, and which were not tried.
+        models: the threat models under which it falls or holds, and those not tried.
         arrangement: where the network is cut, how often records cross, and what the adversary has.
         claim: what is proven or declared.
     """
@@ -44,7 +44,7 @@ class Conclusion(Frozen):
 
     @property
     def lines(self) -> list[str]:
-        """As a terminal shows it."""
+        """The conclusion as lines for a terminal."""
         return [self.sentence, f"  {self.models}", f"  {self.arrangement}", f"  Claim: {self.claim}"]
 
 

@@ -1,6 +1,7 @@
-"""Other people's text, made harmless for what shows it: one function for each kind of output.
+"""Text of unknown origin, made harmless for each kind of output.
 
-Names of defenses, attacks and rows come from plug-ins, parameter tables and run folders, and none of them may act.
+Names of defenses, attacks and rows come from plug-ins, parameter tables and run folders. Such text must be shown, and
+never interpreted as a command, markup or formula.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&am
 
 
 def terminal(text: str) -> str:
-    r"""One line of text for a terminal or a log: what would act is shown, and not sent.
+    r"""One line of text for a terminal or a log; control characters are shown, not sent.
 
     Control characters would move the cursor, a line end would forge a line, and a CI system obeys some lines of a log.
 
@@ -88,7 +89,7 @@ def terminal(text: str) -> str:
 
 
 def console(width: int | None = None) -> Console:
-    """A terminal that shows each text that is printed on it as `terminal` does, one line a text."""
+    """A terminal that prints every text as `terminal` does, one line each."""
     from rich.console import Console
     from rich.text import Text
 
@@ -100,7 +101,7 @@ def console(width: int | None = None) -> Console:
 
 
 def annotation(text: str) -> str:
-    r"""The message of a workflow command of GitHub Actions; its lines stay lines.
+    r"""The message of a workflow command of GitHub Actions, with its line ends kept.
 
     Source: GitHub, "Workflow commands for GitHub Actions".
 
@@ -111,7 +112,7 @@ def annotation(text: str) -> str:
 
 
 def markup(text: str) -> str:
-    r"""Text of XML and HTML before its `<`, `>` and `&` are escaped: only characters that XML has; lines stay lines.
+    r"""Text for XML and HTML before escaping: characters that XML forbids are shown as escapes, and line ends kept.
 
     >>> print(markup("a\x00b\uffff <c>"))
     a\x00b\uffff <c>
@@ -120,7 +121,7 @@ def markup(text: str) -> str:
 
 
 def json_text(text: str) -> str:
-    r"""JSON for a terminal: what acts there is written as JSON's own escapes, so that a reader gets the same values.
+    r"""JSON for a terminal: control characters become JSON escapes, so a program reads the same values.
 
     >>> print(json_text('"ε \x9b31m"'))
     "ε \u009b31m"
@@ -130,7 +131,7 @@ def json_text(text: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    r"""A text in one line; one that a spreadsheet would take for a formula gets an apostrophe before it.
+    r"""A text in one line; an apostrophe is put before text that a spreadsheet would run as a formula.
 
     Numbers stay numbers. Source: OWASP, "CSV injection".
 
@@ -143,7 +144,7 @@ def csv_cell(value: object) -> object:
 
 
 def latex(text: str) -> str:
-    r"""Text that LaTeX prints as it is, in one line.
+    r"""One line of text that LaTeX prints literally.
 
     >>> print(latex("\\input{/etc/passwd} 50%"))
     \textbackslash{}input\{/etc/passwd\} 50\%
@@ -153,7 +154,7 @@ def latex(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Text that Markdown prints in one table cell: no column, no HTML, no link and no picture.
+    r"""Text that Markdown prints literally inside one table cell.
 
     >>> print(markdown("a|b ![x](http://a.b)"))
     a\|b ![x]\(http://a.b)
@@ -162,7 +163,7 @@ def markdown(text: str) -> str:
 
 
 def figure(text: str) -> str:
-    r"""Text that matplotlib draws as it is: a pair of dollars would start a formula.
+    r"""Text that matplotlib draws literally, although a pair of dollars would start a formula.
 
     >>> print(figure("$\\frac$"))
     \$\frac\$

@@ -1,4 +1,4 @@
-"""What the figures of papers and budgets share: colors, and files that are equal if the figures are."""
+"""Colors of the figures, and a way to save them that gives equal files for equal figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MUTED = "#667085"
 
 
 def save(figure: Figure, kind: str) -> bytes:
-    """A figure as "png" or "svg", without a date, so that equal figures are equal files."""
+    """Save a figure as "png" or "svg" without a date, so equal figures give equal files."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     with rc_context({"svg.hashsalt": "privkit"}):  # else the ids inside are drawn anew each time

@@ -1,4 +1,4 @@
-"""The privacy–utility frontier: each defended setting's accuracy against what the strongest attack recovers of it."""
+"""The privacy–utility frontier: the accuracy of each defended setting against what the strongest attack recovers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Point:
         defense: its label.
         family: the label without options.
         setting: the options in which settings of this family differ; empty for defaults.
-        attack: the strongest.
-        seeds: how many there are.
-        accuracy: of the task.
-        recovered: by the strongest attack, by the measure that shows how much guesses at these records give away.
-        epsilon: that is proven, the largest over seeds; None if no ε is.
-        dominated: whether another defended setting is at least as accurate, gives away no more, and is better in one.
+        attack: the strongest attack.
+        seeds: number of seeds.
+        accuracy: accuracy of the task.
+        recovered: what the strongest attack recovers, in the deciding measure of these records.
+        epsilon: the proven ε, the largest over seeds; None without one.
+        dominated: whether another defended setting is at least as good in both, and better in one.
     """
 
     defense: str
@@ -49,17 +49,17 @@ class Point:
 
     @property
     def defended(self) -> bool:
-        """Whether it is no undefended baseline."""
+        """Whether the setting has a defense."""
         return self.family.partition(":")[0] != _UNDEFENDED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """The settings of a run, in its order.
+    """The settings of a run, in the order of the run.
 
     Attributes:
-        metric: name of that measure.
-        points: one a setting, the undefended baseline among them.
+        metric: name of the deciding measure.
+        points: one for each setting, including the undefended baseline.
         floors: guess without the release -> what it recovers.
     """
 
@@ -69,7 +69,7 @@ class Frontier:
 
     @property
     def name(self) -> str:
-        """The metric as it is shown."""
+        """The displayed name of the metric."""
         return measure(self.metric).title
 
 
@@ -79,7 +79,7 @@ def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: i
     Args:
         rows: of the run.
         summaries: over seeds (`privkit.reports.summaries.over_seeds`); empty if there is one seed.
-        least: number of defended settings that make a frontier.
+        least: the smallest number of defended settings that make a frontier.
     """
     done = [row for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
     metric = likeness([name for row in done for name in row.recovered["unaligned"]])
@@ -104,7 +104,7 @@ def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: i
 
 
 def frontier_table(found: Frontier) -> Table:
-    """One line for each setting, then the floors."""
+    """One line for each setting, then one for each floor."""
     lines = [
         (
             point.defense,
@@ -122,7 +122,7 @@ def frontier_table(found: Frontier) -> Table:
 
 
 def to_csv(found: Frontier) -> str:
-    """One line for each setting with every number unrounded; the floors are columns."""
+    """One line for each setting with every number unrounded; floors are columns."""
     return csv_text([_flat(point, found) for point in found.points])
 
 

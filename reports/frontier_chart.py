@@ -1,4 +1,4 @@
-"""The chart of a frontier: accuracy to the right, what is recovered upwards, ε as the strength of the color."""
+"""The chart of a frontier: accuracy to the right, recovery upwards, ε as the strength of the color."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def frontier_chart(found: Frontier) -> Chart:
 
 
 def epsilons(found: Frontier) -> tuple[float, float] | None:
-    """Smallest and largest proven ε that has a color; None if nothing is proven."""
+    """Smallest and largest proven ε, the ends of the color scale; None if nothing is proven."""
     proven = [point.epsilon for point in found.points if point.epsilon and isfinite(point.epsilon)]
     return (min(proven), max(proven)) if proven else None
 

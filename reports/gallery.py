@@ -1,4 +1,4 @@
-"""Pictures beside the guesses at them: a strip of images is one PNG, and strips of the same originals are one block."""
+"""Images beside the guesses at them: a strip is one PNG, and strips of the same originals form a block."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Strip:
     """One line of images.
 
     Attributes:
-        name: of the defense, or of what else is shown.
-        attack: empty for originals and floors.
-        cell: likewise.
+        name: the defense, "original", or the name of a floor.
+        attack: its name; empty for originals and floors.
+        cell: its id; likewise.
         found: the measured metrics in words.
         columns: number of images.
         source: the picture as a data URI.
@@ -65,9 +65,9 @@ class Block:
     """Guesses at the same originals: those of each defense's strongest attack, and the others.
 
     Attributes:
-        seed: of the rows.
-        above: the originals, then the floors.
-        strongest: one strip a defense.
+        seed: seed of the rows.
+        above: strips of the originals, then of the floors.
+        strongest: one strip for each defense.
         others: strips of the other attacks.
     """
 
@@ -82,9 +82,9 @@ class Gallery:
     """All blocks in the order of the run.
 
     Attributes:
-        blocks: one a seed, if its attacks saw the same images.
-        side: pixels of the longer side to which larger images are reduced; 0 if all are shown whole.
-        left_out: strips of weaker attacks for which the page has no room.
+        blocks: one for each seed whose attacks saw the same images.
+        side: length in pixels to which the longer side was reduced; 0 if all images are shown at full size.
+        left_out: number of strips of weaker attacks that did not fit on the page.
     """
 
     blocks: tuple[Block, ...]
@@ -151,11 +151,11 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Lines of images below each other as one PNG, without gaps.
+    """Rows of images as one PNG, one row below another, without gaps.
 
     Args:
         lines: uint8 [k, H, W, C] with one or three channels, all of one shape.
-        side: larger images are reduced to so many pixels on their longer side.
+        side: the most pixels of an image's longer side; larger images are reduced.
     """
     from PIL import Image
 
@@ -170,5 +170,5 @@ def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
 
 
 def data_uri(data: bytes, kind: str = "image/png") -> str:
-    """A file inside a page."""
+    """A file as a data URI, for a self-contained page."""
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -21,29 +21,30 @@ PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+
 
 
 class GateError(ValueError):
-    """A condition that cannot be read; the message says what is allowed."""
+    """A condition that cannot be parsed; the message says what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One condition that every defended row with such a number must meet; a missing number or NaN never meets it.
+    """One condition that every defended row with such a number must meet. A missing number or NaN does not meet it.
 
     A number with an interval is judged at the end that is worse for the defense: `ssim<=0.4` at the upper limit,
     `accuracy>=0.9` at the lower one. An AUC counts by its distance from 1/2, on either side.
 
-    A condition that bounds what may be recovered (ssim <= x, psnr <= x, mse >= x) must also hold for the constant
-    guesses, which anybody can make without the release: an attack that does worse than they do has failed, and its
-    failure is no merit of the defense. Nor is the failure of an attack on a recording that was not given what made the
-    release (`Row.doubt`), or of one that fails on the undefended model as well.
+    A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
+    need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
+    defense. The same holds for an attack that fails on the undefended model as well, and for one that lacked the
+    segment that made a recorded release (`Row.doubt`).
 
     Attributes:
-        column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is somebody's word,
+        column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
             "empirical_epsilon" the lower bound of canaries, "tpr" the true positive rate at 1 % false positives;
             metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
         bound: a number.
-        threat_model: whose attacks the condition is about: those that its adversary can mount, as in verdicts. One of
-            its very own must give the number, or the defense must fall to a weaker adversary's. None for all attacks.
+        threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. To be judged,
+            the number must come from an attack of this very model, unless the defense falls to a weaker adversary. None
+            for all attacks.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -56,7 +57,7 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """Read a condition.
+        """Parse a condition such as "ssim<=0.4".
 
         Raises:
             GateError: with what is allowed, and the nearest column that exists.
@@ -80,20 +81,19 @@ class Gate:
         return f"{before}{self.column}{self.comparison}{self.bound!r}"
 
     def failures(self, rows: Sequence[Row]) -> list[str]:
-        """The sentences of those findings that do not meet the condition."""
+        """The sentences of the findings that do not meet the condition."""
         return [sentence for _, met, sentence in self.findings(rows) if not met]
 
     def findings(
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
-        """For every defended row whether it meets the condition, in a sentence; the undefended baseline is exempt.
+        """For every defended row, whether it meets the condition, and a sentence. The undefended baseline is exempt.
 
-        A defense whose attacks gave no such number at all fails too, once for each row.
+        A defense without any such number fails, once for each row.
 
         Args:
             rows: of the run.
-            pending: defenses and seeds that have cells without a result: what has no number yet is neither met nor
-                failed (None).
+            pending: defenses and seeds with unfinished cells: a missing number there is undecided (None), not failed.
         """
         groups: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
@@ -156,7 +156,7 @@ class Gate:
         return f"{middle:.4f} and at {most} {judged:.4f} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
-        """The numbers that must meet the condition, the row's own first; None where it has none."""
+        """The numbers that must meet the condition, the row's own first; None if it has none."""
         found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}

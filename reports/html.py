@@ -1,4 +1,4 @@
-"""Tables and runs as HTML for a notebook: text escaped, pictures inside."""
+"""Tables and runs as HTML for a notebook, with escaped text and embedded images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def html_table(shown: Table, note: str = "") -> str:
-    """A table; floors are grey.
+    """A table as HTML; floors are grey.
 
     >>> from privkit.reports.tables import Table
     >>> html_table(Table(headers=("a",), rows=(("<1>",),), floor=(False,)))
@@ -33,13 +33,13 @@ def html_table(shown: Table, note: str = "") -> str:
 
 
 def html_picture(data: bytes, caption: str, kind: str = "image/png") -> str:
-    """A picture inside the page, of its own pixels."""
+    """An image embedded in the page at its own size."""
     style = "width: 100%; max-width: 640px; image-rendering: pixelated"
     return f'<img src="{data_uri(data, kind)}" alt="{_text(caption)}" style="{style}">'
 
 
 def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) -> str:
-    """A run: its verdict, its tables with their notes, and the reconstructions of its report if there are any."""
+    """A run as HTML: its verdict, its tables with notes, and the reconstructions of its report, if there are any."""
     told = "".join(f"<li>{_text(failure)}</li>" for failure in verdict.failures)
     parts = [f"<p><b>{_text(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
     parts += [html_table(shown, note) for shown, note in tables]

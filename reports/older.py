@@ -1,4 +1,4 @@
-"""Records of an older schema, in the words of this one."""
+"""Translation of records from older schemas into the current one."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _OWN_STAGE = re.compile(r"(?:^|\+)[\w.]+:[A-Za-z_]\w*(?![\w=])")
 
 
 def upgraded(fields: Fields) -> Fields:
-    """A record as this version writes it; records of this version and of unknown ones are returned as they are.
+    """A record in the current schema. Records of the current or an unknown version are returned unchanged.
 
     Args:
-        fields: of a row, a manifest or a verdict.
+        fields: the fields of a row, a manifest or a verdict.
 
     >>> upgraded({"schema_version": 5, "created": "2026"})
     {'schema_version': 9, 'created': '2026'}

@@ -1,4 +1,4 @@
-"""What rows are made of, in words: what changed between two of them, and rows of one table that differ."""
+"""The provenance of rows in words: what changed between two rows, and rows of one table that differ."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CODES = ("data", "code", "files")
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
-    """What changed, a few words each; nothing where the numbers would be the same.
+    """What changed, a few words each; empty if the numbers would be the same.
 
     Args:
-        there: what a stored number is made of.
-        here: what it would be made of now.
-        seed: of the number, for the images.
+        there: provenance of a stored number.
+        here: provenance that it would have now.
+        seed: the number's seed, for the images.
 
     >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
     >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
@@ -51,10 +51,10 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
 
 
 def origins(rows: Sequence[Row]) -> dict[str, str]:
-    """Cell -> in what the row's provenance differs from another row's; empty where all rows are made alike.
+    """Cell -> how the row's provenance differs from another row's; empty if all rows agree.
 
-    Rows of other seeds have other images, and rows of other attacks other sources: only what two rows both have, and
-    images of one seed, are held against each other.
+    Rows of other seeds have other images, and rows of other attacks have other sources. So only entries that both rows
+    have are compared, and images only within a seed.
 
     >>> from privkit.reports.schema import Provenance
     >>> shared = dict(status="done", defense="none", dataset="d", model="m", protocol="sl", partition="iid", seed=0)
@@ -82,7 +82,7 @@ NAMES = {"data": "images ", "code": "source ", "files": "file "}
 
 
 def mixture(rows: Sequence[Row], known: Mapping[str, str] | None = None) -> str:
-    """A sentence on rows that were not made alike; empty if all were."""
+    """A sentence about rows of different provenance; empty if all agree."""
     known = origins(rows) if known is None else known
     counts = {origin: list(known.values()).count(origin) for origin in dict.fromkeys(known.values())}
     if not counts:

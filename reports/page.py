@@ -31,17 +31,17 @@ Write = Callable[[Path, bytes], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a report shows.
+    """The content of a report.
 
     Attributes:
-        rows: of the run, in its order, at least one.
-        summaries: over seeds, empty where there is one seed.
+        rows: the run's rows in order, at least one.
+        summaries: numbers over seeds; empty if there is one seed.
         threats: the verdicts under each threat model.
-        manifest: of the run.
-        verdict: on the run.
+        manifest: the run's manifest.
+        verdict: the verdict on the run.
         pictures: cell id -> its first images, for cells that have any.
         texts: cell id -> its first token sequences or table rows in words, and the guesses at them; likewise.
-        told: cell id -> its scores, for attacks that answer a question; likewise.
+        told: cell id -> its scores, for attacks on labels, members or canaries; likewise.
         commands: cell id -> the command that runs this cell alone; empty if the run was started from Python.
     """
 
@@ -58,7 +58,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A table with its note, and every number of it unrounded as CSV."""
+    """A table with its note, and its unrounded numbers as CSV."""
 
     title: str
     table: Table
@@ -190,7 +190,7 @@ def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tu
 
 
 def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
-    """Charts as one SVG file, a line of them below its label.
+    """Charts as one SVG file, with a label above each line of charts.
 
     Args:
         lines: label and charts of each line.
@@ -199,7 +199,7 @@ def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
 
 
 def label(row: Row) -> str:
-    """A row's name where rows stand beside each other."""
+    """A row's name, used where several rows are shown together."""
     return f"{row.defense} / {row.attack}, seed {row.seed}"
 
 

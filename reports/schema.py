@@ -1,4 +1,4 @@
-"""The results schema: one row a finished cell, self-describing, JSON round-trip."""
+"""The schema of results: one self-describing row for each finished cell, as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Status = Literal["done", "not_applicable", "error"]
 
 
 class Frozen(BaseModel):
-    """Immutable, strict about unknown keys; infinities travel as strings, because JSON has none."""
+    """An immutable record that refuses unknown keys. Infinities are strings in JSON, which has no number for them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -32,7 +32,7 @@ class Metric(Interval):
     """A metric over the attacked records: its mean with limits, its worst case and its direction.
 
     Attributes:
-        worst: of the record that the attack recovered best.
+        worst: value of the record that the attack recovered best.
         higher_is_closer: whether a larger value means a better reconstruction.
     """
 
@@ -72,7 +72,7 @@ class Seconds(Frozen):
 
 
 class Check(Frozen):
-    """A control experiment or a finding about a cell: passed, failed, or None where it could not be judged."""
+    """A control experiment or a finding about a cell: passed, failed, or None if it could not be judged."""
 
     name: str
     passed: bool | None
@@ -82,9 +82,9 @@ class Check(Frozen):
 
 
 class Provenance(Frozen):
-    """What numbers are made of. A run folder goes on only where all of it but `noted` is as it was.
+    """The provenance of numbers. A run continues only if all of it except `noted` is unchanged.
 
-    `data`: part of the images -> SHA-256 of ids, labels and pixels. `code`: module outside privkit -> SHA-256 of its
+    `data`: part of the data -> SHA-256 of ids, labels and records. `code`: module outside privkit -> SHA-256 of its
     source. `files`: checkpoints, feature networks and what a user's own code read -> their content. `packages`:
     privkit, Python and the libraries that compute -> version. `machine`: device and threads. `noted`: commit,
     processor and system, which may change.
@@ -99,11 +99,11 @@ class Provenance(Frozen):
 
 
 class Tuned(Frozen):
-    """How the fields of an attack were chosen: on the adversary's own records, and on no attacked one.
+    """How the fields of an attack were chosen: on the adversary's own records alone.
 
-    `fields` were searched in `trials`, of which `failed` gave no number. In each, `played` own records stood for
-    victims and `own` others were the adversary's. `given` is the metric of the attack as given, `best` that of
-    `chosen`. `queries` are the rounds of own records that this took.
+    `fields` were searched in `trials`, of which `failed` gave no number. In each trial, `played` of the adversary's
+    records acted as victims and the `own` others trained the attack. `given` is the metric of the attack as given,
+    `best` that of the `chosen` one. `queries` is the number of rounds that the search sent.
     """
 
     chosen: Annotated[str, Field(description="the attack that was mounted, as `--attack` takes it")]
@@ -119,7 +119,7 @@ class Tuned(Frozen):
 
     @property
     def sentence(self) -> str:
-        """What was tuned, on what, and what came of it."""
+        """What was tuned, on which records, and with what result."""
         failed = f", {self.failed} of them without a result" if self.failed else ""
         return (
             f"tuned {', '.join(self.fields)} in {self.trials} trials{failed} on own records alone: {self.played} "
@@ -132,11 +132,11 @@ class Row(Frozen):
     """One cell: one defense, one attack, one seed.
 
     `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
-    assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the attack's
-    start, no floor, and "class_mean" knows the true labels. `ahead` compares the attack with each of these record by
-    record. `answers` are of attacks that ask for labels, members, canaries or an order ("auc" and so on); `notes` are
-    sentences beside the numbers; `provenance` is what the numbers are made of. Rows that differ in their `seconds`
-    alone are equal, since no two runs take the same.
+    assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the untrained
+    attack and no floor, and "class_mean" uses the true labels. `ahead` holds the mean difference between the attack and
+    each floor, paired by record. `answers` has the scores of attacks on labels, members, canaries or an order ("auc"
+    and so on). `notes` are sentences beside the numbers, `provenance` is their origin. Comparison of rows ignores
+    `seconds`, which differ from run to run.
     """
 
     schema_version: Literal[9] = 9
@@ -225,7 +225,7 @@ class Row(Frozen):
 
     @property
     def remark(self) -> str:
-        """What must be said of a claimed ε that is finite, but rules out no attack that matters; empty otherwise."""
+        """A warning if a claimed ε is finite but too large to rule out any attack of interest; empty otherwise."""
         found = self.certificate
         if found is None or found.kind != "differential_privacy" or not found.sound or isinf(found.epsilon):
             return ""
@@ -233,12 +233,12 @@ class Row(Frozen):
 
     @property
     def caveats(self) -> list[str]:
-        """Checks that did not pass, in words."""
+        """The checks that failed or could not be judged, in words."""
         return [check.detail for check in self.checks if not check.passed]
 
 
 class Summary(Frozen):
-    """One defense under one attack over several seeds, or (where `floor` names it) a floor or its start.
+    """One defense under one attack over several seeds, or a floor or start if `floor` names one.
 
     `values` holds accuracy and the image metrics (unaligned, and `matched_ssim`): the mean of the seeds' means with
     its interval over seeds.
@@ -252,7 +252,7 @@ class Summary(Frozen):
 
 
 class PlannedCell(Frozen):
-    """One cell that a run is to finish: its id, its model's, and what it is."""
+    """One planned cell: its id, its model's id, its defense, attack and seed."""
 
     cell: str
     model: str
@@ -262,10 +262,10 @@ class PlannedCell(Frozen):
 
 
 class Manifest(Frozen):
-    """Which run a folder holds, and the cells that it is to finish, in their order.
+    """The configuration of a run folder, and the cells to compute, in order.
 
-    What its numbers are made of stands in its rows and models. The settings are those of the last command, as the user
-    wrote them; the configuration holds only what changes an answer.
+    The provenance of numbers is stored with rows and models. `settings` are those of the last command, as the user
+    wrote them. The configuration holds only the settings that change a result.
     """
 
     schema_version: Literal[9] = 9

@@ -1,4 +1,4 @@
-"""Attacks that tell two kinds of examples apart: their ROC curve beside the proven region, and their scores."""
+"""Attacks that separate two kinds of examples: their ROC curve beside the proven region, and their scores."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _CORNERS = 120
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """One attack's scores of one run.
+    """The scores of one attack in one run.
 
     Attributes:
-        positive: float [P], scores of examples of which the answer is yes.
-        negative: float [Q], of the others.
+        positive: float [P], scores of positive examples.
+        negative: float [Q], scores of negative ones.
         false: [K], false positive rates along the ROC curve.
         true: [K], true positive rates.
         auc: the area under it.
-        limits: what is proven of any attack's rates; None where nothing is.
+        limits: proven limits of any attack's rates; None without a proof.
     """
 
     positive: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Told:
 
 
 def score_charts(told: Told) -> tuple[Chart, Chart]:
-    """The ROC curve, with the rates that the proof rules out in gray, and the histograms of both kinds of examples.
+    """The ROC curve with the proven-impossible region in gray, and histograms of both kinds of examples.
 
     Source: the panels of DP-CutMixSL's Figs. 8-10.
     """

@@ -1,4 +1,4 @@
-"""What sections of the page show, gathered from the rows: a card a defense, its cells, checks, and what is missing."""
+"""Sections of the page, collected from rows: a card for each defense, its cells, its checks, and what is missing."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One defense in a few lines.
+    """A summary of one defense in a few lines.
 
     Attributes:
-        row: of the strongest attack on the first seed; the first row if no attack gave a number.
+        row: the row of the strongest attack on the first seed; the first row if no attack gave a number.
         point: accuracy and recovery over seeds; None if no record was reconstructed.
-        undefended: what the same attack recovers of the undefended model under the same protocol; None if nobody knows.
-        accuracy: of the task, over seeds if there are several.
+        undefended: what the same attack recovers of the undefended model under the same protocol; None if not measured.
+        accuracy: task accuracy, over seeds if there are several.
         baseline: accuracy of that undefended model.
-        strongest: on the first seed; None if no attack gave a number.
-        told: attack that answers a question -> its AUC, over seeds if there are several.
-        seeds: how many there are.
-        refused: why attacks gave no number -> those attacks.
+        strongest: the strongest attack on the first seed; None if no attack gave a number.
+        told: attack on labels, members or canaries -> its AUC, over seeds if there are several.
+        seeds: number of seeds.
+        refused: reason -> the attacks that gave no number for this reason.
     """
 
     row: Row
@@ -102,7 +102,7 @@ def _card(
 
 
 def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Defense -> its rows, in their order."""
+    """Defense -> its rows, in order."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.defense, []).append(row)
@@ -110,7 +110,7 @@ def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def certificates(rows: Sequence[Row]) -> list[Certificate]:
-    """What is proven of one defense, once each, if anything is assumed."""
+    """The distinct certificates of one defense that assume something."""
     found: list[Certificate] = []
     for row in rows:
         if row.certificate and row.certificate.assumptions and row.certificate not in found:
@@ -119,18 +119,18 @@ def certificates(rows: Sequence[Row]) -> list[Certificate]:
 
 
 def curves(rows: Sequence[Row]) -> list[Chart]:
-    """Training loss of one defense by epoch, once a seed."""
+    """Training loss of one defense by epoch, one curve for each seed."""
     by_seed = {row.seed: row.training_curve for row in rows}
     return [chart for seed, loss in by_seed.items() if (chart := curve(loss, f"training loss, seed {seed}"))]
 
 
 def attack_curve(row: Row) -> Chart | None:
-    """What the attack minimizes, on its own held-out records, by epoch."""
+    """The loss that the attack minimizes, on its own held-out records, by epoch."""
     return curve(row.attack_curve, "attack: held-out error", logarithmic=True)
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
-    """Check -> how many cells met it, failed it, and could not be judged; control experiments first."""
+    """Check -> number of cells that met it, failed it, or could not be judged; control experiments first."""
     counts: dict[str, list[int]] = {name: [0, 0, 0] for name in CHECKS_FIRST}
     for row in rows:
         for check in row.checks:
@@ -139,7 +139,7 @@ def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
-    """Threat model -> attacks that were not mounted, as one text -> the defenses of which that is true."""
+    """Threat model -> attacks that were not mounted, as one text -> the defenses concerned."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in threats:
         if one.untried:
@@ -148,7 +148,7 @@ def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]
 
 
 def made_of(rows: Sequence[Row]) -> list[tuple[list[Row], Provenance]]:
-    """What rows are made of, once for all rows that are made of the same."""
+    """The provenance of rows, once for all rows that share it."""
     groups: list[tuple[list[Row], Provenance]] = []
     for row in rows:
         same = next((members for members, provenance in groups if provenance == row.provenance), None)

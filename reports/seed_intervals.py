@@ -14,13 +14,13 @@ from privkit.shared.measures import UNBOUNDED
 def over_values(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
     """Mean of a few values with a Student interval that is built on the scale of the quantity's range.
 
-    The half width t·s/√n is carried to the logit (two ends) or log scale (one end) by the derivative there, and the
-    limits are carried back. Near an end the law of the values is skewed, and a symmetric interval covers less.
+    The half width t·s/√n is transformed to the logit scale (two ends) or log scale (one end) by the derivative, and the
+    limits are transformed back. Near an end the distribution is skewed, and a symmetric interval covers too little.
 
     Args:
-        values: one a seed, n ≥ 2; infinite values give the smallest and the largest as limits.
+        values: one for each seed, n ≥ 2; if some are infinite, the limits are the smallest and the largest.
         confidence: in (0, 1).
-        within: the range (low, high) of the quantity; unbounded gives Student's interval itself.
+        within: the range (low, high) of the quantity; if it is unbounded, the result is Student's interval.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
         2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.

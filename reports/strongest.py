@@ -1,4 +1,4 @@
-"""A defense is judged by the strongest attack on it, never by an average."""
+"""The strongest attack: a defense is judged by it, not by an average."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Strongest:
     """The row that counts for one defense and seed.
 
     Attributes:
-        row: of the attack that came closest to the records as released, by the deciding measure of its kind.
-        attacks: how many attacks gave a number, floors not among them.
-        told: the rows of the same defense and seed whose attacks asked for labels, members or canaries.
+        row: row of the attack that came closest to the records as released, by their deciding measure.
+        attacks: number of attacks that gave a number, without floors.
+        told: rows of the same defense and seed for attacks on labels, members or canaries.
     """
 
     row: Row
@@ -34,9 +34,8 @@ class Strongest:
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
     """One entry for each defense and seed on which an attack gave a number, in the order of the rows.
 
-    Where no attack reconstructed records, the row of the farthest AUC from 1/2 counts.
-
-    The constant guesses are attacks only where nothing else was mounted: they need no release.
+    If no attack reconstructed records, the row whose AUC is farthest from 1/2 counts. Constant guesses need no release;
+    they count as attacks only if nothing else was mounted.
 
     >>> strongest([])
     []
@@ -61,14 +60,14 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
 
 
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
-    """The one meaning of "better than": whether an attack came closer to the records than a guess.
+    """Whether an attack came closer to the records than a guess. This is the only definition of "better than".
 
     Args:
-        ours: of the attack.
-        floor: the same metric of the guess.
-        ahead: how much closer the attack came, record by record, so that what makes a record hard for both cancels: all
-            of its interval must lie above `margin`. Rows of older runs have none; then all of `ours` must be beyond
-            `floor`.
+        ours: metric of the attack.
+        floor: metric of the guess.
+        ahead: mean difference over records, attack against guess, positive if the attack is closer; pairing removes the
+            difficulty that a record has for both. Its whole interval must lie above `margin`. Rows of older runs lack
+            it; then the whole interval of `ours` must be beyond `floor`.
         margin: ≥ 0.
     """
     if ahead is not None:
@@ -77,10 +76,10 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
 
 
 def grade(row: Row) -> Grade | None:
-    """What the guesses of a row give away, by its deciding metric; None where they are held against nothing.
+    """What the guesses of a row reveal, by its deciding metric; None if there is nothing to compare them with.
 
-    The grade is record, too, if more records are identified than any guess that follows from the label reaches: the
-    error of a sharp guess may be large.
+    The grade is also "record" if more records are identified than any guess from the label alone could identify,
+    because a sharp guess may have a large error.
     """
     ours, metric = row.recovered.get("unaligned", {}), deciding(row)
     floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric}
@@ -123,7 +122,7 @@ def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:
 
 
 def falls(row: Row) -> bool:
-    """Whether an attack gives away records, and more of them than their class."""
+    """Whether an attack reveals records, beyond their class."""
     return grade(row) == "record"
 
 
@@ -132,7 +131,7 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def undefended(defense: str) -> bool:
-    """Whether a label is that of the model without a defense.
+    """Whether a label is that of the undefended model.
 
     >>> undefended("none:protocol=cutmixsl"), undefended("masking")
     (True, False)
@@ -141,7 +140,7 @@ def undefended(defense: str) -> bool:
 
 
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The rows of the undefended model, where every attack on a defense has its twin."""
+    """The rows of the undefended model, in which every attack on a defense has a counterpart."""
     bare = [row for row in rows if undefended(row.defense)]
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
@@ -153,7 +152,7 @@ def twin_of(row: Row, twins: Twins) -> Row | None:
 
 
 def powerless(row: Row, twins: Twins) -> str:
-    """Why the failure of an attack is no merit of the defense: it does not win without one; empty if it does."""
+    """Why the failure of an attack says nothing for the defense: it fails without a defense, too; empty otherwise."""
     twin = twin_of(row, twins)
     if twin is None:
         return NOT_ATTACKED
@@ -165,16 +164,16 @@ def powerless(row: Row, twins: Twins) -> str:
 
 
 def sound(row: Row) -> bool:
-    """Whether the attack passed its control experiments; what is claimed of ε says nothing about its numbers."""
+    """Whether the attack passed its control experiments. The check of a claimed ε does not count here."""
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
 def deciding(row: Row) -> str:
-    """The metric by which a row is compared with others; empty where it has none."""
+    """The metric by which a row is compared with others; empty without one."""
     return measures.deciding(list(row.recovered.get("unaligned", {})))
 
 
 def distance(row: Row) -> float:
-    """How far the guesses of a row are from the records, by its deciding metric."""
+    """Distance of a row's guesses from the records, by its deciding metric."""
     estimate = row.recovered["unaligned"][deciding(row)]
     return -estimate.value if estimate.higher_is_closer else estimate.value

@@ -1,4 +1,4 @@
-"""What every defense and attack came to over the seeds of a run."""
+"""Summaries of every defense and attack over the seeds of a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from privkit.shared.measures import likeness, measure
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """What every defense and attack, and every floor, came to over the seeds; empty where there is one seed only.
+    """Means of every defense and attack, and of every floor, over the seeds; empty if there is only one.
 
-    The interval (`seed_intervals.over_values`) is over seeds: splits, initial weights and draws; not over images.
+    The interval (`seed_intervals.over_values`) covers what differs between seeds (splits, initial weights, draws), not
+    the choice of images.
     """
     groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
     done = [row for row in rows if row.status == "done"]

@@ -21,14 +21,14 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text cells under headers; `floor` marks the rows that are floors or starts, and not results."""
+    """Text cells under headers; `floor` marks the rows of floors and starts."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     floor: tuple[bool, ...]
 
     def lines(self, *, floors: bool) -> list[tuple[str, ...]]:
-        """The results, or the floors and starts."""
+        """The lines of results, or those of floors and starts."""
         return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
 
     def __str__(self) -> str:
@@ -65,9 +65,9 @@ _PICTURED = {
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """One line a row, and the floors and starts of each seed below it; rows of scores have a table of their own.
+    """One line for each row, with the floors and starts of each seed below. Rows of scores have a table of their own.
 
-    Where rows are not made alike (another device, another version), a last column says in what they differ.
+    If rows differ in provenance (another device, another version), a last column names the difference.
     """
     held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}
     own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
@@ -116,7 +116,7 @@ FEW_SEEDS = 5
 
 
 def summary_table(summaries: Sequence[Summary]) -> Table:
-    """One line a defense and attack, over the seeds."""
+    """One line for each defense and attack, over the seeds."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {} if names else {f"matched_{IMAGES.likeness}": "matched"}
@@ -136,7 +136,7 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
-    """What the intervals are, and a warning where they are over few seeds.
+    """What the intervals cover, and a warning if there are few seeds.
 
     >>> row = Summary(defense="none", attack="black_box", seeds=(0, 1), values={})
     >>> "An interval over 2 seeds is wide" in summary_note([row])
@@ -152,14 +152,14 @@ def summary_note(summaries: Sequence[Summary]) -> str:
 
 
 def markdown(shown: Table, note: str = IMAGES.note) -> str:
-    """GitHub Markdown."""
+    """The table in GitHub Markdown."""
     lines = ["| " + " | ".join(map(escape.markdown, shown.headers)) + " |", "|" + " --- |" * len(shown.headers)]
     lines += ["| " + " | ".join(map(escape.markdown, row)) + " |" for row in shown.rows]
     return "\n".join(lines) + f"\n\n{note}\n"
 
 
 def latex(shown: Table) -> str:
-    """A booktabs tabular."""
+    """The table as a booktabs tabular."""
     body = [" & ".join(map(escape.latex, row)) for row in shown.rows]
     first_floor = shown.floor.index(True) if True in shown.floor else len(body)
     lines = [line + r" \\" for line in body]
@@ -182,7 +182,7 @@ def latex(shown: Table) -> str:
 
 
 def rich_table(shown: Table) -> RichTable:
-    """For a terminal."""
+    """The table for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -197,7 +197,7 @@ def rich_table(shown: Table) -> RichTable:
 
 
 def record_metrics(rows: Sequence[Row]) -> list[str]:
-    """Metrics of the rows' records if these are no images; otherwise nothing."""
+    """The metrics of records other than images; empty for images."""
     return _of_records(
         name for row in rows for floor in (row.recovered, *row.floors.values()) for name in floor.get("unaligned", {})
     )
@@ -211,7 +211,7 @@ def _of_records(names: Iterable[str]) -> list[str]:
 
 
 def note_of(rows: Sequence[Row]) -> str:
-    """What the columns of `table` are."""
+    """The meaning of the columns of `table`."""
     names = record_metrics(rows) or [one.name for one in IMAGES.measures]
     return next((kind.note for kind in KINDS.values() if names[0] in kind.directions), _UNDECLARED_NOTE)
 
@@ -251,7 +251,7 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
 
 
 def floor_name(name: str, defense: str, attack: str) -> str:
-    """How a floor is shown, and the start of an attack, which may know the segment and so be no floor.
+    """Displayed name of a floor, or of an attack's start, which may use the lower segment and is then no floor.
 
     >>> floor_name(START, "none", "white_box")
     'white_box on none before its first step'
@@ -265,7 +265,7 @@ def _kind(name: str) -> str:
 
 
 def claim(row: Row) -> str:
-    """What is proven or declared, in a table cell."""
+    """What is proven or declared, for a table cell."""
     found = row.certificate
     if found is None:
         return UNKNOWN
@@ -284,7 +284,7 @@ def number(found: Interval | None, digits: int) -> str:
 
 
 def counted(operations: int) -> str:
-    """A number of operations in a reader's unit.
+    """A number of operations with a prefix such as M or G.
 
     >>> counted(950), counted(12_345), counted(3_400_000)
     ('950', '12.35 k', '3.40 M')

@@ -1,4 +1,4 @@
-"""One verdict on each defense under each threat model: to which attack it falls, or against which attacks it holds."""
+"""Verdicts on each defense under each threat model: the attack to which it falls, or those against which it holds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OTHERS = "labels, members, canaries"
 
 
 class Known(NamedTuple):
-    """An attack on a defense with default options that privkit's own table has measured, on digits."""
+    """The measured outcome of an attack on a defense with default options, from privkit's own table for digits."""
 
     attack: str
     threat_model: str
@@ -59,21 +59,22 @@ class Known(NamedTuple):
 
 
 class ThreatVerdict(Frozen):
-    """What a run says of one defense under one threat model.
+    """The verdict on one defense under one threat model.
 
     Attributes:
         defense: its label.
         threat_model: one of `THREAT_MODELS`, or `OTHERS`.
-        outcome: falls to `attack`, which gives away records; gives away the class only; holds against all that were
-            mounted; is not shown to, since an attack that failed has no power on the undefended model, was still
-            learning, or was not given what made a recorded release; no mounted attack applies; or none was mounted.
-        attack: the strongest one over the seeds; empty where none gave a number.
+        outcome: it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted
+            attacks; it is not shown to hold, because a failed attack also fails on the undefended model, was still
+            learning, or lacked the segment that made a recorded release; no mounted attack applies; or none was
+            mounted.
+        attack: the strongest one over the seeds; empty if none gave a number.
         against: the other attacks that gave numbers.
         untried: registered attacks of this very model that were not mounted.
         sentence: the verdict in words.
-        measured: what `attack` reached, as the sentence has it.
-        remarks: what speaks against a verdict that holds, as the sentence has it.
-        identified: share of the attacked records that `attack` identifies; None if nobody counted.
+        measured: the result of `attack`, as worded in the sentence.
+        remarks: reservations about a verdict "holds", as worded in the sentence.
+        identified: share of the attacked records that `attack` identifies; None if not counted.
         undefended: the same share without the defense.
     """
 
@@ -96,13 +97,13 @@ def threat_verdicts(
     registered: Mapping[str, Sequence[str]],
     known: Mapping[str, Sequence[Known]] = MappingProxyType({}),
 ) -> list[ThreatVerdict]:
-    """The verdicts on every defense whose records were attacked; on the undefended model if there is no other.
+    """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
     Args:
         rows: of a run.
-        summaries: over its seeds; empty where there is one.
+        summaries: numbers over its seeds; empty if there is one.
         registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
-        known: label of a defense -> attacks to which it fell elsewhere.
+        known: label of a defense -> attacks to which it fell in privkit's own measurements.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     attacked = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
@@ -334,7 +335,7 @@ def _narrowly(rows: Sequence[Row]) -> str:
 
 
 def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
-    """The verdicts as lines for a terminal, each defense's below its name."""
+    """The verdicts as lines for a terminal, grouped by defense."""
     width = max((len(shown(one.threat_model)) for one in verdicts), default=0)
     lines = []
     for number, one in enumerate(verdicts):
@@ -348,7 +349,7 @@ def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
 
 
 def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
-    """One line a verdict; None where there is none."""
+    """One line for each verdict; None without any."""
     lines = tuple(
         (one.defense, shown(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
         for one in verdicts
@@ -361,7 +362,7 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
 
 
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:
-    """One line a verdict, names of attacks apart by spaces."""
+    """One line for each verdict; names of attacks are separated by spaces."""
     apart = {"against": " ", "untried": " ", "remarks": "; "}
     lines = []
     for one in verdicts:

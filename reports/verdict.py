@@ -1,4 +1,4 @@
-"""The verdict on a run: which cells have results, which checks and gates are met, and the exit code that follows."""
+"""The verdict on a run: which cells have results, which checks and gates are met, and the resulting exit code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Judgement(Frozen):
     """One check of one row, or of one defended model.
 
     `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
-    against the data of its recording), "number" (whether any
-    attack gave one) or "gate" (a condition of the user's). `met` is None where it cannot be told yet.
+    against the data of its recording), "number" (whether any attack gave one) or "gate" (a user's condition). `met` is
+    None while it is undecided.
     """
 
     kind: Literal["control", "claim", "number", "gate"]
@@ -31,7 +31,7 @@ class Judgement(Frozen):
 
 
 class CellState(Frozen):
-    """A planned cell and what became of it; a missing one has no result yet."""
+    """A planned cell and its state; a missing one has no result yet."""
 
     cell: str
     defense: str
@@ -68,14 +68,14 @@ def judge(
     silent: Collection[str] = (),
     trains: bool = True,
 ) -> Verdict:
-    """Hold the rows of a run against its plan, its checks and the user's gates.
+    """Judge the rows of a run by its plan, its checks and the user's gates.
 
     Args:
         planned: every cell that the run is to finish.
         rows: of the cells that have a result.
         conditions: the user's gates.
         run: fingerprint of the run.
-        silent: names of the protocols under which clients train alone and send nothing: no attack can give a number.
+        silent: names of the protocols under which clients train alone and send nothing, so no attack can give a number.
         trains: whether the run trains long enough for its models to learn something.
     """
     known = {row.cell: row for row in rows}

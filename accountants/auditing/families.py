@@ -1,4 +1,4 @@
-"""Trade-off curves by one number, their strength: what an auditor inverts to turn errors of an attack into an ε."""
+"""Families of trade-off curves with one parameter, the strength: an auditor turns an attack's errors into it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGEST = 64.0
 
 
 class Rates(Protocol):
-    """Which rates of true and false positives an attack can have; `Region` is one and describes the methods."""
+    """The true and false positive rates that an attack can have. `Region` implements this and describes the methods."""
 
     @property
     def advantage(self) -> float: ...
@@ -33,11 +33,11 @@ class Rates(Protocol):
 
 
 class Family(ABC):
-    """Trade-off curves that let more through the stronger they are; nothing at strength 0.
+    """Trade-off curves ordered by strength: at strength 0 an attack learns nothing, and more at larger ones.
 
     Attributes:
-        assumption: what a bound takes for granted if it inverts this family, in a sentence.
-        assumed: the same in a few words, as they stand beside the bound; empty if nothing is taken for granted.
+        assumption: what a bound assumes if it uses this family, in a sentence.
+        assumed: the same in a few words, printed beside the bound; empty if nothing is assumed.
         precision: relative width at which the search for a strength stops.
     """
 
@@ -47,16 +47,17 @@ class Family(ABC):
 
     @abstractmethod
     def at(self, strength: float) -> Rates:
-        """What the curve of a strength ≥ 0 leaves to an attack."""
+        """The rates that the curve of a strength ≥ 0 allows an attack."""
 
     @abstractmethod
     def epsilon(self, strength: float, delta: float) -> float:
         """The ε at δ of the curve of a strength ≥ 0."""
 
     def lower(self, strength: float, delta: float) -> float:
-        """A lower bound on the ε at δ of a mechanism of this strength: less than `epsilon` if it is overcharged.
+        """A lower bound on the ε at δ of a mechanism of this strength.
 
-        A claim is compared with `epsilon`; the bound on the mechanism's own ε is this.
+        It is below `epsilon` if the accountant's charge may exceed the truth. A claim is compared with `epsilon`; the
+        bound on the mechanism's own ε is this one.
         """
         return self.epsilon(strength, delta)
 
@@ -71,7 +72,7 @@ class Family(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianRates:
-    """The rates that a Gaussian release of shift μ ≥ 0 leaves.
+    """The rates that a Gaussian release of shift μ ≥ 0 allows an attack.
 
     Source: Dong, Roth and Su 2022, Definition 4.
 
@@ -116,7 +117,7 @@ class Gaussian(Family):
 
 @dataclass(frozen=True, kw_only=True)
 class Approximate(Family):
-    """Curves of (ε, δ)-DP at one δ and nothing more; the strength is ε.
+    """Curves of (ε, δ)-DP at one δ, without further assumptions; the strength is ε.
 
     Attributes:
         delta: in [0, 1).
@@ -146,13 +147,13 @@ class Approximate(Family):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScaledNoise(Family):
-    """Curves of one mechanism with more or less noise; the strength is the factor by which its noise is divided.
+    """Curves of one mechanism with its noise divided by the strength, as the accountant computes them.
 
-    They are the accountant's. If it knows no lower bound (`Certificate.lower`), the mechanism may lose less than it is
-    charged, and a bound that rests on this family may exceed the truth.
+    If the accountant knows no lower bound (`Certificate.lower`), it may charge more than the mechanism loses. A bound
+    that rests on this family may then exceed the truth.
 
     Attributes:
-        mechanism: that is claimed, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
+        mechanism: the claimed one, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
         tight: whether to compose numerically if no closed form is exact.
 
     >>> from privkit.accountants.spec.parts import Noise
@@ -199,7 +200,7 @@ GAUSSIAN = Gaussian()
 
 
 def stated(family: Family | None, delta: float) -> Family:
-    """The family that a caller stated; that of every (ε, δ)-DP mechanism where none was.
+    """The family that a caller stated; if none, the family of every (ε, δ)-DP mechanism.
 
     >>> stated(None, 1e-5)
     Approximate(delta=1e-05)
@@ -212,7 +213,7 @@ _NOTHING = 1e-6
 
 
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
-    """The largest strength that is rejected, 0 if none above `_NOTHING` is, at most `LARGEST`.
+    """The largest rejected strength, at most `LARGEST`; 0 if no strength above `_NOTHING` is rejected.
 
     Args:
         rejected: whether the curve of a strength is rejected; true up to some strength and false beyond it.

@@ -1,4 +1,4 @@
-"""Lower bounds on ε from canaries that are independent of each other: what a threshold fixed beforehand gets wrong."""
+"""Lower bounds on ε from independent canaries and a threshold that was fixed beforehand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run whose canaries are independent trials: closer to the truth than the others.
+    """Lower bound on ε from one run whose canaries are independent trials. It is tighter than the other bounds.
 
     Canary i is a member by a fair coin. It is wrongly accused with probability a_i/2 and wrongly acquitted with
     probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need not be alike.
@@ -38,9 +38,9 @@ def epsilon_independent(
     * "errors" counts all wrong guesses. Each is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so that the count is
       stochastically at least binomial. It is the stronger test for curves like the Gaussian.
     * "rates" bounds the mean of a_i and the mean of b_i from above, each at half the significance, and asks whether the
-      curve allows both; it does for the means if it does for each canary, since the curve is convex. It is the stronger
-      test if few releases reveal much, as sampled or mixed ones do. A sum of independent unlike trials obeys the
-      Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
+      curve allows both. The curve is convex, so rates that it allows for each canary have means that it allows. This is
+      the stronger test if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials
+      obeys the Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
     Args:
         in_scores: [n] scores of the canaries that were members.
@@ -49,7 +49,7 @@ def epsilon_independent(
             log-likelihood ratios and "errors".
         confidence: in [1/2, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
-        family: that is claimed; None for any (ε, δ)-DP mechanism.
+        family: the claimed one; None for any (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 
     Source: derived; the limits are those of Clopper and Pearson 1934, one threshold and a Gaussian curve as in Nasr et
@@ -96,7 +96,7 @@ def epsilon_independent(
 def ceiling_independent(
     canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest ε that `epsilon_independent` can hold against a claim with so many canaries: no guess is wrong.
+    """The largest bound that `epsilon_independent` can give with so many canaries, when every guess is right.
 
     Arguments are those of `epsilon_independent`, with canaries ≥ 1.
 

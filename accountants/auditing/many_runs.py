@@ -23,17 +23,17 @@ def epsilon_clopper_pearson(
     threshold: float | None = None,
     family: Family | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from the error rates of thresholds; both tails count: accusing above and acquitting below.
+    """Lower bound on ε from the error rates of thresholds. It uses both tails: accusing above and acquitting below.
 
     With error rates at most F (non-members accused) and M (members missed), ε ≥ ln((1 − M − δ)/F) and
     ε ≥ ln((1 − F − δ)/M). Both limits hold together, so looking at both tails costs nothing. If a family of curves
     is claimed, a curve is ruled out if it allows no true positive rate of 1 − M at F; of a Gaussian, that is
     μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
 
-    Without a threshold two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
-    advance, which accuse at most n/2^j − 1 of n non-members or miss at most as many members: that error rate is below
-    an order statistic of uniform variables, whose quantile is the Clopper–Pearson limit; the other is binomial given
-    the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
+    Without a threshold, two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
+    advance, which accuse at most n/2^j − 1 of n non-members, or miss at most as many members. This error rate is below
+    an order statistic of uniform variables, whose quantile is the Clopper–Pearson limit; the other error rate is
+    binomial given the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
 
     Args:
         in_scores: [n] scores of members.
@@ -41,7 +41,7 @@ def epsilon_clopper_pearson(
         confidence: in (0, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
-        family: that is claimed; None for any (ε, δ)-DP mechanism.
+        family: the claimed one; None for any (ε, δ)-DP mechanism.
 
     Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4
     (a Gaussian curve); the correction: derived.
@@ -94,7 +94,7 @@ def epsilon_clopper_pearson(
 def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
-    """The largest ε that `epsilon_clopper_pearson` can hold against a claim with so many runs (≥ 1 each), groups apart.
+    """The largest bound that `epsilon_clopper_pearson` can give with so many runs (≥ 1 each), when the groups separate.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6
@@ -117,7 +117,7 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Cuts whose limits hold together, with the error probability of each: one threshold, or both families of cuts.
+    """Cuts whose limits hold jointly, with the error probability of each: one threshold, or both families of cuts.
 
     Args:
         members: sorted scores.

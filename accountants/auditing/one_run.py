@@ -34,7 +34,7 @@ def epsilon_one_run(
     delta: float,
     guesses: tuple[int, int] | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run with many canaries, each a member by its own fair coin; the attack may abstain.
+    """Lower bound on ε from one run with many canaries, each a member by its own fair coin. The attack may abstain.
 
     The highest scores are guessed "member", the lowest "non-member", and the attack abstains on the rest. Scores that
     tie at the border are abstained on, so that the guesses depend on the pooled scores alone (if many tie, add noise
@@ -47,8 +47,8 @@ def epsilon_one_run(
         confidence: in (0, 1).
         delta: in [0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
-            m/2^j are tried on either side and on both, and the error probability is divided by how many those are
-            (about 3·log2(m)), which is proven, since they depend on m only.
+            m/2^j are tried on either side and on both. The error probability is then divided by the number of tries,
+            about 3·log2(m). This is valid, since the tries depend on m alone.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
@@ -92,9 +92,9 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with so many canaries (≥ 1 each): all guesses right.
+    """The largest bound that `epsilon_one_run` can give with so many canaries (≥ 1 each), when all guesses are right.
 
-    Source: the same theorem; no score makes more guesses right than there are members above and others below.
+    Source: the same theorem.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49
@@ -170,7 +170,7 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
 
 
 def fairly_split(members: int, others: int) -> int:
-    """Number of canaries; refuse a split into members and non-members that fair coins hardly ever give."""
+    """The number of canaries. It refuses a split into members and non-members that fair coins hardly ever give."""
     canaries = members + others
     if (odds := float(2 * bdtr(min(members, others), canaries, 0.5))) < _UNLIKELY_COINS:
         raise ValueError(
@@ -181,7 +181,7 @@ def fairly_split(members: int, others: int) -> int:
 
 
 def guess_numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
-    """Numbers of guesses, at least one and together no more than canaries."""
+    """The numbers of guesses, checked: at least one, and together no more than there are canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
     top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)

@@ -31,10 +31,10 @@ def epsilon_one_run_curve(
 
     The highest scores are guessed "member", the lowest "non-member". Let p_i be the probability that i of the c guesses
     are right, m the number of canaries, and f̄(x) the largest true positive rate that the curve allows at the false
-    positive rate x; of a Gaussian curve it is Φ(Φ⁻¹(x) + μ). Turning one coin makes a right guess wrong and leaves
-    the others, so that Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i: f̄ bounds the event for every
-    canary, and is concave. For given P[at least v right] = τ the least total probability that these allow puts τ on v
-    itself and then as little as possible on v − 1, v − 2, …; if even that exceeds 1 for τ = 1 − confidence, the
+    positive rate x; of a Gaussian curve it is Φ(Φ⁻¹(x) + μ). Flipping one coin makes one right guess wrong and leaves
+    the others unchanged, so Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i: f̄ bounds the event for
+    every canary, and is concave. Let P[at least v right] = τ. The least total probability under these inequalities puts
+    τ on v itself and then as little as possible on v − 1, v − 2, …. If even this exceeds 1 for τ = 1 − confidence, the
     curve is rejected. Unlike ε at one δ, this uses the whole curve.
 
     Args:
@@ -44,7 +44,7 @@ def epsilon_one_run_curve(
         delta: in (0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
-        family: that is claimed; None for any (ε, δ)-DP mechanism.
+        family: the claimed one; None for any (ε, δ)-DP mechanism.
 
     Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; that the greedy filling
     is the worst case is derived.
@@ -105,7 +105,7 @@ def ceiling_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> float:
-    """The largest ε that `epsilon_one_run_curve` can hold against a claim with so many canaries (≥ 1 each).
+    """The largest bound that `epsilon_one_run_curve` can give with so many canaries (≥ 1 each).
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)
@@ -127,12 +127,12 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) -> bool:
-    """Whether a curve gives so many right guesses with at most this probability.
+    """Whether a curve is rejected: so many right guesses have at most this probability under it.
 
     Args:
-        rates: that the curve leaves.
-        right: v of the guesses.
-        asked: c guesses.
+        rates: those that the curve allows.
+        right: v, the right guesses.
+        asked: c, all guesses.
         canaries: m ≥ c.
         error: in (0, 1).
 
@@ -151,11 +151,11 @@ def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) 
 
 @cache
 def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
-    """Numbers of "member" and "non-member" guesses, equal, that promise the largest bound if the claim just holds.
+    """The equal numbers of "member" and "non-member" guesses that promise the largest bound if the claim just holds.
 
-    They depend on the number of canaries and on the claim alone, so that nothing is paid for the choice. Of guesses
-    that a threshold at the false positive rate x makes, m·(x + f̄(x))/2 on each side, one standard deviation fewer are
-    taken to be right than the curve allows.
+    They depend on the number of canaries and on the claim alone, so the choice costs no confidence. A threshold at the
+    false positive rate x makes m·(x + f̄(x))/2 guesses on each side. We assume that the right ones are one standard
+    deviation fewer than the curve allows.
 
     Args:
         canaries: m ≥ 2.

@@ -16,13 +16,13 @@ _Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
-    """Error probability and δ; refuse a confidence outside (0, 1) and a δ outside [0, 1)."""
+    """The error probability and δ. It refuses a confidence outside (0, 1) and a δ outside [0, 1)."""
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     return error, validate.real("delta", delta, least=0, below=1)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Scores, sorted; refuse what cannot be ordered."""
+    """Scores, sorted. It refuses values that have no order, such as NaN."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -50,7 +50,7 @@ class Cuts:
 
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:
-        """All cuts that the sorted scores can tell apart, thresholds increasing, the last accusing nobody."""
+        """All cuts that the sorted scores distinguish, by increasing threshold; the last one accuses nobody."""
         thresholds = np.append(np.union1d(members, others), inf)
         missed = np.searchsorted(members, thresholds, "left")
         alarms = others.size - np.searchsorted(others, thresholds, "left")
@@ -113,6 +113,6 @@ def _at_least(ordered: Array, threshold: float) -> int:
 
 
 def halved(number: int) -> _Counts:
-    """⌈n/2^j⌉ down to 1, decreasing."""
+    """The whole numbers ⌈n/2^j⌉, from large to 1."""
     shifts = np.arange((number - 1).bit_length() + 1)
     return -(-number // (1 << shifts.astype(np.int64)))

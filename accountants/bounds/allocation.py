@@ -42,12 +42,14 @@ _ROUNDING = 4e-15
 
 @dataclass(frozen=True, kw_only=True)
 class SecretPlaces(Step):
-    """A shift in k of t places, drawn uniformly and secretly: split at random into k blocks, each of which holds one.
+    """A shift in k of t places, drawn uniformly and secretly.
+
+    The places are split at random into k blocks, each with one shift.
 
     A uniform choice of one place in each block of a uniform partition is a uniform subset. Telling the partition cannot
-    lower a divergence (joint convexity), and then the blocks are independent. More than half of the places are as many
-    as are left, and a known shift: along (1, …, 1) every subset moves the mean by k/√t, and across it a subset
-    and its complement mirror each other, so that k of t is t − k of t and one Gaussian of μ²(2k − t).
+    lower a divergence (joint convexity), and given the partition the blocks are independent. If k is more than half of
+    t, it is charged as t − k places and a known shift. Along (1, …, 1) every subset moves the mean by k/√t; across it a
+    subset and its complement mirror each other. So k of t is t − k of t and one Gaussian of μ²(2k − t).
 
     Attributes:
         chosen: k in 1..t.
@@ -86,7 +88,7 @@ class SecretPlaces(Step):
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """(places of a block, how many such blocks)."""
+        """The sizes of blocks, as pairs (places of a block, number of such blocks)."""
         hidden = min(self.chosen, self.places - self.chosen)
         size, larger = divmod(self.places, max(hidden, 1))
         return [(block, count) for block, count in ((size, hidden - larger), (size + 1, larger)) if count > 0]
@@ -169,7 +171,7 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
 
 
 def reverse_rdp(order: float, places: int, mu: float) -> float:
-    """Rényi divergence at one order without the shift against with it.
+    """Rényi divergence at one order, of the release without the shift against the one with it.
 
     >>> round(reverse_rdp(2, 10, 1.0), 6)
     0.143719
@@ -184,8 +186,8 @@ def reverse_rdp(order: float, places: int, mu: float) -> float:
 def profile(places: int, mu: float) -> Pair:
     """Privacy profiles of a shift in one of t secret places: with the shift against without, and the reverse.
 
-    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊, which keeps its mean and makes it larger in
-    the convex order; so the sum of t of them is larger, too, and with it δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
+    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊. This keeps its mean and makes it larger in
+    the convex order. So the sum of t of them is larger, too, and so are δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
     c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is known. A bound
     on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one in a known place.
 

@@ -36,7 +36,7 @@ class Bound(ABC):
     Attributes:
         method: its name, for a certificate.
         source: paper and theorem.
-        exact: whether the limit is a lower one, too, if the run attains the losses that its specification allows.
+        exact: whether the limit is exact for a run that attains the losses that its specification allows.
     """
 
     method: str
@@ -57,7 +57,7 @@ class Bound(ABC):
 
     @property
     def batch(self) -> Hashable:
-        """Bounds with equal keys are computed in one pass over arrays."""
+        """A key: bounds with equal keys are computed together, in one pass over arrays."""
         return id(self)
 
     @classmethod
@@ -80,7 +80,7 @@ class ClosedForm(Bound):
     def of_profile(
         cls, method: str, source: str, to_epsilon: Callable[[float], float], to_delta: Callable[[float], float]
     ) -> Self:
-        """An exact bound whose δ is computed as it is; a δ of 0 has the logarithm −∞."""
+        """An exact bound made from functions for δ and ε; a δ of 0 has the logarithm −∞."""
 
         def to_log_delta(epsilon: float) -> float:
             return log(value) if (value := to_delta(epsilon)) > 0 else -inf
@@ -95,7 +95,7 @@ class ClosedForm(Bound):
 
 
 def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
-    """ε of many bounds, each at its own δ: those of one batch in one pass.
+    """ε of many bounds, each at its own δ. Bounds of one batch are computed together.
 
     >>> epsilons([], np.array([]))
     []

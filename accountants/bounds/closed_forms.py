@@ -1,4 +1,4 @@
-"""Bounds in closed form: one Gaussian of shift √Σμ² that is at least as bad as a run, and the sum of largest losses."""
+"""Bounds in closed form: a single Gaussian of shift √Σμ² that dominates a run, and the sum of its largest losses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GaussianBound(Bound):
 
 
 def gaussian_bound(steps: Steps) -> GaussianBound | None:
-    """The Gaussian of all steps together; None if one of them is worse than any Gaussian.
+    """The single Gaussian that dominates all steps; None if one of them is worse than any Gaussian.
 
     Source: Balle and Wang 2018, Theorem 8; shifts compose to the root of their squares' sum (Dong, Roth and Su 2022,
     Corollary 3.3).

@@ -27,7 +27,7 @@ _SPARED = 7.0
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedLosses:
-    """Composed losses inside a window that holds all but a bounded part of the tilted mass."""
+    """Composed losses inside a window. The tilted mass outside has a known bound."""
 
     interval: float
     lowest: int
@@ -41,7 +41,7 @@ class ComposedLosses:
     rounding: float  # relative, of all masses together; added to them
 
     def slack(self, epsilon: float) -> float:
-        """What that mass can change in δ(ε): nothing beyond ε weighs more than e^{K − λε}."""
+        """The most by which mass outside the window can change δ(ε): beyond ε, no weight exceeds e^{K − λε}."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:
@@ -73,7 +73,7 @@ class ComposedLosses:
         return min(1.0, self.plain(epsilon) + self.infinity + self.slack(epsilon))
 
     def crossing(self, too_large: Callable[[float], bool]) -> int | None:
-        """First node ≥ 0 of the window where δ is not too large, by bisection; None if it always is."""
+        """First node ≥ 0 whose δ is small enough, by bisection; None if the window has no such node."""
         low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
         if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
             return None if too_large(max(self.top, high) * self.interval) else self.top
@@ -102,11 +102,11 @@ class ComposedLosses:
 
 
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
-    """Convolve all parts, tilted to where δ or ε lies; less if the window would start beyond the answer.
+    """Convolve all parts, tilted to where δ or ε lies. The tilt is reduced if the window would start beyond the answer.
 
     Args:
-        parts: of one direction, on one grid, from `directions`.
-        delta: in (0, 1); this or ε.
+        parts: loss distributions of one direction, on one grid.
+        delta: in (0, 1); give this or ε.
         epsilon: ε ≥ 0.
 
     Raises:

@@ -20,9 +20,9 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> Array: ...
 def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
     r"""Smallest δ for which a Gaussian release is (ε, δ)-DP.
 
-    δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). With a, b the two arguments, b² − a² = 2ε, so that the second term is
-    ½·exp(−a²/2)·erfcx(−b/√2): nothing overflows at ε in the thousands, and the difference is taken before the
-    exponential wherever both terms are small.
+    δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). With a, b the two arguments, b² − a² = 2ε, so the second term is
+    ½·exp(−a²/2)·erfcx(−b/√2). Nothing overflows at ε in the thousands. If both terms are small, their difference is
+    taken before the exponential.
 
     Args:
         epsilon: ε ≥ 0, in nats; scalar or array.

@@ -1,7 +1,7 @@
-"""Gaussian differential privacy of a composition: one number μ that stands for its privacy profile.
+"""Gaussian differential privacy of a composition: the one number μ that replaces its privacy profile.
 
-No sampled composition is μ-GDP at a useful μ for every test: its far tail is heavier than a Gaussian's. `mu` is the
-smallest μ for tests whose error rates are not below a floor, and says what is proven beyond.
+A sampled composition has a heavier far tail than a Gaussian, so no useful μ covers every test. `mu` finds the smallest
+μ for tests whose error rates are at least a floor, and a δ for the rest.
 
 Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ and regret).
 """
@@ -27,12 +27,12 @@ NODES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianFit:
-    """A Gaussian mechanism that stands for a composition.
+    """The Gaussian mechanism that replaces a composition.
 
     Attributes:
         mu: shift of the Gaussian in standard deviations, ≥ 0.
         regret: estimate of how much worse the Gaussian is than the composition: both error rates of the best test
-            against it must grow by this much to match. No bound.
+            against it must grow by this much to match. It is an estimate, not a bound.
         floor: smallest false positive rate α for which every test's false negative rate is at least G_μ(α).
         delta_floor: Φ(μ + Φ⁻¹(α)) at that α: the composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for every ε ≥ 0.
     """
@@ -46,17 +46,17 @@ class GaussianFit:
 def mu(
     steps: Sequence[tuple[Profile | Pair, int]], *, floor: float = 1e-10, interval: float | None = None
 ) -> GaussianFit:
-    """Smallest μ whose Gaussian is worse than a composition for every test that errs at a rate of at least `floor`.
+    """Smallest μ whose Gaussian dominates a composition, for every test whose error rates are at least `floor`.
 
     The composed profile is bounded from above at nodes ε_j. By convexity it lies under the lower hull of these points,
     each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
-    Φ⁻¹(1 − α) − Φ⁻¹(β) over them, and between them convexity of the Gaussian's curve does the rest.
+    Φ⁻¹(1 − α) − Φ⁻¹(β) over them. Between these points the claim follows from the convexity of the Gaussian's curve.
 
     Args:
         steps: (profile, rounds), as in `pld`.
         floor: smallest false positive rate that is covered, in [1e-12, 0.1]. What lies below is covered by
             `delta_floor` alone; μ grows without a useful limit as the floor falls.
-        interval: of the grid of losses; chosen unless it is given.
+        interval: distance of the grid's nodes; chosen if it is not given.
 
     Raises:
         ValueError: if no test has both error rates above the floor (then report ε at δ instead), or an argument is out

@@ -24,10 +24,10 @@ class LaplaceRelease(Step):
     """Releases with independent Laplace noise on every coordinate.
 
     Attributes:
-        parts: (shift over the scale, how many coordinates of it).
+        parts: pairs (shift over the scale, number of coordinates with this shift).
         rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
         single: whether the release is one coordinate.
-        worst: whether some pair of neighbors is known to move every coordinate by its shift.
+        worst: whether a pair of neighbors is known that moves every coordinate by its shift.
     """
 
     parts: tuple[tuple[float, int], ...]
@@ -110,7 +110,9 @@ def _beyond_linear(x: Array) -> Array:
 
 
 def delta(epsilon: float, shift: float) -> float:
-    """Smallest δ at ε ≥ 0 of one Laplace variable, which moves by t ≥ 0 scales: 1 − exp((ε − t)/2) for ε ≤ t, else 0.
+    """Smallest δ at ε ≥ 0 of one Laplace variable that moves by t ≥ 0 scales.
+
+    It is 1 − exp((ε − t)/2) for ε ≤ t, else 0.
 
     Source: derived from the hockey-stick integral; equals Balle et al. 2018's profile.
 

@@ -1,6 +1,6 @@
 """Privacy loss distributions on a grid, made from privacy profiles by connecting the dots: upper bounds.
 
-A profile is convex in e^ε, so that the grid's pair of distributions is worse than the mechanism's.
+A profile is convex in e^ε, so the pair of distributions on the grid dominates the mechanism's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST_GRID = 20_000_000
 
 
 class GridTooLarge(ValueError):
-    """The grid would have too many nodes, or too many rounds, so that their rounding errors exceed the answer."""
+    """The grid would have too many nodes, or so many rounds that rounding errors exceed the answer."""
 
     def __init__(self, nodes: float, interval: float, sentence: str = "") -> None:
         wanted = f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval"
@@ -105,16 +105,16 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
 
 
 def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
-    """The parts of either direction, by `from_profile`; one entry if no step tells the directions apart."""
+    """The loss distributions of each direction, by `from_profile`; one entry if every step is alike in both."""
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
     width = max(len(grid) for grid, _ in grids)
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
-    """A hundredth of the spread of one round's loss or finer, coarser if the grids would grow too large.
+    """The distance of nodes: at most a hundredth of the spread of one round's loss, unless the grid would be too large.
 
-    An interval that is wanted is taken as it is.
+    A `wanted` interval is taken as it is.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -139,7 +139,7 @@ def moments(masses: Array, losses: Array) -> tuple[float, float]:
 
 
 def dot(left: Array, right: Array) -> float:
-    """Inner product; BLAS would start threads for it, which cost more than the product."""
+    """Inner product without BLAS, whose threads would cost more than the product."""
     return float(np.einsum("i,i->", left, right))
 
 

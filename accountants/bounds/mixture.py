@@ -1,4 +1,4 @@
-"""Gaussian releases whose shift is random and public: random mixing ratios, or a participation that shows."""
+"""Gaussian releases whose shift is random and public, because of random mixing ratios or visible participation."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they
 class PublicMixture(Step):
     """Gaussian releases of random shift; the server learns the shift with the release.
 
-    A secret sample has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ): the mean of the profiles of sampled releases with
-    each shift. So one of these, with a public shift, stands for it, in every composition.
+    If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the
+    mean over the profiles of sampled releases of each shift. So the accountant may treat the shift as public, in every
+    composition.
 
     Attributes:
-        law: of the shift.
+        law: the distribution of the shift.
         rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
     """
 
@@ -64,7 +65,7 @@ class PublicMixture(Step):
 
     @property
     def few(self) -> bool:
-        """Whether the curve of a sampled release is the mean of the curves at each shift."""
+        """Whether the shift has few values, so that the curve is computed as the mean over them."""
         return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
 
     def rdp(self, orders: Array, count: int) -> Array:
@@ -114,9 +115,11 @@ class PublicMixture(Step):
 
 
 def profile(law: ShiftLaw) -> Profile:
-    """δ(ε) = E_λ δ_G(ε; μ(λ)) for coins that the server knows: the mean of the profiles, since the coins carry nothing.
+    """δ(ε) = E_λ δ_G(ε; μ(λ)) for coins that the server knows.
 
-    Source: derived; DP-CutMixSL Theorem 1 puts a fixed λ in its place.
+    It is the mean of the profiles, since the coins are independent of the data.
+
+    Source: derived; DP-CutMixSL Theorem 1 has a fixed λ instead.
 
     >>> two = ShiftLaw(mu=np.array([0.3, 0.7]), log_weight=np.log([0.5, 0.5]))
     >>> float(profile(two)(2.7928482396581304).round(9))
@@ -140,7 +143,7 @@ def profile(law: ShiftLaw) -> Profile:
 def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
     """ε(α) = ln E exp((α−1)·α·μ²/2) / (α−1) over the law of μ.
 
-    The marginal law of the neighbor's own ratio enters, never the largest ratio of the group.
+    The law is that of the neighbor's own ratio, not of the largest ratio in the group.
 
     Source: derived for published coins; an upper bound for hidden ones by joint convexity.
 

@@ -16,12 +16,12 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComposedBound(Bound):
-    """Dominating pairs of all rounds, composed by FFT; no limit where the grid would be too large.
+    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, there is no limit.
 
     Attributes:
         pairs: profiles of single rounds and their counts.
-        attained: what one pair of neighbors attains throughout; `pairs` itself if it does so in both directions, and
-            None if no lower limit is known.
+        attained: profiles that one pair of neighbors attains in every round: `pairs` itself if it attains both
+            directions; None if no lower limit is known.
     """
 
     pairs: Pairs

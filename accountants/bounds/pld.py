@@ -1,9 +1,9 @@
 """Tight composition: privacy loss distributions on a grid, composed by one FFT.
 
-Upper bounds come from the grid (`loss_distribution`). The lower bound takes back what the grid can have added. The
-composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one, with
-1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They raise
-ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
+Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the most that the grid can have added.
+The composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one,
+with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They
+raise ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
 
 Source: Koskela, Jälkö and Honkela 2020 (composition by FFT); Doroshenko et al. 2022 (the grid).
 """
@@ -47,7 +47,7 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
 def history_delta(steps: History, epsilon: float, interval: float | None = None) -> float:
     """δ of a history of mechanisms at ε: an upper bound, tight up to the grid.
 
-    Below about T·1e-280 the result is the truncated tail, not the mechanism's δ.
+    A result below about T·1e-280 is the truncated tail and says nothing about the mechanism's δ.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
@@ -95,7 +95,7 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 
 
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
-    """The lower bound of `composed_bounds`, from the first direction alone: half of its work for a pair of profiles.
+    """The lower bound of `composed_bounds` from the first direction alone, at half the work for a pair of profiles.
 
     >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
     >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)

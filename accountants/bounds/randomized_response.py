@@ -1,4 +1,4 @@
-"""k-ary randomized response: pure ε, Rényi curve and privacy profile, of one answer or of many.
+"""k-ary randomized response: pure ε, Rényi curve and privacy profile of one answer or of many.
 
 In all functions the noise p in (0, 1] is the probability with which an answer is replaced by a uniform draw of the
 k ≥ 2 categories (`classes`), the true one among them.
@@ -26,7 +26,7 @@ _MOST_ANSWERS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class RandomizedAnswer(Step):
-    """One answer of k-ary randomized response; all answers of a run may differ between neighbors."""
+    """One answer of k-ary randomized response. Neighbors may differ in every answer of a run."""
 
     noise: float
     classes: int
@@ -141,7 +141,7 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
 
 
 def profile(noise: float, classes: int) -> Profile:
-    """One answer, ready for numerical composition on a grid that holds ε₀.
+    """The profile of one answer, for numerical composition on a grid that has ε₀ as a node.
 
     >>> float(profile(0.5, 2)(np.array(0.0)))
     0.5

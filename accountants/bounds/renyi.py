@@ -42,7 +42,7 @@ def mironov(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
-    """ε at each order: ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1); negative where (0, δ) holds with room to spare.
+    """ε at each order: ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1); a negative value means that (0, δ) holds.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12 (Balle et al. 2020, Theorem 21).
 

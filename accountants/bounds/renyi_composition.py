@@ -23,7 +23,7 @@ CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AddedCurves(Step):
-    """A Rényi curve that was computed before, at the orders of the bound that it enters."""
+    """A Rényi curve that was computed earlier and is added to a run's curve."""
 
     values: Array
 
@@ -32,7 +32,7 @@ class AddedCurves(Step):
 
 
 def curves(runs: Sequence[Steps], orders: Array) -> Array:
-    """[R, A] Rényi curves of runs; Gaussian releases that are sampled in one way are computed together.
+    """[R, A] Rényi curves of runs. Gaussian releases with the same kind of sampling are computed together.
 
     Source: Mironov 2017, Proposition 1 (curves add up).
 
@@ -58,10 +58,10 @@ class RenyiBound(Bound):
     """The Rényi curve of a run, converted at the best order.
 
     Attributes:
-        steps: of the run.
-        orders: that are tried, [A]; after `SAMPLED_ORDERS`, `HIGH_ORDERS` are tried if the last one is the best.
+        steps: the steps of the run.
+        orders: [A] orders to try. If the last of `SAMPLED_ORDERS` is the best, `HIGH_ORDERS` are tried as well.
         method: its name.
-        source: of the curves and of the conversion.
+        source: papers of the curves and of the conversion.
     """
 
     steps: Steps
@@ -90,7 +90,7 @@ class RenyiBound(Bound):
 
 
 def renyi_bound(steps: Steps) -> RenyiBound:
-    """Rényi composition at the orders that suit all steps: the fewest that one of them asks for.
+    """Rényi composition at a grid of orders that suits all steps: the smallest grid that a step asks for.
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
 

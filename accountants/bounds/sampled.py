@@ -33,9 +33,9 @@ class GaussianRelease(Step):
 
     Attributes:
         mu: shift of one release over the noise's standard deviation, ≥ 0.
-        sampling: who is in a release.
+        sampling: how the members of a release are chosen.
         rate: probability with which a unit is in a release; 1 with "every_round".
-        worst: whether some pair of neighbors is known to attain the profile.
+        worst: whether a pair of neighbors is known that attains the profile.
     """
 
     mu: float
@@ -75,7 +75,7 @@ class GaussianRelease(Step):
 
     @staticmethod
     def curves(releases: Sequence[GaussianRelease], orders: Array) -> Array:
-        """[R, A] curves of single releases that are sampled in one way."""
+        """[R, A] curves of single releases that share a kind of sampling."""
         mu, rate = np.array([one.mu for one in releases]), np.array([one.rate for one in releases])
         if releases[0].sampling == "poisson":
             return subsampled_rdp.poisson_gaussian_rdp(orders, rate, mu)
@@ -107,7 +107,7 @@ class GaussianRelease(Step):
         return [(self._profile, count)]
 
     def attained(self, count: int) -> Pairs | None:
-        """Of k of n: a record against zero among others' zeros."""
+        """The profile that a known pair attains under k of n: a record against zero, if all other records are zero."""
         return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)] if self.worst else None
 
     def _profile(self, epsilon: Array) -> Array:

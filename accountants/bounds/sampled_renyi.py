@@ -26,10 +26,10 @@ _SLACK = 1e-12
 def poisson_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
     """Rényi divergence of one Poisson-sampled Gaussian release, add or remove one.
 
-    With the likelihood ratio L = 1 − q + q·e^{μx − μ²/2} of x ~ N(0, 1) it is ln E L^α/(α − 1). The trapezoidal rule is
-    taken of E[L^α − 1 − α(L − 1)], whose integrand is never negative, so that small divergences keep their digits. On
-    the line Im x = b with 2bμ ≤ π the modulus has at most √2·(2 + b²)·e^{b²/2} times the integral, so that a step h
-    errs by less than e^{−40} of it once b²/2 − 2πb/h ≤ −47.
+    It is ln E L^α/(α − 1), with the likelihood ratio L = 1 − q + q·e^{μx − μ²/2} of x ~ N(0, 1). We integrate E[L^α − 1
+    − α(L − 1)] by the trapezoidal rule. Its integrand is never negative, so small divergences keep their digits. On
+    the line Im x = b with 2bμ ≤ π, the modulus integrates to at most √2·(2 + b²)·e^{b²/2} times the integral. So the
+    relative error of a step h is below e^{−40} once b²/2 − 2πb/h ≤ −47.
 
     Source: Mironov, Talwar and Zhang 2019, Theorem 5 (the larger direction); the error of the rule is derived from
     Trefethen and Weideman 2014, Theorem 5.1.
@@ -41,11 +41,11 @@ def poisson_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
 
 
 def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
-    """Rényi divergence of the pair with the tight profile of one release from k of n clients, replace-one.
+    """Rényi divergence of one release from k of n clients under replace-one, from its tight profile.
 
     The profile is γ·δ(ln(1 + (e^ε − 1)/γ)) in both directions, and a Rényi divergence is an integral over a profile:
-    E over x > μ/2 of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1), where L = 1 − γ + γ·e^{μx − μ²/2}. It is
-    never above the bound of Wang, Balle and Kasiviswanathan 2019.
+    E over x > μ/2 of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1), where L = 1 − γ + γ·e^{μx − μ²/2}. The
+    result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
     Theorem 11. A profile that dominates gives a divergence that dominates.

@@ -1,4 +1,4 @@
-"""The contract of a step: one mechanism of a run, repeated, and what each theorem needs to know of it."""
+"""The contract of a step: one mechanism of a run with its repetitions, and the quantities that theorems need of it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class Step(ABC):
 
     @property
     def orders(self) -> Array:
-        """Rényi orders worth trying; one array for all steps of a kind."""
+        """Rényi orders worth trying; the same array for all steps of a kind."""
         return USUAL_ORDERS
 
     @property
     def how(self) -> str:
-        """How the release is sampled, as it is added to the name of a method."""
+        """The kind of sampling, in words that are added to a method's name."""
         return ""
 
     @property
     def source(self) -> str:
-        """Of the Rényi curve."""
+        """Source of the Rényi curve."""
         return "Mironov 2017"
 
     @property
     def remark(self) -> str:
-        """What `shift` charges beyond the truth; empty if a Gaussian of that shift is exact."""
+        """Why `shift` may charge more than the truth; empty if a Gaussian of that shift is exact."""
         return ""
 
     @property
@@ -56,11 +56,11 @@ class Step(ABC):
         """[A] upper bounds on the Rényi divergence at orders α > 1."""
 
     def fine_rdp(self, orders: Array, count: int) -> Array:
-        """[A] the same, integrated where `rdp` interpolates: slower, never larger."""
+        """[A] the same, but integrated at orders where `rdp` interpolates. It is slower, and at most as large."""
         return self.rdp(orders, count)
 
     def shift(self, count: int) -> float:
-        """μ of one Gaussian release that is at least as bad."""
+        """μ of one Gaussian release that dominates the step."""
         return inf
 
     def pure(self, count: int) -> float:
@@ -68,7 +68,7 @@ class Step(ABC):
         return inf
 
     def exact(self, count: int) -> Bound | None:
-        """An exact bound that is more than a Gaussian of constant shift."""
+        """An exact bound for a step that is not a Gaussian of constant shift."""
         return None
 
     def pairs(self, count: int) -> Pairs | None:
@@ -76,7 +76,7 @@ class Step(ABC):
         return None
 
     def attained(self, count: int) -> Pairs | None:
-        """Profiles whose first direction one pair of neighbors attains, if `pairs` are not `reached`."""
+        """Profiles that one pair of neighbors attains in the first direction; used if `pairs` are not `reached`."""
         return None
 
 

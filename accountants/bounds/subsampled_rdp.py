@@ -22,10 +22,11 @@ def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array
     Args:
         orders: [A] α > 1. At integers Theorem 9; between them (α − 1)ε(α), which is convex and 0 at 1, is interpolated.
         rate: γ = k/n in [0, 1].
-        rdp: vectorised base curve α ↦ ε(α) ≥ 0; it is asked for all integers up to the largest order, and for `orders`.
+        rdp: vectorised base curve α ↦ ε(α) ≥ 0; it is evaluated at all integers up to the largest order, and at
+            `orders`.
 
     Returns:
-        [A], never above the base curve: the theorem can exceed it, and sampling cannot hurt.
+        [A], at most the base curve: sampling cannot hurt, so where the theorem exceeds the base curve, that is taken.
 
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 9 and Corollary 10.
 
@@ -55,7 +56,7 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
 
     With L = 1 − γ + γy and y = e^{μx − μ²/2}, both over x > μ/2, the moment is E[L^α − 1 − α(L − 1)] +
     E[L^{1−α} − 1 + (α − 1)(L − 1)]. The first is Σ_j C(α, j)(1 − γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0;
-    the second is at most C(α, 2)γ²·a_2 (Taylor), which is close wherever it matters.
+    the second is at most C(α, 2)γ²·a_2 (Taylor), which is tight where it matters.
 
     Args:
         orders: [A] α > 1; between integers the convex (α − 1)ε(α) is interpolated.
@@ -99,7 +100,7 @@ def gaussian_rows(
     offset: Callable[[Array, Array], Array] = lambda order, rate: np.zeros_like(rate * order),
     more: Callable[[Array, Array, Array], Array] = lambda order, rate, mu: np.full_like(rate * order, -np.inf),
 ) -> Array:
-    """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1) row by row, capped by the unsampled curve."""
+    """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1) for each row, at most the unsampled curve."""
     a, (g, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     flat, shape = a.ravel(), (*g.shape, *a.shape)
     g, m = g.ravel()[:, None], m.ravel()[:, None]
@@ -184,7 +185,7 @@ def log_expm1(x: Array) -> Array:
 
 
 def checked_orders(value: ArrayLike) -> Array:
-    """Rényi orders > 1, at least one."""
+    """Rényi orders, checked: at least one, and all > 1."""
     array = finite_numbers("order", value)
     if not array.size or np.any(array <= 1):
         raise ValueError(f"orders must be finite numbers > 1, at least one, got {value!r}")

@@ -41,7 +41,7 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """ε of the base mechanism that subsampling turns into `epsilon`: ln(1 + (e^ε − 1)/γ).
 
-    It needs γ > 0 and ε > ln(1 − γ), which is what the base ε → −∞ becomes.
+    It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as the base ε → −∞.
 
     Source: the inverse of `amplify`.
 
@@ -60,8 +60,8 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
 def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
     """Tight privacy profile of one release from k of n clients, drawn without replacement and kept secret.
 
-    For ε ≥ 0 it is γ·δ_base(ln(1 + (e^ε − 1)/γ)), γ = k/n, replace-one; for ε < 0 it follows from the exchange of the
-    neighbors, δ(−ε) = 1 − e^{−ε} + e^{−ε}δ(ε).
+    For ε ≥ 0 it is γ·δ_base(ln(1 + (e^ε − 1)/γ)), γ = k/n, replace-one. For ε < 0 we exchange the neighbors: δ(−ε) = 1
+    − e^{−ε} + e^{−ε}δ(ε).
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9; attained if all other data are zero.
 
@@ -111,7 +111,7 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
 
 
 def finite_numbers(name: str, value: ArrayLike) -> Array:
-    """Finite numbers as floats; booleans, NaN and words are refused with the name.
+    """Finite numbers as floats. It refuses booleans, NaN and words, and names the argument.
 
     >>> finite_numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]

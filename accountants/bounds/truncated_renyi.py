@@ -1,7 +1,8 @@
-"""Rényi composition of truncated losses: sampled Gaussians at any real order, without the rare losses that inflate it.
+"""Rényi composition of truncated losses, for sampled Gaussians at any real order.
 
-A Rényi divergence of a sampled Gaussian explodes at high orders, because of losses that hardly ever occur. We count
-these as infinite and charge them to δ. The rest is put on a few nodes, so that every order costs some exponentials.
+At high orders the Rényi divergence of a sampled Gaussian explodes, because of losses that hardly ever occur. We count
+these losses as infinite and charge them to δ. The others are moved to a few nodes, so an order costs a few
+exponentials.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class TruncatedRenyiBound(Bound):
         δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε} for every real λ > 0.
 
     Under Poisson sampling the bound is that of the worse direction. A public shift has the moments of all its
-    values, each with its probability.
+    values, weighted by their probabilities.
 
     Attributes:
         pieces: the Gaussian releases.
@@ -103,7 +104,7 @@ class TruncatedRenyiBound(Bound):
 
 
 def truncated_renyi_bound(steps: Steps) -> TruncatedRenyiBound | None:
-    """Rényi composition of truncated losses; None if a step is no Gaussian, or none is sampled.
+    """Rényi composition of truncated losses; None unless all steps are Gaussian and one is sampled.
 
     Source: as `TruncatedRenyiBound`.
 

@@ -1,4 +1,4 @@
-"""Values of numbers on which certificates rest, lines of `cases.jsonl`; `privkit doctor` recomputes them."""
+"""Reference values of the numbers on which certificates rest (`cases.jsonl`). `privkit doctor` recomputes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Case:
     Attributes:
         id: unique; the name of the case in the reference tables.
         what: the quantity, in words.
-        compute: the evaluation, without arguments.
+        compute: function without arguments that computes the quantity.
         expected: the reference value.
         rel: relative tolerance.
         abs: absolute tolerance.
@@ -44,7 +44,7 @@ class Case:
     source: str = ""
 
     def check(self) -> tuple[bool, float]:
-        """Whether the evaluation reproduces the value, and what it gave.
+        """Whether the computed value matches the reference, and the computed value.
 
         >>> Case(id="x", what="two", compute=lambda: 2.0, expected=2.0).check()
         (True, 2.0)
@@ -57,8 +57,8 @@ def read(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) 
     """The cases of a file of JSON lines.
 
     Args:
-        package: where the file lies.
-        name: of the file. A line has id, what, evaluate (a name of `evaluators`, or "module:function" below
+        package: the package that holds the file.
+        name: the file's name. A line has id, what, evaluate (a name of `evaluators`, or "module:function" below
             `privkit.accountants`), inputs (its arguments), expected, rel or abs (the tolerance) and source.
         evaluators: name -> function of the inputs.
 

@@ -1,4 +1,4 @@
-"""Doors to other accounting libraries: events of dp_accounting, and privkit as an accountant of opacus."""
+"""Other accounting libraries: mechanisms as events of dp_accounting, and privkit as an accountant of opacus."""
 
 from __future__ import annotations
 

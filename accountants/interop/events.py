@@ -1,4 +1,4 @@
-"""Mechanisms as events of dp_accounting, where it has one that means the same."""
+"""Mechanisms as events of dp_accounting, if it has an event with the same meaning."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _Accountant = Literal["rdp", "pld"]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event, and how to have it priced.
+    """An event, and the settings with which dp_accounting computes its ε.
 
     Attributes:
         event: for `compose` of one of dp_accounting's accountants.
-        relation: what to give that accountant as its neighboring relation; with another its ε is another's, or wrong.
+        relation: the neighboring relation to give that accountant; with another relation its ε is wrong.
         accountants: which of its accountants take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`).
         orders: what to give `RdpAccountant` as orders; None for its own.
     """

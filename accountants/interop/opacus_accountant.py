@@ -25,7 +25,7 @@ _Step = tuple[float, float, int]
 
 
 class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no types
-    """ε of DP-SGD: the smallest of numerical (PLD) composition, Rényi composition and the exact unsampled profile.
+    """ε of DP-SGD: the smallest of numerical (PLD), Rényi and exact unsampled composition.
 
     Steps may differ in noise and rate. Relation: add or remove one record.
 
@@ -47,7 +47,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         self.history: list[_Step] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step of the optimizer: noise over the clipping norm, ≥ 0, and a rate in (0, 1]."""
+        """Count one step of the optimizer: its noise over the clipping norm, ≥ 0, and its sampling rate in (0, 1]."""
         sigma, rate, _ = _checked_entry((noise_multiplier, sample_rate, 1))
         if self.history and tuple(self.history[-1][:2]) == (sigma, rate):
             self.history[-1] = (sigma, rate, self.history[-1][2] + 1)
@@ -59,9 +59,9 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
         Args:
             delta: in (0, 1).
-            poisson: whether batches are Poisson-sampled, as `make_private` does by default. If not, sampling
-                is credited with nothing, and the relation is that a record is replaced by one without a gradient.
-            options: of opacus' own accountants (alphas, eps_error, delta_error), which are accepted and not needed.
+            poisson: whether batches are Poisson-sampled, the default of `make_private`. If not, sampling earns no
+                credit, and a neighbor has one record replaced by one without a gradient.
+            options: options of opacus' own accountants (alphas, eps_error, delta_error); they have no effect.
         """
         target = validate.delta(delta)
         if not isinstance(poisson, bool):
@@ -81,7 +81,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         return sum(steps for _, _, steps in self.history)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up the state of a checkpoint; refuse one that is empty, another accountant's, or damaged."""
+        """Restore the state from a checkpoint. It refuses an empty or damaged state, and another accountant's."""
         before = self.history
         super().load_state_dict(state_dict)
         try:
@@ -92,7 +92,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
     @classmethod
     def mechanism(cls) -> str:
-        """Name under which opacus knows it."""
+        """The name of this accountant in opacus."""
         return _NAME
 
 

@@ -36,7 +36,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
 
     Args:
         tokens: N ≥ 1.
-        multiplicities: how often each different patch occurs, summing to N; all differ unless given.
+        multiplicities: how often each different patch occurs; the sum is N. None if all patches differ.
 
     Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
 
@@ -71,12 +71,12 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
 def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "final_shuffle") -> Certificate:
     """Certificate of batch shuffling: the counts of Eq. 7 and 8, and what they count in this variant.
 
-    `log10_permutations` is what the best guess is worth (Eq. 7, except for patches kept in place), and
-    `log10_target_share` the odds that an output is its own image in order.
+    `log10_permutations` is the number of equally likely orders to which the best guess is equivalent: Eq. 7, except for
+    patches kept in place. `log10_target_share` is the probability that an output is its own image in order.
 
     Args:
         tokens: N ≥ 1.
-        batch: B ≥ 2 images that were really mixed.
+        batch: B ≥ 2 images that were mixed.
         kept: K in 0..N.
         variant: one of `VARIANTS`.
 

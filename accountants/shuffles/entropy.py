@@ -1,10 +1,10 @@
-"""What an attack's success says about the order of an image's patches, and why no (ε, δ) follows from shuffling.
+"""What an attack's success says about the order of an image's patches, and why shuffling has no (ε, δ).
 
-Every bound is an upper bound on what is still hidden, in bits, of the shape of the success that it is asked for. A
-failed attack proves nothing: at or below chance the answer is log2 N!, the entropy of a uniform order, and never more.
+Every function gives an upper bound on the remaining entropy in bits, in the shape of its `success` argument. A failed
+attack proves nothing: at or below chance the result is log2 N!, the entropy of a uniform order.
 
-N ≥ 1 is the number of `tokens` (patches); `multiplicities` say how often each different patch occurs, and all differ
-unless they are given. A success p or an accuracy a lies in [0, 1]; a confidence lies in (0, 1).
+N ≥ 1 is the number of `tokens` (patches). `multiplicities` say how often each different patch occurs; without them all
+patches differ. A success p or an accuracy a lies in [0, 1]; a confidence lies in (0, 1).
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> 
 def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
     """Largest H(π|Z) if an attack finds the whole order with at least this probability: h(p) + (1−p)·log2(M−1).
 
-    M = N! orders, or N!/∏m! if patches repeat; success then counts orders that look the same as one.
+    M = N! orders, or N!/∏m! if patches repeat. Orders of equal patches that give the same image count as one.
 
-    Source: Fano's inequality; a law that puts p on the guess and the rest evenly on all other orders attains it.
+    Source: Fano's inequality. It is attained by probability p for the guess and equal probabilities for all other
+        orders.
 
     >>> round(fano_bits(9, 0.5), 4)
     10.2346
@@ -70,7 +71,7 @@ def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[i
 
 
 def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
-    """Largest H(π|Z) if an attack's order has at least this share of patches in their place: the tight bound.
+    """Largest H(π|Z) if an attack puts at least this share of patches in their place: the tight bound.
 
     Given the guess, the places it gets right are the fixed points of a random permutation, of which exactly C(N,j)·D_d
     have j = N − d (rencontres numbers). The largest entropy with a mean of aN fixed points is the dual
@@ -114,7 +115,7 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a success probability, from hits in independent trials ≥ 1; 0 for no hits.
+    """One-sided lower confidence limit of a success probability, from hits in ≥ 1 independent trials; 0 for no hits.
 
     A trial is a whole order or *one* patch an image: patches of one image are not independent.
 
@@ -130,7 +131,9 @@ def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> flo
 
 
 def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a mean patch accuracy over independent images, whatever depends inside one.
+    """One-sided lower confidence limit of a mean patch accuracy over independent images.
+
+    Patches of one image may depend on each other.
 
     It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln 1/(1 − confidence).
 
@@ -154,7 +157,7 @@ def entropy_after_attack(
     counted: Literal["orders", "patches"] = "orders",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Most entropy that an order can still have after an attack's measured success; no proof of the defense.
+    """Largest entropy that an order can still have after an attack's measured success; no proof of a defense.
 
     Args:
         tokens: N.
@@ -162,7 +165,7 @@ def entropy_after_attack(
         trials: independent trials ≥ 1: images, or one patch drawn from each image.
         confidence: of the Clopper–Pearson lower limit on success.
         counted: "orders" or "patches".
-        multiplicities: for "orders".
+        multiplicities: as above, for "orders" only.
 
     Returns:
         Quantities: `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches),
@@ -205,12 +208,13 @@ def entropy_after_attack(
 def distinguish(
     released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
 ) -> Literal["a", "b", "both", "neither"]:
-    """Which of two candidates was released: shuffling leaves the multiset of patches, so comparing them sorted tells.
+    """Which of two candidates was released, found by comparing sorted patches, which a shuffle leaves unchanged.
 
-    If the candidates differ in one patch, the answer is always right, which (ε, δ)-DP allows only for δ = 1. "both"
-    says that they are rearrangements of each other. Tokens are finite numbers [..., D]; all leading axes are patches.
+    If the candidates differ in one patch, the answer is always right; (ε, δ)-DP allows this only for δ = 1. The answer
+    "both" means that one candidate is a rearrangement of the other. Tokens are finite numbers [..., D]; all leading
+    axes are patches.
 
-    Source: derived; contradicts any variant of σ-privacy as differential privacy.
+    Source: derived. It shows that σ-privacy is no differential privacy.
 
     >>> rng = np.random.default_rng(0)
     >>> a = rng.normal(size=(16, 8))

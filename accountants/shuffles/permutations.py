@@ -1,7 +1,7 @@
-"""Permutation counts as published, Eq. 7 and Eq. 8 of batch shuffling, as logarithms; and what fresh rounds show.
+"""Permutation counts of batch shuffling as published (Eq. 7 and 8), as logarithms, and what several rounds reveal.
 
 An image has N ≥ 1 `tokens` (patches) and a batch B ≥ 1 images; K in 0..N patches are `kept` with their image, and the
-other N′ = N − K are dealt out.
+other N′ = N − K are pooled and dealt out over the batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from privkit.accountants import validate
 
 
 def kept_tokens(tokens: int, keep: float) -> int:
-    """⌊keep·tokens⌋ with `keep` in [0, 1] read as the decimal that was written, so that 0.29·100 is 29 and not 28.
+    """⌊keep·tokens⌋ with `keep` in [0, 1], computed in decimals: 0.29·100 is 29, not 28.
 
     Source: Yao et al., patch shuffling, Algorithm 2 (line 7).
 
@@ -27,10 +27,10 @@ def kept_tokens(tokens: int, keep: float) -> int:
 
 
 def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 7, the permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!.
+    """log10 of Eq. 7, the permutations that an adversary searches for a batch: (C(N,K)·K!)^B · (B·N′)!.
 
-    Source: Yao et al., patch shuffling, Eq. 7. It counts the outcomes of Algorithm 2 as written exactly (checked by
-    enumeration); with the text's final shuffle inside each image it undercounts them.
+    Source: Yao et al., patch shuffling, Eq. 7. It is the exact number of outcomes of Algorithm 2 as written (checked by
+    enumeration). With the final shuffle that the text adds inside each image, there are more outcomes.
 
     >>> round(log10_total_permutations(196, 50, 78), 6)
     28239.734373
@@ -55,7 +55,7 @@ def log10_target_share(tokens: int, batch: int, kept: int) -> float:
 def own_image_share(tokens: int, batch: int, kept: int) -> float:
     """Expected share of an output's tokens that come from its own image: k′ + (1 − k′)/B, with k′ = K/N.
 
-    Pooled patches may come home.
+    Pooled patches may return to their own image.
 
     Source: derived from Algorithm 2; a test counts it on the defense itself.
     """
@@ -65,7 +65,7 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
-    """log10 of N!/∏m!, the orderings of an image that can be distinguished if equal patches occur m times each.
+    """log10 of N!/∏m!, the number of different orderings of an image in which equal patches occur m times each.
 
     Multiplicities are whole numbers ≥ 1 that sum to N.
 
@@ -83,14 +83,14 @@ class IntersectionOdds:
     """What fresh rounds of batch shuffling reveal about two patches.
 
     Attributes:
-        same_image: probability that two patches of one image share an output, one round.
+        same_image: probability that two patches of one image share an output in a round.
         other_image: the same for patches of two different images.
-        ratio: same_image / other_image ≥ 1, the factor on the odds "one image" : "two" for each round in which they
-            share an output; `inf` if nothing is ever moved.
+        ratio: same_image / other_image ≥ 1. Each round in which two patches share an output multiplies the odds of "one
+            image" against "two images" by it. `inf` if no patch moves.
         rounds: R.
-        log10_ratio: of the factor if they share an output in all R rounds, log10(ratio)·R.
-        advantage: total variation between the numbers of shared outputs in R rounds, in [0, 1]; the best test errs
-            with probability (1 − advantage)/2 at even odds.
+        log10_ratio: log10(ratio)·R, for two patches that share an output in all R rounds.
+        advantage: total variation in [0, 1] between the distributions of the number of shared outputs in R rounds. At
+            even odds the best test errs with probability (1 − advantage)/2.
     """
 
     same_image: float
@@ -102,7 +102,7 @@ class IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> IntersectionOdds:
-    """How much more often two patches share an output if they belong to one image; every variant has the same odds.
+    """How much more often two patches share an output if they belong to one image. All variants have the same odds.
 
     It takes N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds over the same images, dealt into the same batch.
 

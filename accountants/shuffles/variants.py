@@ -1,7 +1,7 @@
 """Three variants of batch shuffling, and how many outcomes each has.
 
-"algorithm_2": kept patches first, dealt ones behind them, as Algorithm 2 is written. "final_shuffle": the shuffle
-inside every image that the text adds. "kept_in_place": kept patches do not move. N, B and K are as in `permutations`;
+"algorithm_2": kept patches first and dealt patches after them, as Algorithm 2 is written. "final_shuffle": then every
+image is shuffled, as the text adds. "kept_in_place": kept patches do not move. N, B and K are as in `permutations`;
 all patches differ.
 """
 
@@ -62,10 +62,12 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
 
 
 def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
-    """Whether all outcomes of a variant are equally likely: always as written, else only if none or all are kept.
+    """Whether all outcomes of a variant are equally likely.
+
+    Under "algorithm_2" they always are; in the other variants only if no patch is kept, or all.
 
     With a final shuffle an outcome with t_j own patches in output j has odds ∝ ∏_j C(t_j, K); with patches kept in
-    place t_j counts those at their own place. So "nothing moved" is the most likely outcome.
+    place, t_j counts those at their own place. So the original order is the most likely outcome.
 
     Source: derived; equals the frequencies of enumeration in the tests.
 
@@ -79,10 +81,10 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the most likely outcome's probability: the number of equally likely outcomes that it is worth.
+    """−log10 of the most likely outcome's probability: to the best guess, the release is one of so many outcomes.
 
-    As written and with a final shuffle it is Eq. 7: the final shuffle adds outcomes, but no safety against the best
-    guess. With patches kept in place it is only (B·N′)!.
+    Under "algorithm_2" and "final_shuffle" it is Eq. 7: the final shuffle adds outcomes, but the best guess stays as
+    likely. With patches kept in place it is only (B·N′)!.
 
     Source: derived from the odds in `equally_likely`; equals enumeration in the tests.
 

@@ -39,18 +39,19 @@ class SplitMechanism(Checked):
     """A split-learning mechanism: what one record or client gives away to the server in a run.
 
     Attributes:
-        smashed: where one record's smashed data lie for sure.
-        noise: what is added, and where.
-        lower_model: "frozen"; "trained" on raw data; "averaged" (trained, and averaged over clients or otherwise sent
-            out); or `PrivateUpdates`.
+        smashed: the clip set, which surely contains one record's smashed data.
+        noise: the noise, and who adds it.
+        lower_model: "frozen"; "trained" on raw data; "averaged": trained, and averaged over clients or sent out in
+            another way; or `PrivateUpdates`.
         relation: neighboring relation.
         unit: "record" or "client".
         labels: where one record's label lies; None if labels are not released.
         mixing: how releases of a group are combined.
         participation: who takes part in a round.
         rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
-        releases: releases a round that belong to one unit: the batch size b for clients, 1 for records.
-        random_masks: whether masks are uniform and fresh; matters for clip sets that bound only the whole norm.
+        releases: releases of one unit in a round: the batch size b for clients, 1 for records.
+        random_masks: whether masks are drawn uniformly in every round; used for clip sets that bound only the whole
+            norm.
 
     Raises:
         ValueError: for combinations that cannot be accounted for; the sentence says why and what can.
@@ -156,12 +157,12 @@ class SplitMechanism(Checked):
 
     @property
     def joint(self) -> bool:
-        """Whether the shift is that of all rounds together: for realized ratios, and for those that are drawn once."""
+        """Whether the shift covers all rounds together: for realized ratios, and for ratios drawn once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
     def composed_rounds(self) -> int:
-        """How often one round is composed: once if the shift is that of all rounds."""
+        """Number of compositions of the shift: T, or 1 if the shift covers all rounds."""
         return 1 if self.joint else self.rounds
 
     @property
@@ -173,36 +174,39 @@ class SplitMechanism(Checked):
 
     @cached_property
     def participation_shows(self) -> bool:
-        """Whether somebody may learn who took part: sampling then hides nobody and only makes releases rarer.
+        """Whether somebody may learn who took part. Sampling then hides nobody and only makes releases rarer.
 
-        Clients that collude know who was drawn beside them. A lower model that learns remembers it: what other clients
-        release later then depends on a secret that the proof of amplification draws anew in every round.
+        Colluding clients know who was drawn beside them. A trained lower model remembers it: later releases then depend
+        on the sample, whereas the proof of amplification needs a fresh sample in every round.
         """
         return self.participation.rate < 1 and (self.colluders_know or self.lower_model != "frozen")
 
     @property
     def colluders_know(self) -> bool:
-        """Whether colluding clients know who took part: the n − k that were not drawn reveal it; coins do not."""
+        """Whether colluding clients know who took part.
+
+        With k of n, the n − k that were not drawn reveal it; independent coins reveal nothing.
+        """
         drawn = isinstance(self.participation, WithoutReplacement)
         return drawn and bool(getattr(self.mixing, "colluding", False))
 
     @property
     def sampling(self) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
-        """The participation that is secret: amplification is credited to it alone."""
+        """The secret part of participation. Amplification is credited to it alone."""
         return ALWAYS if self.participation_shows else self.participation
 
     @property
     def seated(self) -> bool:
-        """Whether uneven fixed ratios belong to seats, which the drawn clients take at random in every round."""
+        """Whether uneven fixed ratios belong to seats that drawn clients take at random in every round."""
         ratio = getattr(self.mixing, "ratio", None)
         return isinstance(self.participation, WithoutReplacement) and isinstance(ratio, Fixed) and not ratio.even
 
     @property
     def secret_seat(self) -> bool:
-        """Whether nobody tells the server which message, which ratio or which patches are the neighbor's.
+        """Whether the server cannot tell which message, ratio or patches belong to the neighbor.
 
-        Drawn clients send messages without identity, and take random seats in a group. Clients that collude know their
-        own seats and masks: one seat is left, and the patches that exclusive masks leave.
+        Drawn clients send messages without identity and take random seats in a group. Colluding clients know their own
+        seats and masks, and so the neighbor's.
         """
         mixing, drawn = self.mixing, isinstance(self.participation, WithoutReplacement)
         if not isinstance(mixing, Mixup | CutMix) or mixing.group == 1:
@@ -221,7 +225,7 @@ class SplitMechanism(Checked):
     def ragged(self) -> bool:
         """Whether patches hold different numbers of coordinates, as in DP-CutMixSL's Table 1 (D_s = 10, N = 64).
 
-        Only the largest number of coordinates in a patch is then known, not where each lies.
+        Then only the largest number of coordinates in a patch is known.
         """
         dimensions = getattr(self.smashed, "dimensions", None)
         if not isinstance(self.mixing, CutMix) or self.mixing.group == 1:
@@ -230,7 +234,7 @@ class SplitMechanism(Checked):
 
     @property
     def update_shift(self) -> float | None:
-        """μ² of the lower model's noisy updates together, 0 if there are none; None if sampling hides some."""
+        """μ² of all noisy updates of the lower model together: 0 without any, None if sampling amplifies them."""
         lower = self.lower_model
         if not isinstance(lower, PrivateUpdates):
             return 0.0
@@ -238,7 +242,7 @@ class SplitMechanism(Checked):
 
     @property
     def attained(self) -> bool:
-        """Whether the accounted shift is that of the worst neighbors, so that an exact ε is a lower bound, too.
+        """Whether the worst neighbors attain the accounted shift. An exact ε is then a lower bound, too.
 
         False in these cases, whose charge may be above the worst neighbors':
 
@@ -248,13 +252,14 @@ class SplitMechanism(Checked):
         * noisy updates of the lower model: their worst neighbors need not be those of the releases;
         * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;
         * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;
-        * masks of which it is open how much distance, or whose noise, they keep: under a clip of the whole release a
-          mask may miss the patch that differs;
+        * masks under a clip of the whole release, which may miss the patch that differs;
+        * masks that may overlap, under noise that clients add: it is unknown whose noise is left;
+        * patches that hold different numbers of coordinates (`ragged`);
         * Laplace noise with a participation that shows, or with seats that are taken at random: it is charged as if
           everyone took part, and as if the neighbor had the largest ratio;
-        * lower models that might show who took part.
+        * lower models that may reveal who took part.
 
-        Masks that are not said to be random are a part of the mechanism, which the server knows.
+        Masks without `random_masks` are a fixed part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation):

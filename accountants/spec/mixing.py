@@ -1,4 +1,4 @@
-"""Mixing ratios: how much of one client's squared distance is left in a mixed release, as a law over rounds.
+"""Mixing ratios: the distribution over rounds of the share of one client's squared distance that a release keeps.
 
 A law is a list of points with probabilities; each point has the ratio λ and the share of patches q. A fixed ratio has
 one point, a count law has N + 1, and a density has the nodes of a quadrature.
@@ -103,9 +103,9 @@ class FixedRatio(_Fixed):
     Attributes:
         ratios: λ of every client of the group; they sum to 1.
 
-    With CutMix, client i fills ⌈λ_i·N⌉ patches, and N_i/N is what counts. These counts sum to more than N unless all
-    λ_i·N are whole: such masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding errors of a
-    fraction m/N stands for it.
+    With CutMix, client i fills N_i = ⌈λ_i·N⌉ patches and is charged for N_i/N. If some λ_i·N is not whole, the counts
+    sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding errors of a
+    fraction m/N is taken as m/N.
     """
 
     kind: ClassVar[str] = "fixed"
@@ -164,13 +164,13 @@ class FixedCounts(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class RealizedRatios:
-    """Ratios that were really drawn, round by round. They are public and independent of the data, so that
-    conditioning on them is sound.
+    """Ratios as they were drawn, round by round. They are public and independent of the data, so the accountant may
+    condition on them.
 
     Attributes:
         ratios: [rounds][clients]; each round sums to 1.
 
-    Source: derived (per client max_i Σ_t, never Σ_t max_i).
+    Source: derived. The sum over rounds is taken for each client, then the largest client: max_i Σ_t, not Σ_t max_i.
     """
 
     kind: ClassVar[str] = "realized"
@@ -191,7 +191,7 @@ class RealizedRatios:
         return len(self.ratios)
 
     def per_round(self, patches: int | None) -> RatioLaw:
-        """Arrays [rounds, clients]; the weights have no meaning here, every round counts once."""
+        """Arrays [rounds, clients] of ratios and shares. Every round counts once; the weights have no meaning here."""
         ratio = np.array(self.ratios)
         share = ratio if patches is None else rounded_up(ratio, patches)
         norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)
@@ -291,7 +291,7 @@ RATIOS = get_args(Ratio)
 
 
 def rounded_up(ratio: Array, patches: int) -> Array:
-    """⌈λN⌉/N; a ratio within two rounding errors of m/N counts as m/N.
+    """⌈λN⌉/N, except that a ratio within two rounding errors of m/N is taken as m/N.
 
     >>> rounded_up(np.array([0.5, 0.1 + 0.2, 0.5 + 2e-10]), 10).tolist()
     [0.5, 0.3, 0.6]
@@ -304,8 +304,9 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
 
     In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0. Wherever an integrand
     like exp(tλ²) times the density peaks, its curvature is at most about 2(a + b): Gauss–Legendre on short pieces takes
-    it, however far out the peak lies. Pieces are at most 1 long in x, a standard deviation of x, and 1/μ in λ, since
-    δ(ε; μλ) turns within 1/μ; none crosses a jump of the integrand. What lies beyond the last piece counts as λ = 1.
+    it, wherever the peak lies. A piece is at most 1 long in x, at most a standard deviation of x, and at most 1/μ in λ,
+    the scale on which δ(ε; μλ) varies. No piece crosses a jump of the integrand. Mass beyond the last piece counts as λ
+    = 1.
 
     Args:
         a: > 0.

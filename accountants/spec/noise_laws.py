@@ -1,4 +1,4 @@
-"""Laws of noise: what a specification has to know of each of them. `NOISE_LAWS` is the only list of them."""
+"""Noise distributions, and what a specification needs of each. `NOISE_LAWS` is the only list of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ LawName = Literal["gaussian", "laplace", "randomized_response"]
 
 
 class GaussianLaw:
-    """Normal noise. It is the base of the other laws, which say where they differ.
+    """Normal noise, and the base class of the other distributions, which override what differs.
 
-    `check` refuses a mechanism for which no bound with this noise is derived, with a sentence on what is. `attained`
-    says whether the worst neighbors attain what is charged, as far as this law decides it.
+    `check` refuses a mechanism for which no bound with this noise is derived, and names what is supported. `attained`
+    says whether this kind of noise lets the worst neighbors attain the charge.
 
     Attributes:
-        norm: the distance of two releases that the noise is measured against.
-        unit: what `Noise.smashed` is, in words.
+        norm: the norm of the sensitivity, L1 or L2.
+        unit: the meaning of `Noise.smashed`, in words.
         pure: whether some ε holds at δ = 0.
-        answers: whether categories are drawn anew instead of numbers moved; such a law has no distance and no scale.
+        answers: whether the noise replaces categories instead of adding to numbers. It then has no distance and no
+            scale.
         variance_factor: variance of the noise over the square of its parameter.
     """
 

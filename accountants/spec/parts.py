@@ -76,9 +76,9 @@ class Mixup(Checked):
 
     Attributes:
         ratio: law of the λ_i.
-        colluding: whether the group's other clients may hand their data and their noise to the server. Noise added by
-            the clients then leaves the neighbor's own noise alone, and mixing amplifies nothing. They also tell who
-            took part, so that sampling is no secret.
+        colluding: whether the group's other clients may hand their data and their noise to the server. The other
+            clients' noise then protects nothing, so only the neighbor's own noise counts and mixing amplifies
+            nothing. They also tell who took part, so that sampling is no secret.
     """
 
     kind: ClassVar[str] = "mixup"
@@ -92,12 +92,12 @@ class Mixup(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class CutMix(Checked):
-    """Exclusive masks over patches: client i fills N_i of N patches, and its label counts λ_i (DP-CutMixSL).
+    """Exclusive masks over patches: client i fills N_i of N patches, and its label has weight λ_i (DP-CutMixSL).
 
     Attributes:
         ratio: law of the λ_i or of the counts N_i.
         patches: N ≥ 1.
-        colluding: as in `Mixup`; the smashed data keep N_i/N all the same.
+        colluding: as in `Mixup`; the share N_i/N of the smashed data stays.
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -116,7 +116,7 @@ class CutMix(Checked):
 
     @property
     def overfull(self) -> bool:
-        """Whether ⌈λN⌉ patches for every client are more than there are, so that masks may overlap."""
+        """Whether the counts ⌈λN⌉ of all clients may sum to more than N, so that masks may overlap."""
         if self.ratio.group == 1:
             return False
         if isinstance(self.ratio, DirichletRatio):
@@ -139,8 +139,8 @@ class EveryRound:
 class WithoutReplacement(Checked):
     """A secret uniform subset of k of n clients each round; replace-one.
 
-    If they are mixed, the drawn clients take the seats of the group uniformly at random, anew in every round. This
-    is so for k = n, too. A fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client, who keeps it.
+    With mixing, the drawn clients take the seats of the group uniformly at random in every round, also for k = n. A
+    fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client.
 
     Attributes:
         chosen: k in 1..n.
@@ -180,9 +180,9 @@ class PrivateUpdates(Checked):
         noise_multiplier: noise's standard deviation over the *replace-one* sensitivity of a step's gradient sum, which
             is twice the clipping norm.
         steps: updates that use one record (one an epoch); with `chosen` and `records`, all updates.
-        chosen: records in an update, drawn without replacement. Only for batches that are secret and drawn apart from
-            those of the releases: an update on the batch whose releases the server sees has nothing left to hide in,
-            so by default sampling is not credited.
+        chosen: records in an update, drawn without replacement. Give it only if these batches are secret and drawn
+            independently of the releases. The server sees who is in a released batch, so an update on that batch earns
+            no credit for sampling; this is the default.
         records: records of the client.
     """
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class RandomAllocation(Checked):
     """Each unit takes part in exactly k of every t rounds, drawn uniformly, secretly and apart from other units.
 
-    Also known as balls and bins. In a shuffled epoch units fill one another's places; that is another law, and not
-    covered: here the number of units in a round is random.
+    Also known as balls and bins: the number of units in a round is random. A shuffled epoch, in which every round has
+    the same size, is another distribution and is not covered.
 
     Attributes:
         participations: k in 1..t.
@@ -70,13 +70,13 @@ ONE_SECRET = "hidden masks, random allocation and randomized response are derive
 
 
 def has_secrets(mechanism: SplitMechanism) -> bool:
-    """Whether it is a random allocation, hidden masks or randomized response, each of which is derived alone."""
+    """Whether there is a random allocation, hidden masks or randomized response, each with its own derivation."""
     secret = isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask)
     return secret or mechanism.noise.distribution.answers
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """Refuse what is not derived together with hidden masks or random allocation, and categories without response."""
+    """Refuse underived combinations with hidden masks or random allocation, and categories without response."""
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
         raise ValueError(NEED_RESPONSE)

@@ -1,4 +1,4 @@
-"""Clip sets and the sensitivities that follow from them: a sensitivity is never asked for without relation and norm."""
+"""Clip sets and their sensitivities. A sensitivity always has a relation and a norm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clamp(Checked):
         high: of every coordinate, > low.
         dimensions: D ≥ 1 coordinates of one record's release.
 
-    Source: mathematics of DP-CutMixSL's Δ (there low = 0, high = Δ); tanh outputs are Clamp(low=-1, high=1).
+    Source: DP-CutMixSL's Δ (low = 0, high = Δ). For tanh outputs use Clamp(low=-1, high=1).
 
     >>> Clamp(low=-1, high=1, dimensions=256).sensitivity("replace_one", "l2")
     32.0
@@ -126,12 +126,12 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity from elsewhere; it is refused under any relation and norm but its own.
+    """A sensitivity that the caller supplies. It is refused under any other relation or norm.
 
     Attributes:
         value: > 0.
-        relation: under which it holds.
-        norm: in which it holds.
+        relation: the relation under which it holds.
+        norm: the norm in which it is measured.
     """
 
     kind: ClassVar[str] = "known"
@@ -151,7 +151,7 @@ class Known(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Categories(Checked):
-    """Answers that each are one of k categories, for randomized response: a label, or the bits of a binary code.
+    """Answers for randomized response, each one of k categories: a label, or the bits of a binary code.
 
     Categories have no distance, so a sensitivity is refused.
 
@@ -173,11 +173,13 @@ class Categories(Checked):
 
 
 def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
-    """Coordinates that share an L1 distance evenly in the worst case for Laplace noise; 1 if only a sum is bounded.
+    """The number of coordinates over which an L1 distance is spread in the worst case for Laplace noise.
 
-    One coordinate that moves by s + t is worse than two that move by s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t} for
-    the trade-off functions of shifts of one log-concave law. A label in the simplex gains as much as it
-    loses: at most two.
+    It is 1 if only the sum is bounded.
+
+    One coordinate that moves by s + t loses at least as much as two that move by s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) =
+    f_{s+t} for the trade-off functions of shifts of one log-concave law. In a label in the simplex, some entries gain
+    what others lose, so the number is at most two.
 
     Source: derived, with Dong, Roth and Su 2022, Lemma A.5 (f_t(1 − f_s) bounds two steps).
 

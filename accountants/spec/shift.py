@@ -30,13 +30,13 @@ _LARGEST_SHIFT = 1e100
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftLaw:
-    """The Gaussian shift of one release, sensitivity over noise, as a law over the round's public coins.
+    """Distribution of the Gaussian shift of one release, sensitivity over noise, over the round's public coins.
 
     Attributes:
         mu: [J] ≥ 0.
         log_weight: [J] log probabilities.
-        profile: whether the (ε, δ) profile of the law is exact for the worst neighbors; if not, only the Rényi
-            divergence is known to be largest there.
+        profile: whether the worst neighbors have exactly this (ε, δ) profile; if not, this is known for the Rényi
+            divergence only.
     """
 
     mu: Array
@@ -45,11 +45,11 @@ class ShiftLaw:
 
     @property
     def constant(self) -> float | None:
-        """μ, if it is no random variable."""
+        """μ if it is constant, else None."""
         return float(self.mu[0]) if self.mu.size == 1 else None
 
     def merged(self) -> ShiftLaw:
-        """Neighboring points of one μ as one point: nodes of a quadrature inside one number of patches.
+        """The same distribution with neighboring points of equal μ merged.
 
         >>> ShiftLaw(mu=np.array([1.0, 1.0, 2.0]), log_weight=np.log([0.25, 0.25, 0.5])).merged().mu.tolist()
         [1.0, 2.0]
@@ -60,10 +60,10 @@ class ShiftLaw:
         return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
     def raised(self) -> ShiftLaw:
-        """At most `FEW` points: smaller ones are raised to the largest of their class; the law itself if few.
+        """At most `FEW` points: smaller shifts are raised to the largest of their class; few points stay.
 
         A Gaussian profile increases with μ, so this is an upper bound, and at most that of the largest point alone. One
-        half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which makes E μ² grow least.
+        half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which increases E μ² least.
 
         Source: derived.
 
@@ -90,8 +90,8 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
     μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If it shows who takes part, μ = 0
     with the probability of being left out: a public coin that no data enter.
 
-    A seat that is taken at random is charged as if it were public: it is independent of the data, so that the mean over
-    the seats of a divergence is an upper bound (joint convexity). Above `FEW` different seats, small shifts are raised.
+    A random seat is charged as if it were public. It is independent of the data, so the mean of a divergence over the
+    seats is an upper bound (joint convexity). Above `FEW` different seats, small shifts are raised.
 
     Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
     """
@@ -107,7 +107,10 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """L1 sensitivity over the scale of one round's releases, and the number of coordinates if it is 1 (else 0)."""
+    """L1 sensitivity of one round's releases over the noise's scale.
+
+    The second value is 1 if one coordinate holds it, else 0.
+    """
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -143,7 +146,9 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 
 
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
-    """Law of the mixing ratios of one round, with a sharpness as for `Ratio`; None without mixing, and if realized.
+    """Distribution of the mixing ratios of one round; None without mixing, and for realized ratios.
+
+    `sharpness` is as for `Ratio`.
 
     Fixed ratios are those of the client that loses most, or of a random seat if drawn clients take the seats.
     """
@@ -156,7 +161,7 @@ def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | N
 
 
 def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
-    """Sensitivities of smashed data and label over their noise, without mixing."""
+    """Sensitivities of smashed data and label, each over its noise, without mixing."""
     whole = mechanism.smashed.sensitivity(mechanism.relation, norm) / mechanism.noise.smashed
     label = 0.0
     if mechanism.labels is not None and mechanism.noise.labels is not None:
@@ -170,7 +175,7 @@ def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[fl
 
 
 def one_patch(mechanism: SplitMechanism) -> bool:
-    """Whether the clip bounds the whole release only, under masks that are uniform and fresh."""
+    """Whether only the whole release is clipped and masks are drawn uniformly in every round."""
     return isinstance(mechanism.mixing, CutMix) and mechanism.random_masks and not mechanism.smashed.additive
 
 

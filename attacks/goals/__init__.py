@@ -1,4 +1,4 @@
-"""What attacks are after. A goal owns what its adversary observes, what an attack returns, its controls and scores.
+"""The goals of attacks. A goal owns its observation, its output, its control experiments and its scores.
 
 | goal | file | observation | output |
 | --- | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Control experiments: an attack counts only if it wins where winning is easy and fails where nothing is given away."""
+"""Control experiments: an attack counts only if it wins where winning is easy and fails where nothing is revealed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Control:
 
     Attributes:
         name: of the experiment.
-        passed: whether the attack did as it must; None if the experiment was not possible.
+        passed: whether the attack behaved as required; None if the experiment was not possible.
         detail: a sentence with what was measured.
-        decisive: whether the attack's numbers mean nothing if it did not pass.
+        decisive: whether the attack's numbers mean nothing unless it passed.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Control:
 
 
 def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:
-    """Both controls of an attack that scores: it finds a planted leak, and learns nothing from noise.
+    """Both controls of an attack whose output is scores: it must find a planted leak and learn nothing from noise.
 
     Args:
-        leak: its scores where the answer is planted.
+        leak: its scores for data that reveal the answer.
         leak_truth: bool [N], the truth.
         noise: its scores on noise.
-        noise_truth: bool [N], coins that the noise does not depend on.
+        noise_truth: bool [N], coin flips that are independent of the noise.
     """
     from privkit.attacks.scores.leak import pooled_auc
 

@@ -1,4 +1,4 @@
-"""The clients of a control: a lower segment that gives the record itself, and what a defense makes of it."""
+"""The clients of a control experiment: their lower segment outputs the record itself, and the defense follows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SOLVED = 1e-4
 
 
 class ControlClients(Protocol):
-    """Clients whose lower segment gives the record itself, without noise.
+    """Clients whose lower segment outputs the record itself, without noise.
 
     Attributes:
-        lower: the segment as an adversary with the clients' weights holds it.
+        lower: the lower segment, for an adversary who knows the clients' weights.
         imitate: as in `ImageObservation`.
     """
 
@@ -33,7 +33,7 @@ class ControlClients(Protocol):
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None: ...
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """Let records cross the wire as attacked ones do.
+        """Send records over the wire as attacked records are sent.
 
         Args:
             records: [N, ...], whole rounds of them.
@@ -49,7 +49,7 @@ class ControlClients(Protocol):
         """Answer one round of own records, as `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of a difference from the records that the releases of some passes react to; see `projected`.
+        """The part of a difference from the records that changes the releases of some passes; see `projected`.
 
         Args:
             records: as in `send`.
@@ -61,14 +61,14 @@ class ControlClients(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Defended:
-    """The defense that controls go through.
+    """The defense used in control experiments.
 
     Attributes:
         name: of the defense, for sentences.
-        undone: what an attack must undo to win here: some of "maps", "masks", "mixes", "permutes" and "shortens", as
-            defenses declare their effects.
-        clients: the clients, from the shape of a record; it raises `NotApplicable` if there can be none.
-        why_not: why no control can go through it; empty if some can.
+        undone: effects that an attack must undo to win here: some of "maps", "masks", "mixes", "permutes" and
+            "shortens", as defenses declare them.
+        clients: function from the shape of a record to the clients; it raises `NotApplicable` if they are impossible.
+        why_not: why no control can use the defense; empty if one can.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Defended:
 
     @classmethod
     def unknown(cls, reason: str) -> Defended:
-        """A defense that nobody can apply, and why."""
+        """A defense that is not available here, with the reason."""
         return cls(name="an unknown defense", undone=frozenset(), clients=_nobody, why_not=reason)
 
 
@@ -88,14 +88,14 @@ def _nobody(shape: tuple[int, ...]) -> ControlClients:
 
 @dataclass(frozen=True)
 class Undefended:
-    """Clients that send what their lower segment gives; satisfies `ControlClients`."""
+    """Clients without a defense; satisfies `ControlClients`."""
 
     lower: nn.Module
     batch_size: int
     imitate: None = None
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """A view a round; see `ControlClients.send`."""
+        """One view for each round; see `ControlClients.send`."""
         rounds = list(zip(records.split(self.batch_size), labels.split(self.batch_size), strict=True)) * passes
         views = [
             View(round=number, smashed=self.lower(part), labels=sent) for number, (part, sent) in enumerate(rounds)
@@ -103,24 +103,24 @@ class Undefended:
         return views, torch.arange(len(records), device=records.device)
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
-        """The lower segment's own answer."""
+        """The output of the lower segment."""
         members = torch.arange(len(images), device=images.device).unsqueeze(1)
         return QueryResult(view=View(round=0, smashed=self.lower(images)), members=members)
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """All of it."""
+        """The whole difference."""
         return apart
 
 
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
-    """The part of a direction that a release reacts to: its projection on the row space of the release's derivative.
+    """The part of a direction that changes the release: its projection on the row space of the release's derivative.
 
-    The rest of the direction changes no number of the release, as far as this is linear, even for somebody who knows
-    all coins. So a guess can be held to the first part alone.
+    To first order, the rest of the direction changes no number of the release, even with all random numbers fixed. So a
+    guess is judged by the first part alone.
 
     Args:
-        release: differentiable, with the same coins at each call; [N, ...] to any shape.
-        records: [N, ...], where the derivative is taken.
+        release: differentiable function of [N, ...], with the same random numbers at each call.
+        records: [N, ...], the point of the derivative.
         direction: shaped like them.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).

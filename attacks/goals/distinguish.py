@@ -1,4 +1,4 @@
-"""Tell which of two known contents was sent, by canaries: what lower bounds on ε are measured with."""
+"""The goal "which of two known contents was sent": canaries, from which lower bounds on ε follow."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryObservation(Observation):
-    """Canaries that the adversary had inserted or not, by coins that it does not see.
+    """Canaries that were inserted or not, by coins that the adversary does not see.
 
     Attributes:
         rows: int64 [R, K], the row of the views (concatenated) in which canary i, or its counterpart, was sent the r-th
             time.
-        present: float [K, ...], or [R, K, ...] where it differs from time to time: what the row would hold without
-            noise, with the canary: clamped or clipped smashed data, or the gradient that is sent for it.
-        absent: the same with its counterpart (another record, or the other label).
+        present: the noise-free content of the row with the canary, float [K, ...], or [R, K, ...] if it varies: clamped
+            or clipped smashed data, or the gradient that is sent for it.
+        absent: the same with the canary's counterpart (another record, or the other label).
     """
 
     rows: Tensor
@@ -33,7 +33,7 @@ class CanaryObservation(Observation):
 
 
 class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
-    """An attack that scores canaries, higher for "it was sent", and 0 where both are equally likely."""
+    """An attack that scores canaries, higher for "it was sent", and 0 if both are equally likely."""
 
     @property
     def on(self) -> Literal["smashed", "gradient"]:
@@ -41,7 +41,7 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
-    """Canaries that are sent as they are; and rows of pure noise."""
+    """Canaries that are sent without protection, and rows of pure noise."""
     draws = Generator().manual_seed(seed)
     present, absent = torch.randn(2, _CONTROL_CANARIES, _CONTROL_SIZE, generator=draws)
     coins = torch.rand(_CONTROL_CANARIES, generator=draws) < 0.5

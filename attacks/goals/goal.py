@@ -1,4 +1,4 @@
-"""What a goal is: an object that owns what its adversary observes, its controls, and what its attacks guess."""
+"""The contract of a goal: it owns its adversary's observation, its control experiments, and its attacks' output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """What attacks are after.
+    """One goal of attacks.
 
     Attributes:
-        observation: what the adversary holds.
-        controls: from an attack, a seed and an observation of images, its control experiments; only goals that
-            reconstruct read the observation.
-        fields: that an attack on this goal has beside those of the contract.
-        untuned: why its attacks are mounted as they are given; empty if they can be tuned.
+        observation: type of what the adversary holds.
+        controls: function from an attack, a seed and an observation of images to control experiments; only goals that
+            reconstruct use the observation.
+        fields: fields that an attack on this goal needs beyond the contract.
+        untuned: why its attacks cannot be tuned; empty if they can.
     """
 
     observation: type[Observation]
@@ -30,7 +30,7 @@ class Goal:
     untuned: str = "only attacks that reconstruct records are tuned"
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
-        """The domains whose records an attack reconstructs; none if it asks something else."""
+        """The domains whose records an attack reconstructs; empty for other goals."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Lower segments that give the record itself, for controls: what crosses holds all of it, before any defense."""
+"""Lower segments for controls: they output the record itself, so that a release contains all of it before a defense."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MARK = 32
 
 
 def identity_lower(release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = ()) -> nn.Module:
-    """A lower segment that gives the image itself, in the form that is nearest to a release's; other records as a row.
+    """A lower segment that outputs an image in the form closest to a release's; other records become one row.
 
-    The categories of a table have codes, since their numbers mean nothing.
+    The categories of a table are replaced by codes, since their numbers mean nothing.
 
     Args:
         release: [N, T, D], [N, C, h, w] or [N, D].
@@ -109,7 +109,7 @@ class _Codes(nn.Module):
 
 
 class Widened(nn.Module):
-    """A lower segment whose tokens repeat their numbers up to a width, for a defense that is built for this width.
+    """A lower segment whose tokens repeat their numbers up to a width, for a defense that needs this width.
 
     Args:
         lower: gives tokens [N, T, d].
@@ -130,14 +130,14 @@ class Widened(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment whose tokens also say whose they are, as tokens behind attention do, and perhaps where they lie.
+    """A lower segment whose tokens also reveal their record, as tokens behind attention do, and perhaps their place.
 
-    Each token gets what all tokens of its record have in common, their mean in a random projection. So whose a token is
-    can be read off the release, and an attack that sorts tokens has no excuse.
+    Each token is extended by a random projection of the mean of its record's tokens. So the release shows which record
+    a token belongs to, and an attack that sorts tokens must succeed.
 
     Args:
         lower: gives tokens [N, T, D].
-        places: whether each token also gets a code of its place, as behind a position embedding.
+        places: whether each token is also extended by a code of its place, as with a position embedding.
 
     >>> Marked(nn.Identity(), places=True)(torch.rand(2, 9, 4)).shape
     torch.Size([2, 9, 68])

@@ -28,7 +28,7 @@ Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelObservation(Observation):
-    """What an adversary who wants labels may hold; None means that it does not have it.
+    """What an adversary who wants labels may hold; a field is None if it does not.
 
     Attributes:
         upper: the server's segment or, for a client, a surrogate: smashed data -> logits [N, L].
@@ -69,19 +69,19 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
     @property
     def positive(self) -> int:
-        """The label that it looks for, ≥ 0."""
+        """The positive label, ≥ 0."""
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch of training whose rounds it reads; with "pooled" all of them, with "every" each apart."""
+        """The epoch of training whose rounds it reads; "pooled" reads all together, "every" reads each separately."""
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
-    """Scores of one label, from those of all: how far it is ahead of the likeliest other.
+    """Scores of one label, from those of all: its lead over the likeliest other label.
 
     Args:
         of_labels: float [N, L], L ≥ 2, higher for the likelier label.
-        positive: the label that is asked for.
+        positive: the positive label.
         examples: int64 [N], the rows.
 
     Raises:
@@ -114,7 +114,7 @@ def first_of_each(labels: Tensor, count: int) -> Tensor:
 def observe(
     lower: nn.Module, upper: nn.Module, images: Tensor, targets: Tensor, *, batch_size: int, known: bool = False
 ) -> LabelObservation:
-    """What comes back to a client in rounds that train nothing, for attacks without an audit.
+    """The gradients that a client gets back in rounds without training, for attacks without an audit.
 
     Args:
         lower: the client's segment: images [N, ...] -> smashed data.
@@ -141,10 +141,10 @@ def observe(
 
 
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
-    """A linear server that gave the gradients of two unequally likely labels; and gradients that are noise.
+    """Gradients of a linear server for two unequally frequent labels, and gradients of pure noise.
 
     An attack on the other record's label gets gradients of the sum of both records' losses. An attack that reads no
-    gradients gets smashed data and images that lie apart by label; and such that do not depend on it.
+    gradients gets smashed data and images that are separated by label, and others that are independent of it.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)

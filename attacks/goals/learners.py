@@ -1,4 +1,4 @@
-"""Small clients in training, for the controls of attacks that take training over: they can be led, or send noise."""
+"""Small clients in training, for the controls of attacks that take training over: some learn, others send noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RATE = 2e-3
 
 
 def shrunk(images: Tensor, side: int) -> Tensor:
-    """Images of at most `side` pixels a side, by means over areas: such controls try the attack, not the data.
+    """Images reduced to at most `side` pixels a side by area averages, so that controls are fast.
 
     >>> shrunk(torch.ones(2, 1, 28, 28), 8).shape
     torch.Size([2, 1, 8, 8])
@@ -28,11 +28,11 @@ def shrunk(images: Tensor, side: int) -> Tensor:
 
 
 class OneClient(ABC):
-    """One client in training, which learns whatever it is answered; satisfies `privkit.attacks.base.TrainingClients`.
+    """One client in training that learns from any answer; satisfies `privkit.attacks.base.TrainingClients`.
 
     Args:
         lower: its lower segment.
-        optimizer: of the segment's weights.
+        optimizer: optimizer of the segment's weights.
     """
 
     def __init__(self, lower: nn.Module, optimizer: Optimizer) -> None:
@@ -44,14 +44,14 @@ class OneClient(ABC):
 
     @abstractmethod
     def views(self) -> list[View]:
-        """The attacked images through the client as it is now."""
+        """The releases of the attacked images by the client as it is now."""
 
     def learn(self) -> None:
-        """A step on the gradients of the weights."""
+        """Take a step along the gradients of the weights."""
         self.optimizer.step()
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Send a batch, and learn from what comes back."""
+        """Send a batch, and learn from the returned gradient."""
         sent, labels = self.send()
         back = answer(View(round=self.done, smashed=sent.detach(), labels=labels))
         self.optimizer.zero_grad(set_to_none=True)
@@ -64,23 +64,23 @@ class OneClient(ABC):
         return {"lower": self.lower.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         self.lower.load_state_dict(state["lower"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.done = int(state["done"])
 
 
 class Learners(OneClient):
-    """A client of two convolutions.
+    """A client of two convolutions that draws its batches.
 
     Args:
-        images: what it trains on.
+        images: the training images.
         labels: of these images.
         victims: the attacked images.
-        victim_labels: of these.
+        victim_labels: labels of these.
         batch_size: images a round.
-        seed: of weights and batches.
-        noise: whether it sends noise, which no teaching changes, in place of what it computes.
+        seed: seed of weights and batches.
+        noise: whether it sends noise, unaffected by training, instead of its output.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Learners(OneClient):
 
     @torch.no_grad()
     def views(self) -> list[View]:
-        """The attacked images through the client as it is now."""
+        """The releases of the attacked images by the client as it is now."""
         draws = Generator(self._images.device).manual_seed(self._seed)
         parts = zip(self._victims.split(self._batch), self._victim_labels.split(self._batch), strict=True)
         return [View(round=i, smashed=self._released(x, draws), labels=y) for i, (x, y) in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""Tell who took part in training, from the trained model's answers."""
+"""The goal "who took part in training": guesses from the trained model's output."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Fit = Callable[[Tensor, Tensor, Generator], Predict]
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipObservation(Observation):
-    """Whom the adversary asks about, and the attacked model.
+    """The attacked model, and the candidates for membership.
 
     Attributes:
         candidates: images [N, C, H, W]; which of them are members is the question.
         candidate_labels: int64 [N].
         predict: the attacked model.
-        fit: trains shadow models; None if the adversary cannot.
+        fit: function that trains shadow models; None if the adversary cannot.
     """
 
     candidates: Tensor
@@ -43,7 +43,7 @@ MembershipAttack = Attack[MembershipObservation, Scores]
 
 
 def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
-    """A model that knows its own images by heart; and one that answers at random."""
+    """A model that memorized its images, and one that answers at random."""
     draws = Generator().manual_seed(seed)
     images = torch.rand(_CONTROL_CANDIDATES, 1, 4, 4, generator=draws)
     labels = torch.randint(_CONTROL_CLASSES, (_CONTROL_CANDIDATES,), generator=draws)

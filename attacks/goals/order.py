@@ -12,18 +12,18 @@ from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, n
 
 @dataclass(frozen=True, kw_only=True)
 class Permutation:
-    """A guess at the order that a shuffle took away.
+    """A guess at the order that a shuffle hides.
 
     Attributes:
-        source: int64 [N, T]; released token t of row n is guessed to have been token source % T of image source // T,
-            images counted from 0 within its message of `batch_size` rows.
+        source: int64 [N, T]. Released token t of row n is guessed to be token source % T of image source // T; images
+            are counted from 0 within a message of `batch_size` rows.
     """
 
     source: Tensor
 
 
 def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | None = None) -> dict[str, Tensor]:
-    """Shares of each image that are right: "direct", "membership" and, if tokens form a square grid, "neighbor".
+    """Shares of each image's tokens that are right: "direct", "membership" and, in a square grid, "neighbor".
 
     Args:
         truth: int64 [N, T], as in `Permutation.source`.

@@ -1,4 +1,4 @@
-"""Reconstruct private images or other records: what the adversary observes and returns, refusals of input, scores."""
+"""The goal of reconstructing private records: what the adversary observes and returns, checks of the input, scores."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _DATA_RANGE = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class ImageObservation(Observation):
-    """What an adversary who wants the private images may hold; None means that it does not have it.
+    """What an adversary who wants the private images may hold; a field is None if it does not.
 
-    An attack on token sequences and tables gets records [M, ...] of theirs where images are named here.
+    For token sequences and tables, the same fields hold records [M, ...] instead of images.
 
     Attributes:
         columns: of table rows, the number of categories of each column, 0 for a dense one; empty for other records.
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
         auxiliary_labels: their labels, int64 [M].
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
-        rules: what the threat model allows to ask of `query`.
+        rules: rules of the threat model for `query`.
         lower: a client's lower segment itself (white box).
         upper: the server's segment, which a server has: smashed data -> logits [N, L].
         upper_history: the server's segment at moments of its training, the oldest first; a server can keep its own.
         clients: the clients in training from their start, for an attack that takes training over.
-        imitate: what the clients' defense makes of one round of smashed data [N, ...] by its public law, with coins of
-            the adversary's own; differentiable, and shaped like them.
+        imitate: function that applies the clients' defense to one round of smashed data [N, ...], with random numbers
+            of the adversary's own; differentiable, and of the same shape.
     """
 
     image_shape: tuple[int, int, int]
@@ -71,11 +71,12 @@ class Reconstruction:
             i-th image in the n-th released row, views concatenated.
         curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
             a stronger attack); empty for attacks that learn nothing.
-        converged: whether doubling the training gained no more than 5 % (`privkit.attacks.fit.fit_doubling`); None from
-            attacks that do not double it. A curve cannot tell: a decaying learning rate flattens each one at its end.
-        permutation: the order that the images were put together by, from attacks that undo a shuffle; rows are the
-            released rows, views concatenated.
-        note: a sentence on the way that the attack took, if it chose between several; empty from others.
+        converged: whether doubling the training gained at most 5 % (`privkit.attacks.fit.fit_doubling`); None for
+            attacks that do not double it. The curve itself cannot show this, since a decaying learning rate flattens
+            every curve.
+        permutation: the order used to assemble the images, for attacks that undo a shuffle; rows are the released rows,
+            views concatenated.
+        note: a sentence on the method, for attacks that chose between several; empty for others.
     """
 
     images: Tensor
@@ -93,9 +94,8 @@ def check(attack: AnyAttack, observation: ImageObservation) -> None:
     """Refuse an observation that no attack on images could use.
 
     Raises:
-        NotApplicable: if something that the attack needs is missing, nothing was released, tokens are missing that the
-            attack needs, the release or the auxiliary images are not finite, or they do not fit the private images or
-            their labels.
+        NotApplicable: if nothing was released, or a field or a token that the attack needs is missing. Also if the
+            release or the auxiliary images are not finite, or do not fit the private images or their labels.
     """
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
@@ -120,13 +120,13 @@ def check(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def check_one_form(attack: AnyAttack, views: Sequence[View]) -> None:
-    """Refuse views of different forms, for attacks that put all rows together."""
+    """Refuse views of different shapes, for attacks that concatenate all rows."""
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
         raise NotApplicable(f"{attack.name} needs views of one form: attack views of different forms one by one")
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """What `check` and `check_one_form` refuse, and rows that hold several images: for attacks of one image a row."""
+    """The checks of `check` and `check_one_form`, and one image a row, for attacks that need this."""
     check(attack, observation)
     check_one_form(attack, observation.views)
     if (most := max(view.mixed for view in observation.views)) > 1:
@@ -134,7 +134,7 @@ def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images: those that it learns from, and one round of others that it tries choices on."""
+    """The adversary's images in two parts: images to learn from, and one round of others to try choices on."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
@@ -147,7 +147,7 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 def observe(
     lower: nn.Module, images: Tensor, *, batch_size: int, auxiliary: Tensor | None = None, known: bool = False
 ) -> ImageObservation:
-    """What a server sees when a client sends images through any module, for attacks without an audit.
+    """What a server sees when a client sends images through any module; for attacks without an audit.
 
     Args:
         lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
@@ -176,10 +176,10 @@ def observe(
 
 
 def match(truth: Images, guess: Images, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the row of the guess that the best assignment inside its message gives it.
+    """For each image, the row of the guess that is assigned to it, for the best assignment inside its message.
 
-    A defense that mixes images may move one into another's place; the Hungarian assignment with the smallest total
-    MSE undoes that. It uses the truth, so it is an upper bound on what an adversary could sort out.
+    A defense that mixes images may exchange their places; the Hungarian assignment with the smallest total MSE undoes
+    this. It uses the truth, so it is an upper bound for an adversary who must sort the images.
 
     Args:
         truth: [N, C, H, W].
@@ -208,7 +208,7 @@ def match(truth: Images, guess: Images, batch_size: int) -> NDArray[np.int64]:
 
 
 def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, Values]]:
-    """Every image metric, image by image; images too small for SSIM get none.
+    """Every image metric for each image; images too small for SSIM get none.
 
     Args:
         truth: [N, C, H, W] in [0, 1].

@@ -1,4 +1,4 @@
-"""Controls of attacks that reconstruct: a release that is the record itself, and one of pure noise."""
+"""Controls of attacks that reconstruct: a release that contains the record itself, and one of pure noise."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _NOISE_SLACK = 0.03
 def controls(
     attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
 ) -> tuple[Control, ...]:
-    """Mount a short version of an attack where it must win, and on pure noise.
+    """Mount a short version of an attack on a release where it must win, and on pure noise.
 
-    Only auxiliary records take part: the last ones, at most a quarter, play the victim. An attack that returns records
-    of its own holds them, too. An attack that takes training over meets small clients that can be led
-    (`privkit.attacks.goals.learners`) instead.
+    Only auxiliary records take part: the last ones, at most a quarter, act as victims. An attack that returns records
+    of its own has these among them. An attack that takes training over meets small clients in training instead
+    (`privkit.attacks.goals.learners`).
 
     Args:
-        attack: as its `mounting.control` has it.
-        observation: of the real client. Used are its auxiliary images, their labels (without them, all have one label),
-            and the first view, whose shape the noise takes.
-        seed: of everything random in it.
+        attack: the attack's `mounting.control`.
+        observation: observation of the real client. It supplies the auxiliary images, their labels (without labels, all
+            count as one class), and the first view, whose shape the noise has.
+        seed: seed of everything random.
         defended: as in `wins`.
 
     Raises:
@@ -70,7 +70,7 @@ def controls(
 def wins(
     attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
 ) -> tuple[Control, ...]:
-    """The positive control: the release of clients that send the record itself, through their own defense.
+    """The positive control: clients send the record itself through their own defense, and the attack must recover it.
 
     The attack passes if its MSE is at most half of the mean record's, three quarters if the defense moves tokens, or
     nine tenths if the release contains less than nine tenths of what tells records apart; all on the part that it
@@ -84,8 +84,8 @@ def wins(
         defended: the defense; None for clients without one.
 
     Returns:
-        The control. If the attack does not undo what the defense does, it is done without the defense, and a second one
-        says that the first choice was not possible.
+        The control. If the attack cannot undo the defense, the control runs without the defense, and a second control
+        records that the defended one was not possible.
 
     Raises:
         NotApplicable: as `controls`.
@@ -105,7 +105,7 @@ def wins(
 
 
 def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
-    """The negative control: a release of pure noise, in the form of the real one; see `controls`."""
+    """The negative control: a release of pure noise with the shape of the real one; see `controls`."""
     played = _Cast.of(attack, observation, SHORTER)
     draws, start = played.draws(seed, "noise")
     mean_error = played.error(played.mean.expand_as(played.victims), played.victims)
@@ -343,7 +343,7 @@ class _Cast:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """How many of the records of controls play the victim; the others are the attack's own.
+    """Number of the controls' records that act as victims; the others are the attack's own.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)
@@ -352,13 +352,13 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: int = 1) -> ImageAttack:
-    """An attack as its controls mount it.
+    """An attack as it is mounted in its controls.
 
     Args:
         attack: its specification.
-        own: images that it has; a tenth of them, but at least one message, is held out.
+        own: number of its images; a tenth of them, but at least one message, is held out.
         batch_size: images a step.
-        shorter: how many times fewer steps it trains than its declaration says.
+        shorter: factor by which its number of training steps is reduced.
     """
     control = attack.mounting.control
     return attack if control is None else control(shorter * max(1, (own - max(batch_size, own // 10)) // batch_size))

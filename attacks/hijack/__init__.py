@@ -1,1 +1,1 @@
-"""Attacks by a malicious server that trains its clients for itself, and how clients detect them."""
+"""Attacks by a malicious server that trains its clients for its own purpose, and their detection by clients."""

@@ -1,4 +1,4 @@
-"""FSHA: a malicious server trains the clients to release what a decoder of its own already understands."""
+"""FSHA: a malicious server trains the clients to send releases that its own decoder can read."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ class FSHA(Checked):
         discriminator_steps: of the discriminator in a round, ≥ 1, each with fresh images of the server's; the authors
             take one.
         width: channels of the first convolution, ≥ 1; 16 and 64.
-        blocks: of the discriminator, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which are most of what a
-            round costs.
-        end: of the pilot, "linear", "relu" or "tanh": what the clients' lower segments end in, which the architecture
-            tells. Left out, it is the range that all releases before the attack lie in; the authors' is linear.
+        blocks: blocks of the discriminator, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which cause most
+            of a round's cost.
+        end: last function of the pilot, "linear", "relu" or "tanh", as in the clients' lower segments, whose
+            architecture is known. If it is left out, it follows from the range of all releases before the attack; the
+            authors' is linear.
         noise: standard deviation ≥ 0 of Gaussian noise that the server adds to its pilot's releases, for clients that
             add such noise themselves: the decoder then learns to denoise. With this or `keep`, what the server knows of
             the defense (`ImageObservation.imitate`, through which the pilot's releases go otherwise) is left out.
-        keep: probability in (0, 1] with which each number of the pilot's noised releases is kept and not set to 0, for
-            clients that mask so themselves.
+        keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others are set to 0.
+            For clients that mask in the same way.
         passes: P ≥ 1, how often the same victims cross after the attack; views come pass after pass.
 
     If the server's own images have labels, the strong recipe gives the discriminator the labels that travel with the
-    releases. A tenth of the server's images is held out: the curve is the MSE of the auto-encoder on them on [0, 1],
-    never of the clients' images, and it says nothing of the discriminator.
+    releases. A tenth of the server's images is held out. The curve is the auto-encoder's MSE on them, in units of [0,
+    1]; it says nothing about the clients' images or the discriminator.
 
     If rows are mixed by public coins, the pilot's releases are mixed by the coins of each round before the
     discriminator compares them, so that the gradient at the cut reaches each member. In the end, and for several

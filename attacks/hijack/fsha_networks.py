@@ -19,7 +19,7 @@ Sides = list[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Networks:
-    """The malicious server's three."""
+    """The three networks of the malicious server."""
 
     pilot: nn.Module  # images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release
     decoder: nn.Module  # releases -> images in [-1, 1]
@@ -42,7 +42,7 @@ def hijacking_networks(
         width: channels of the first convolution, ≥ 1; later ones have up to four times as many. The authors have 64.
         end: what ends the pilot; theirs is linear.
         classes: labels that the discriminator tells apart, or 0.
-        blocks: of the discriminator, ≥ 1; of linear layers for vectors, of which half as many do.
+        blocks: blocks of the discriminator, ≥ 1. For vectors they are linear, and half as many are used.
 
     Raises:
         NotApplicable: if tokens form no square.
@@ -69,7 +69,7 @@ def hijacking_networks(
 
 
 class ReleaseDiscriminator(nn.Module):
-    """Scores releases: how much one looks like a client's rather than the pilot's.
+    """Scores how much a release looks like a client's rather than the pilot's.
 
     With classes, it scores a release together with its label (a projection discriminator).
 

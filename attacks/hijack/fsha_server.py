@@ -1,4 +1,4 @@
-"""What the malicious server of FSHA trains, and what it answers."""
+"""The malicious server of FSHA: its training, and its answer to clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA` with the recipe's values in place of None; an `end` of None is the first release's range."""
+    """The fields of `FSHA`, with the recipe's values for None; an `end` of None follows the first release's range."""
 
     penalty: Norm
     penalty_weight: float
@@ -46,9 +46,9 @@ class FshaRecipe:
 
 
 class Server(Resumable):
-    """What the malicious server trains, and its answer to a round; satisfies `privkit.attacks.fit.Training`.
+    """The malicious server's networks and its answer to a round; satisfies `privkit.attacks.fit.Training`.
 
-    A class token is left out of what all three networks see and make; its gradient is 0.
+    A class token is ignored by all three networks; its gradient is 0.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Server(Resumable):
         )
 
     def epoch(self, number: int) -> float:
-        """As many rounds as lie between two snapshots; the auto-encoder's error on held-out images after them."""
+        """Train for the rounds between two snapshots, and return the auto-encoder's error on held-out images."""
         draws = Generator(self.images.device).manual_seed(self.root + 1 + number)
         for step in range(self.settings.epoch):
             self.now = number * self.settings.epoch + step
@@ -96,7 +96,7 @@ class Server(Resumable):
         return self.examine()
 
     def answer(self, view: View, draws: Generator) -> Tensor:
-        """One step of all three networks; the gradient at the cut of what the clients are made to minimize."""
+        """Take one step of all three networks, and return the gradient that the clients are to follow."""
         pilot, decoder, discriminator = self.networks.pilot, self.networks.decoder, self.networks.discriminator
         if view.mixed != self.mixed or view.smashed.shape[1:] != self.form:
             raise NotApplicable(
@@ -185,10 +185,10 @@ class Server(Resumable):
 
     @torch.no_grad()
     def examine(self) -> float:
-        """The auto-encoder's mean square error on held-out images, through the same noise after every epoch.
+        """The auto-encoder's mean square error on held-out images, with the same noise after every epoch.
 
         Raises:
-            AttackDiverged: if it, a weight of the server's, or what the clients now release is not finite.
+            AttackDiverged: if the error, a weight of the server, or a release of the clients is not finite.
         """
         draws = Generator(self.held_out.device).manual_seed(self.root)
         total, parts = 0.0, self._examined()
@@ -235,7 +235,7 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The range that all releases lie in, so that a discriminator cannot tell by it."""
+    """The range of all releases, which the pilot's releases must share so that a discriminator cannot use it."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

@@ -1,4 +1,4 @@
-"""What adversarial training shares: the gradient penalty of a Wasserstein discriminator, and a test of finiteness."""
+"""Common parts of adversarial training: the gradient penalty of a Wasserstein discriminator, and a finiteness test."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
 
 
 def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: Norm = "full") -> Tensor:
-    """Mean squared distance from 1 of the norm of the discriminator's gradient, a part of its loss; a scalar.
+    """The gradient penalty of a discriminator's loss, a scalar: mean of (‖gradient‖ − 1)² over rows.
 
-    The discriminator maps rows to scores [N] or [N, 1], each of its own row alone; one whose activations are `kinked`
-    costs a third less here than one with torch's. Points are [N, C, H, W] (maps), [N, T, D] (tokens) or [N, D]
-    (vectors). The norm is "full", the L2 norm over a whole row, as in the source; or "channel", an L2 norm over the
-    places of each channel (of a vector, each coordinate's own size), as the FSHA authors' release has it; ValueError
-    for another.
+    The discriminator maps rows to scores [N] or [N, 1], each from its own row alone. With `kinked` activations this
+    costs a third less than with torch's. Points are [N, C, H, W] (maps), [N, T, D] (tokens) or [N, D]
+    (vectors). The norm is "full", the L2 norm over a whole row, as in the source. Or it is "channel", as in the FSHA
+    authors' release: an L2 norm for each channel over its places; for a vector, the magnitude of each coordinate.
+    Another norm raises ValueError.
 
     Source: Gulrajani et al. 2017, Eq. 3, without its weight.
 

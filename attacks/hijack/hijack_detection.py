@@ -1,4 +1,4 @@
-"""Hijack detection on the client's side: wrong labels must bring other gradients back, or nobody learns the task."""
+"""Hijack detection by a client: wrong labels must change the returned gradients, or the task is not trained."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ Policy = Literal["fast", "average", "voting"]
 class SplitGuard(Checked):
     """A client that sometimes sends wrong labels and compares the gradients that come back.
 
-    A server that trains the task answers wrong labels with gradients of another direction and length; one that trains
-    the client to something else (FSHA) answers all alike. A score near 1 speaks for honest training, one near 1/2^power
-    against it.
+    A server that trains the task answers wrong labels with gradients of another direction and length. A server that
+    trains the client for another purpose (FSHA) answers all labels alike. A score near 1 indicates honest training, a
+    score near 1/2^power a hijack.
 
     Attributes:
         generator: a CPU generator, which divides regular gradients into two halves.
-        policy: what to make of the scores, of which each wrong batch gives one. "fast": the attack is noticed if score
-            number `patience` is below the threshold, and then only. "average": if the mean of the newest `group` scores
-            is, from score number `patience` on. "voting": if most means of `group` scores, one after another, are, at
-            the end of each group from score number `patience` on.
+        policy: how to decide from the scores; each wrong batch gives one. "fast": the client notices the attack if
+            score number `patience` is below the threshold; no other score counts. "average": from score number
+            `patience` on, it notices if the mean of the newest `group` scores is below. "voting": consecutive groups of
+            `group` scores are averaged; from score number `patience` on, it notices at the end of a group if most means
+            are below.
         threshold: in (0, 1]; .9 in the source.
         patience: scores before the first verdict, ≥ 1.
         group: scores in a mean, ≥ 1.
-        warm_up: rounds ≥ 0 that are left out; a model that has learned nothing yet cannot tell wrong labels.
+        warm_up: first rounds ≥ 0 that are ignored, because an untrained model reacts alike to right and wrong labels.
         slope: > 0, how fast scores saturate (α of the source; 5 in the authors' notebook).
         power: > 0 (β; 2 there).
-        rounds: that were observed so far.
-        scores: so far.
+        rounds: number of observed rounds.
+        scores: all scores so far.
         noticed: 0-based round at which the client would have noticed, or None.
 
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4: S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) +
@@ -62,7 +63,7 @@ class SplitGuard(Checked):
         self._wrong, self._first, self._second = _Batches(), _Batches(), _Batches()
 
     def observe(self, gradient: Tensor, fake: bool) -> float | None:
-        """Take in what came back in one round.
+        """Record the gradient of one round.
 
         Args:
             gradient: any shape, the same each round: of the client's own weights (the source takes those of the first
@@ -70,7 +71,7 @@ class SplitGuard(Checked):
             fake: whether the labels of this round were wrong.
 
         Returns:
-            The score in (0, 1), after a wrong batch as soon as there are regular ones in both halves; else None.
+            The score in (0, 1) after a wrong batch, once both halves have regular batches; otherwise None.
 
         Raises:
             ValueError: if the gradient is not finite.

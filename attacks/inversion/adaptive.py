@@ -1,4 +1,4 @@
-"""Adaptive inversion: what crossed in several passes of the same images is put together before it is decoded."""
+"""Adaptive inversion: releases of several passes of the same images are combined before they are decoded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Checked):
-    """Several releases of the same victims, combined, and a decoder trained on own images combined likewise.
+    """Combines several releases of the same victims, and trains a decoder on own images combined likewise.
 
     The server is assumed to know which rows of different passes are the same image and, for "intersect", to get them in
     the same messages: an upper bound for an adversary who must link them first. The lower segment is the same in all
@@ -64,25 +64,25 @@ class Adaptive(Checked):
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
         combine: "average" (noise shrinks by √R; tokens without a fixed place are first matched with their copies),
             "concatenate" (on the channel axis, as the paper says), "pool" (the T tokens of a row that recur most, each
-            averaged over its copies), "intersect" (the same with all rows of a message competing for its tokens),
-            "as_released" (below), or "auto": "average" where own images come back with their tokens in place or masked
-            by public coins, else "pool" where rows bring the same tokens again or a message is too large to be
-            intersected, else "intersect".
-        decoder: of `BlackBox`; None for "mae" where tokens have places or are concatenated, and "set" elsewhere.
+            averaged over its copies), "intersect" (the same, with all rows of a message competing for its tokens),
+            "as_released" (below), or "auto". This is "average" if own images come back with their tokens in place or
+            masked by public masks; otherwise "pool" if rows bring the same tokens again or a message is too large to be
+            intersected; otherwise "intersect".
+        decoder: as in `BlackBox`; None for "mae" if tokens have places or are concatenated, and "set" otherwise.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
         align: whether "average" matches tokens first; None tries it on own images.
-        read: own images at most whose tokens are read one message each, if a shuffle mixes a message's images; None for
-            all, 0 for none.
+        read: largest number of own images whose tokens are read by one message each, if a shuffle mixes a message's
+            images; None for all, 0 for none.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
-    all are concatenated. Here the adversary permutes the tokens of the first pass again and again by itself, for own
-    images and victims alike. That is the authors' distribution for patch shuffling; their batch shuffling would also
-    mix rows further. It is no evidence on several rounds, because all of it is computed from one release.
+    all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, for own
+    images and victims alike. For patch shuffling this is the authors' distribution; their batch shuffling would also
+    mix rows further. It says nothing about several rounds, because everything is computed from one release.
 
-    Where masks are public (cutout), "average" takes each cell from the passes that kept it, and "concatenate" hands on
-    the masks as channels; the others match whole rows and refuse.
+    If masks are public (cutout), "average" takes each position from the passes that kept it, and "concatenate" passes
+    the masks on as channels. The other combinations match whole rows and refuse masks.
 
     Source: Yao et al., patch shuffling, Eq. 5 and §V-B.3; pooling and intersection are privkit's.
     """
@@ -276,11 +276,11 @@ def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPasses:
-    """Answers as a query would whose passes are put together; satisfies `privkit.attacks.base.Query`.
+    """Simulated answers to a query, several passes combined; satisfies `privkit.attacks.base.Query`.
 
-    Who has read the tokens of own images can shuffle them as the clients do. A shuffle without noise gives copies of
-    the tokens that were read. Its passes differ only in the rows that a token visits, so that visits are drawn instead
-    of matched.
+    An adversary who has read the tokens of own images can shuffle them as the clients do. A shuffle without noise
+    returns exact copies of these tokens. Its passes differ only in the rows in which a token appears, so these rows are
+    drawn instead of matched.
     """
 
     own: OwnTokens  # tokens that were read
@@ -301,7 +301,7 @@ class SimulatedPasses:
         return QueryResult(view=View(round=0, smashed=rows, messages=len(images) // self.size), members=members)
 
     def view(self, same: Sequence[View]) -> View | None:
-        """Passes of attacked images as those of own images are simulated; None if they are to be intersected."""
+        """The passes of the attacked images, combined like those of own images; None if to be intersected."""
         if not self.pool:
             return None
         tokens = patch_tokens(same[0].smashed).float()
@@ -309,12 +309,12 @@ class SimulatedPasses:
         return View(round=same[0].round, smashed=smashed, messages=same[0].messages)
 
     def known(self, draws: Generator) -> tuple[Tensor, Tensor]:
-        """What comes of up to 1,000 own images, or one message, and the patch behind each token, [N, T, P]."""
+        """Combined releases of up to 1,000 own images, or one message, and the patch behind each token, [N, T, P]."""
         messages = max(1, min(_KNOWN, len(self.own.tokens)) // self.size)
         return self.released(torch.arange(messages * self.size), draws)
 
     def released(self, rows: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """What comes of the own images of some rows, int64 [N], and the patch behind each token, [N, T, P]."""
+        """Combined releases of the own images in these rows, int64 [N], and each token's patch, [N, T, P]."""
         tokens, patches = self.own.tokens[rows], self.own.patches[rows]
         n, t, _ = tokens.shape
         groups = (n, t) if self.pool else (n // self.size, self.size * t)

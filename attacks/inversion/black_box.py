@@ -58,8 +58,8 @@ class BlackBox(Checked):
 
     Table rows have a decoder of their own (`CellDecoder`), so that `decoder` and `augment` are left at their defaults.
 
-    A tenth of the auxiliary images, but at least one message, is held out: the curve is the MSE on them, of table rows
-    the training error; never on the victim's images.
+    A tenth of the auxiliary images, but at least one message, is held out. The curve is the MSE on them (for table
+    rows, the training error); the victim's images do not enter it.
 
     Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in
     the authors' repository.
@@ -102,7 +102,7 @@ class BlackBox(Checked):
         session: Session | None = None,
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
-        """`run` with a decoder that knows something before its training; `begin` gives that to the new decoder."""
+        """`run` with a decoder that has prior knowledge; `begin` passes this knowledge to the new decoder."""
         views = observation.views
         epochs = planned_epochs(self.epochs)
         check(self, observation)
@@ -172,7 +172,7 @@ def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) 
 
 
 class DecoderTraining(Learner):
-    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`."""
+    """Training with AdamW and a one-cycle learning rate; satisfies `privkit.attacks.fit.Training`."""
 
     def __init__(
         self,

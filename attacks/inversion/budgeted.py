@@ -1,4 +1,4 @@
-"""Mountings of attacks whose field `epochs` may wait for a run's budget."""
+"""Mountings of attacks whose field `epochs` may be taken from a run's budget."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
 
 
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
-    """How to mount an attack that takes a share of a run's epochs, unless it has its own number.
+    """The mounting of an attack that takes a share of a run's epochs, unless it has its own number.
 
     Args:
         attack: its specification.
         share: of the run's epochs, > 0.
         steps: of training in control experiments.
-        in_controls: further fields as they are in control experiments.
+        in_controls: values of further fields in control experiments.
     """
     return Mounting(
         budget_share=share if attack.epochs is None else 0.0,
@@ -37,10 +37,10 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
 
 
 def planned_epochs(epochs: int | None) -> int:
-    """The number of epochs of an attack that is run.
+    """The number of epochs of an attack.
 
     Raises:
-        ValueError: if it still waits for a budget.
+        ValueError: if it has no number and no budget was given.
     """
     if epochs is None:
         raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")

@@ -1,4 +1,4 @@
-"""The trivial floors: what an adversary gets without looking at the views. Every attack must beat them."""
+"""The floors: guesses that ignore the views. Every attack must beat them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 def victims(views: Sequence[View]) -> int:
-    """Number of guesses that the views ask for: every seat of every released row."""
+    """Number of requested guesses: every seat of every released row."""
     return sum(len(view.smashed) * view.mixed for view in views)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MidGrey:
-    """Guess 0.5 everywhere: the start of many white-box attacks, and where some published ones still stand.
+    """Guess 0.5 everywhere: the start of many white-box attacks.
 
     Source: design floor; several published white-box MSEs are worse than it (docs/explanation/decisions.md, "Floors").
     """

@@ -1,4 +1,4 @@
-"""FORA: a passive server with own images makes a simulator of the client whose releases are distributed alike."""
+"""FORA: a passive server trains a simulator of the client on own images, with releases of the same distribution."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # of the authors' released scri
 class FORA(Checked):
     """A simulator whose releases are distributed like the recorded ones, and a decoder of it.
 
-    The simulator sends the adversary's images to releases that a discriminator cannot tell from the recorded ones, and
-    whose multi-kernel discrepancy (`mk_mmd`) from them is small. The decoder learns to draw the images from what is
-    simulated, and then decodes what was recorded. Neither query nor label nor the server's own segment is used.
+    The simulator maps the adversary's images to releases that a discriminator cannot distinguish from the recorded
+    ones, and whose multi-kernel discrepancy (`mk_mmd`) from them is small. The decoder learns to draw the images from
+    simulated releases, and then decodes the recorded ones. The attack uses no queries, no labels and no segment of the
+    server.
 
     Attributes:
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
@@ -45,8 +46,8 @@ class FORA(Checked):
         passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
             mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
 
-    A tenth of the auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It tells
-    how well the simulator can be decoded, not how true it is to the client.
+    A tenth of the auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It shows
+    how well the simulator can be decoded, not how close it is to the client.
 
     Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning", with
     the weights of the authors' release; there the attack runs along with training, here on the releases of the trained
@@ -69,7 +70,7 @@ class FORA(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """One and a half times the budget's epochs: two networks must meet before the decoder is of any use."""
+        """One and a half times the budget's epochs, because two networks must converge before the decoder is useful."""
         return replace(
             mounted(self, 1.5, _CONTROL_STEPS),
             passes=self.passes,
@@ -85,7 +86,7 @@ class FORA(Checked):
 
 
 class FORATraining(SimulatorTraining[FORA]):
-    """Simulator and decoder, and a discriminator of releases."""
+    """Training of simulator and decoder, with a discriminator of releases."""
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         rows = self.given.rows.cpu()

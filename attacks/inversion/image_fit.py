@@ -1,4 +1,4 @@
-"""Many images at once, optimized until a known lower segment releases from them what was released from the victims."""
+"""Optimization of many images at once, until a known lower segment maps them to the victims' releases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLACE_NUMBERS = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Released rows of k images each, and what is known before the first step."""
+    """Released rows of k images each, and what is known about them before the first step."""
 
     smashed: Tensor  # [N, ...], as in `View`
     start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
@@ -80,9 +80,9 @@ def neighbor_differences(images: Tensor) -> Tensor:
 
 
 class ImageFit(Resumable):
-    """Images that learn to release what was released; satisfies `privkit.attacks.fit.Training`.
+    """Images optimized to reproduce the releases; satisfies `privkit.attacks.fit.Training`.
 
-    Each row learns alone, since Adam works coordinate by coordinate. An epoch is a hundred steps.
+    Rows are independent, since Adam works coordinate by coordinate. An epoch is a hundred steps.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ def _guess(tokens: Tensor, seed: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """Where a released token lies: one Gaussian a place, in the principal channels of all places.
+    """The likely place of a released token: one Gaussian for each place, in the principal channels of all places.
 
     Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
 
@@ -197,7 +197,7 @@ class PlaceModel:
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
-        """From tokens [M, T, D] in order, M ≥ 2, some at a time: there may be millions."""
+        """Fit the model to tokens [M, T, D] in order, M ≥ 2. They are read in chunks, since there may be millions."""
         m, t, d = examples.shape
         parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)

@@ -1,4 +1,4 @@
-"""Jigsaw, then white box: solve the order first, put the tokens back, and invert what is then in order."""
+"""Jigsaw, then white box: solve the order, put the tokens back, and invert the ordered release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from privkit.constraints import Checked, Probability, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class JigsawWhiteBox(Checked):
-    """A solved order, and white-box inversion of the release in that order; over a message where images were mixed.
+    """A solved order, and white-box inversion of the release in that order. Mixed images are solved over a message.
 
     A block that the clients run behind the defense is undone first (`known_lower.before_block`), in views and answers.
 

@@ -1,4 +1,4 @@
-"""A lower segment in the adversary's hands: frozen, compared with what was released, and mixed as the clients mix."""
+"""A lower segment known to the adversary: frozen, compared with the release, and mixed as the clients mix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
 
 
 def fresh(lower: nn.Module, seed: int) -> nn.Module:
-    """The architecture of a lower segment with weights drawn anew by a seed: no number of the original's survives.
+    """The architecture of a lower segment with weights drawn anew from a seed; all original numbers are replaced.
 
     >>> torch.equal(fresh(nn.Linear(2, 2), 0).weight, fresh(nn.Linear(2, 2), 0).weight)
     True
@@ -48,7 +48,7 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
 
 
 def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
-    """What k = `mixed` images that were weighted by public coins release together, [N, ...], from [N·k, ...] of each.
+    """The release [N, ...] of k = `mixed` images under public weights, from the smashed data [N·k, ...] of each.
 
     The shares are [N, k, T], or None for k = 1.
 
@@ -71,7 +71,7 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """Refuse segments that read no images, and releases that are no plain output of theirs (spectra, other cuts)."""
+    """Refuse segments that read no images, and releases that are not their plain output (spectra, other cuts)."""
     try:
         with torch.no_grad():
             given = lower(torch.zeros(1, *image_shape, device=view.smashed.device)).shape[1:]

@@ -1,4 +1,4 @@
-"""Releases that are sums of several clients' smashed data with known weights: a system of linear equations, solved."""
+"""Sums of several clients' smashed data with known weights: a system of linear equations and its solution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of the same records in one round, as equations A·x = y for each place in a batch and each cell."""
+    """All releases of the same records in one round, as equations A·x = y for each batch place and position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor
@@ -28,7 +28,7 @@ class Mixtures:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
-        """Read the equations off several passes of one round; see `View.clients` for the order of their rows.
+        """The equations from several passes of one round; see `View.clients` for the order of their rows.
 
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
@@ -48,14 +48,14 @@ class Mixtures:
         return cls(design=design, released=released.double().permute(1, 2, 0, 3), form=rows.shape[1:])
 
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-        """Each client's smashed data, by least squares with a penalty for what no typical record would release.
+        """Each client's smashed data, by least squares with a penalty for deviation from the typical record.
 
-        `typical` [T or 1, D] is the mean record's smashed data, which is what remains of a cell that never crossed;
+        `typical` [T or 1, D] is the mean record's smashed data, the solution at positions that were never sent;
         `noise` > 0 is the variance of the release's noise over that of the smashed data.
 
         Returns:
             [n·B, ...], client c's b-th record in row c·B + b, and the share of the variance that is explained, float64
-            [n·B, T or 1]: 1 for a cell that is determined, 0 for one that never crossed.
+            [n·B, T or 1]: 1 for a position that is determined, 0 for one that was never sent.
 
         Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean under Gaussian noise and prior.
 
@@ -80,14 +80,15 @@ class Mixtures:
         return smashed.reshape(-1, *self.form).float(), explained.clamp(0, 1)
 
     def typical(self) -> Tensor:
-        """The mean of the smashed data that were released, [T or 1, D]."""
+        """The mean of the released smashed data, [T or 1, D]."""
         weight = self.design.sum((0, 2, 3)) * (len(self.released) / len(self.design))
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """Of the release's noise, and of a record's smashed data.
+        """Variances of the release's noise and of a record's smashed data.
 
-        The noise is what least squares leave, over the equations that are more than the unknowns; 0 if none are.
+        The noise is the residual of least squares, divided by the surplus of equations over unknowns; 0 without a
+        surplus.
         """
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
@@ -99,7 +100,7 @@ class Mixtures:
         return noise, max(float(unusual.square().mean()) - noise, 1e-12) / max(weight, 1e-12)
 
     def predicted(self, smashed: Tensor) -> Tensor:
-        """What would be released of n·B records, shaped like `released`."""
+        """The predicted release of n·B records, shaped like `released`."""
         batch, cells = len(self.released), self.released.shape[1]
         tokens = smashed.flatten(1).unsqueeze(1) if cells == 1 else as_tokens(smashed)
         mixed: Tensor = self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
@@ -107,10 +108,10 @@ class Mixtures:
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
-    """What a typical record releases, and the noise with which solving some passes predicts another one best.
+    """The mean release of a record, and the noise for which the solution of some passes best predicts another pass.
 
-    All are passes of the same own records. The third value is the share of the other pass's variance that is then left,
-    1 where nothing is predicted.
+    All passes are of the same own records. The third value is the unexplained share of the other pass's variance, 1 if
+    nothing is predicted.
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -146,7 +147,7 @@ _DETERMINED = 0.5  # least share of a mixed label that must be known
 
 @dataclass(frozen=True, kw_only=True)
 class Unmixed:
-    """What each record released, as well as public coins and several passes tell it."""
+    """What each record released, as far as public weights and several passes determine it."""
 
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
     seats: Tensor  # int64 [G], the row of each image that is to be guessed
@@ -159,7 +160,7 @@ class Unmixed:
     @classmethod
     @torch.no_grad()
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
-        """Solve every round of views that come pass after pass; cells that never crossed are filled with the mean.
+        """Solve every round of views that come pass after pass; positions that were never sent get the mean.
 
         Raises:
             NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
@@ -181,10 +182,11 @@ class Unmixed:
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """Own smashed data [N, ...], mixed by the coins of recorded rounds, with as much noise, and solved.
+        """Own smashed data [N, ...], mixed by the weights of recorded rounds with as much noise, and solved.
 
-        Cells that the passes leave open are as open here, so that a simulator is compared, and a decoder trained, with
-        what the attacked records look like. A round that is not full repeats some of them. Differentiable.
+        Positions that the passes leave undetermined are undetermined here, too. So a simulator is compared, and a
+        decoder trained, on data like those of the attacked records. An incomplete round repeats some records.
+        Differentiable.
         """
         whole = len(self.rows) // len(self.rounds)
         missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)

@@ -1,4 +1,4 @@
-"""Releases that hold several images: what a row holds of each, and which rows hold the same."""
+"""Releases that hold several images: what a row holds of each image, and which rows hold the same images."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 
 
 def per_member(view: View) -> Tensor:
-    """A row for each image in a release: the released row and, where coins are public, the image's weight in each cell.
+    """A row for each image in a release: the released row and, if public, the image's weight at each position.
 
-    It is [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps) with the weights as the last channel; without public
-    coins the release itself, each row k times: nothing then tells the k images of a row apart. Vectors have no weights
-    of cells.
+    It is [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps), with the weights as the last channel. Without public
+    weights, each row of the release is repeated k times, and the k images of a row cannot be distinguished. Vectors
+    have no weights of positions.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
@@ -38,12 +38,12 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Weights [N, k, T] of positions as weights of the tokens or pixels of a release: [N, k, L] or [N, k, H·W].
+    """Weights [N, k, T] of positions as weights of a release's tokens or pixels: [N, k, L] or [N, k, H·W].
 
     The release is [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D]; T = 1 stays [N, k, 1].
 
     Raises:
-        NotApplicable: if the positions are none of the release's, as of images that were mixed before they were cut.
+        NotApplicable: if the positions do not match the release, for example if images were mixed before the cut.
 
     >>> by_cell(torch.tensor([[[0.0, 1.0]]]), torch.zeros(1, 3, 2, 4)).view(2, 4)
     tensor([[0., 0., 1., 1.],
@@ -66,7 +66,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What a decoder trains on: rows of `per_member` without empty seats, and the queried image [C, H, W] of each."""
+    """Training data of a decoder: rows of `per_member` without empty seats, and the queried image [C, H, W] of each."""
     members = answer.members.flatten()
     rows = per_member(answer.view)
     if answer.view.mixed == 1:
@@ -105,15 +105,15 @@ def check_public(views: Sequence[View]) -> None:
 
 
 def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
-    """Rows of several passes [M·B, ...], sorted by their place in the batch, [B·E, ...]."""
+    """Rows of several passes [M·B, ...], sorted by their place in the batch: [B·E, ...]."""
     return torch.cat([x.unflatten(0, (-1, batch)) for x in passes]).transpose(0, 1).flatten(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedRows:
-    """Mixed rows of several passes, sorted by the place in the batch of the records that they hold.
+    """Mixed rows of several passes, sorted by the batch place of their records.
 
-    Rows of one place hold the same n records, one of each client, and no record of another place.
+    Rows of one place hold the same n records, one of each client. Different places share no record.
     """
 
     smashed: Tensor  # [P·E, ...], the E rows of the first of P places, then those of the next
@@ -164,6 +164,6 @@ class LinkedRows:
         ]
 
     def seated(self, images: Tensor, view: View) -> Tensor:
-        """Images [P·n, ...] of all records, as guesses at the seats of one of the views, [N·k, ...]."""
+        """Images [P·n, ...] of all records, arranged as guesses at the seats of one of the views, [N·k, ...]."""
         by_client: Tensor = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
         return by_client[records_of_rows(view).flatten().clamp_min(0)]

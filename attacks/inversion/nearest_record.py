@@ -1,4 +1,4 @@
-"""Nearest-record inversion: guess the record of the adversary's own whose release lies nearest to the victim's."""
+"""Nearest-record inversion: guess the adversary's own record whose release is nearest to the victim's."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _UNDOES = frozenset({"maps", "masks", "mixes", "shortens"})
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRecord(Checked):
-    """Push the adversary's own records through the defended edge, and return the one that looks most like the victim.
+    """Sends own records through the defended clients, and returns the one with the most similar release.
 
-    It learns nothing, and reads records of every kind. A sequence whose release has one token for
-    each of its own is guessed token by token, so that it may be put together from many records. Positions that public
-    masks took away are left out of the distance.
+    It learns nothing, and reads records of every kind. If a sequence's release has one token for each token of the
+    sequence, it is guessed token by token, possibly from many records. Positions that public masks remove are left out
+    of the distance.
 
     Attributes:
         repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.

@@ -1,4 +1,4 @@
-"""PCAT: a passive server trains a pseudo-client against its own segment as that was during training, and a decoder."""
+"""PCAT: a passive server trains a pseudo-client against earlier states of its own segment, and a decoder of it."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ _CONTROL_EPOCHS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PCAT(Checked):
-    """A pseudo-client whose releases the server's own segment classifies rightly, and a decoder of it.
+    """A pseudo-client whose releases the server's own segment classifies correctly, and a decoder of these releases.
 
-    The pseudo-client learns along the training: each state of the server's segment in turn, as the server kept them,
-    must classify what it sends of the adversary's labeled images. The decoder learns to draw these images from what it
-    sends, and then decodes what the clients sent. No query is made, and clients cannot notice.
+    The pseudo-client learns along the training: each saved state of the server's segment in turn must correctly
+    classify its releases of the adversary's labeled images. The decoder learns to draw these images from these
+    releases, and then decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
 
     Attributes:
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
-        mmd_weight: weight ≥ 0, beside the cross-entropy, of the discrepancy (`mk_mmd`) of what is sent from what was
-            recorded. The paper has none: at 0 many pseudo-clients classify rightly that send nothing like the client.
+        mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
+            relative to the cross-entropy. The paper has no such term. At 0, many pseudo-clients are classified
+            correctly although their releases differ from the client's.
         learning_rate: of Adam on pseudo-client and decoder, > 0.
         width: channels of the first layers, ≥ 1.
         batch: images in a step, ≥ 2.
         passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
             mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
 
-    If whole labels travel with the releases, each step takes images of the same labels as that many recorded rows have:
-    the paper's label alignment. Without a history the final segment alone is used. A tenth of the auxiliary images is
-    held out: the curve is the decoder's MSE on what the pseudo-client sends of them. It tells how well that can be
-    decoded, not how true the pseudo-client is to the client.
+    If labels travel unmixed with the releases, each step takes images with the labels of as many recorded rows: the
+    paper's label alignment. Without a history only the final segment is used. A tenth of the auxiliary images is held
+    out: the curve is the decoder's MSE on the pseudo-client's releases of them. It shows how well the pseudo-client can
+    be decoded, not how close it is to the client.
 
     Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack";
     there the pseudo-client takes a step in each round of the training, here some epochs at each recorded state. The
@@ -61,12 +62,12 @@ class PCAT(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """The defense's law, and the segment's history where anything is learned."""
+        """The defense's public behavior, and the segment's history if anything is learned."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property
     def mounting(self) -> ImageMounting:
-        """One and a half times the budget's epochs: one is cheap."""
+        """One and a half times the budget's epochs, since an epoch is cheap."""
         return replace(
             mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
@@ -87,7 +88,7 @@ class PCAT(Checked):
 
 
 class PCATTraining(SimulatorTraining[PCAT]):
-    """Pseudo-client and decoder; `history` has the states of the server's segment, frozen, the oldest first."""
+    """Training of pseudo-client and decoder. `history` has the frozen states of the server's segment, oldest first."""
 
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
         self._history, self._wanted = history, data.labels
@@ -114,7 +115,7 @@ class PCATTraining(SimulatorTraining[PCAT]):
         return loss.detach() + error.detach()
 
     def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
-        """The pseudo-client's loss: how far what it sends of own images is from being classified, and from the rows."""
+        """The pseudo-client's loss: classification of its releases, and their distance from the recorded rows."""
         assert self.given.own_labels is not None
         loss = functional.cross_entropy(self._upper(simulated.clone()), self.given.own_labels[own])  # may work in place
         if self.attack.mmd_weight:
@@ -122,5 +123,5 @@ class PCATTraining(SimulatorTraining[PCAT]):
         return loss
 
     def error(self, own: Tensor, simulated: Tensor) -> Tensor:
-        """The decoder's loss on what was sent of own images."""
+        """The decoder's loss on the pseudo-client's releases of own images."""
         return functional.mse_loss(self._decode(simulated, None), self.given.images[own])

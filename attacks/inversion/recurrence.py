@@ -1,4 +1,4 @@
-"""Tokens that come back: copies of one token in several passes of the same images, and whose image they belong to."""
+"""Tokens that recur: copies of one token in several passes of the same images, and the image that they belong to."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ INTERSECTED_TOKENS = 10_240
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance > 0 of a token's two copies: 2·σ²·D under noise, and hardly anything under none.
+    """Mean squared distance > 0 between two copies of a token: 2·σ²·D under noise, and nearly 0 without.
 
-    Both passes are groups [G, n, D] of the same tokens in any order; the more groups and channels, the surer. The mean
-    over a group moves by an n-th of the distance, in whatever order its tokens come. So it needs no matching, which
-    finds too small a distance where noise is strong. It is at least 1e-4 of the mean squared distance of all tokens.
+    Both passes are groups [G, n, D] of the same tokens in any order; more groups and channels make the estimate more
+    precise. Whatever the order, the mean over a group moves by an n-th of the distance. So no matching is needed; under
+    strong noise, matching would give too small a distance. The result is at least 1e-4 of the mean squared distance of
+    all tokens.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> tokens = torch.randn(40, 9, 32, generator=draws)
@@ -41,7 +42,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether rows [N, T, D] of two passes have their tokens in the same places, more of them than by chance.
+    """Whether two passes have more tokens in the same places of rows [N, T, D] than by chance.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
@@ -57,9 +58,9 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether rows [N, T, D] of two passes have the same tokens, in whatever order, by the distance of copies.
+    """Whether rows of two passes [N, T, D] have the same tokens in any order, judged by the distance of copies.
 
-    The mean of a row then moves by a T-th of a token's noise.
+    If so, the mean of a row moves by a T-th of a token's noise.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
@@ -69,10 +70,10 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """How likely each token of a pass is the copy of each reference token; each is met about once.
+    """The probability that each token of a pass is the copy of each reference token; each has about one copy.
 
-    For both [G, n, D] it gives [G, n, n], a row for each reference token; rows and columns sum to about 1, and equal
-    tokens share alike. The temperature > 0 is twice the variance between copies in each channel.
+    Both are [G, n, D]. The result [G, n, n] has a row for each reference token; rows and columns sum to about 1, and
+    equal tokens share equally. The temperature > 0 is twice the variance between copies in each channel.
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
@@ -83,9 +84,9 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
     """The tokens of the first of passes [R, G, n, D], each averaged with its copies in the others, [G, n, D].
 
-    Each group holds the same tokens in every pass; `copies` is the squared distance of copies. The second value says
-    how often each of the group's rows was visited by each token, [G, n, rows], as shares of passes in [0, 1]; without
-    rows it is each place. There is one round of matching: to match the means again was measured to blur them.
+    Each group holds the same tokens in every pass; `copies` is the squared distance of copies. The second value [G, n,
+    rows] is the share of passes, in [0, 1], in which a token was in each of the group's rows; without rows, in each
+    place. There is one round of matching, because matching the means again was measured to blur them.
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
     >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
@@ -104,12 +105,12 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """Of all tokens that a row ever held, the T that came back most often, each averaged with its copies.
+    """Of all tokens that a row ever held, the T that recurred most often, each averaged over its copies.
 
-    Rows belong to the same image in every one of the passes [R, N, T, D]. A token joins the row's list where no listed
-    one explains it; then it counts as met in every pass that holds a copy. Tokens of strangers, which batch shuffling
-    deals into a row, are soon met less often than the row's own. Tokens [N, T, D] come in falling order of recurrence
-    [N, T], a share of passes in [0, 1].
+    A row belongs to the same image in all passes [R, N, T, D]. A token joins the row's list if no listed token explains
+    it; it then counts in every pass that holds a copy. Tokens of other images, which batch shuffling deals into a row,
+    soon recur less often than the row's own. The result has tokens [N, T, D] and their recurrence [N, T], a share of
+    passes in [0, 1], in falling order.
 
     Source: privkit's own.
 
@@ -139,7 +140,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Intersection:
-    """Each image's own tokens, as far as the passes tell."""
+    """Each image's own tokens, as far as the passes determine them."""
 
     # [M·B, T, D], averaged over the passes; their order within a row is the first pass's and says nothing
     tokens: Tensor
@@ -148,7 +149,7 @@ class Intersection:
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
-        """What is known of these tokens, [M·B, T], at the places where the first pass released them."""
+        """The known tokens, [M·B, T], at the places where the first pass released them."""
         known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
         return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
 
@@ -170,12 +171,12 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 
 
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
-    """Assign the tokens of messages to their rows by how often they came back there; every row gets T.
+    """Assign a message's tokens to its rows by how often they recur there; every row gets T tokens.
 
-    Passes [R, M, B·T, D] are messages of the same images. Each pass deals a token to its own row with probability k′ +
-    (1 − k′)/B and to each other one with (1 − k′)/B, so that the row which it visits most is its own, the more surely
-    the more passes there are. Tokens that look alike share their visits; rows take what is surely theirs first, and the
-    alike fill what is left.
+    Passes [R, M, B·T, D] are messages of the same images. In each pass a token lands in its own row with probability k′
+    + (1 − k′)/B, and in each other row with probability (1 − k′)/B. So its own row is the one where it recurs most,
+    with a certainty that grows with the number of passes. Equal tokens share their counts: rows first take tokens that
+    are certainly theirs, and equal ones fill the rest.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     law of visits is Yao et al., patch shuffling, Algorithm 2.
@@ -189,7 +190,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """`intersected` for tokens [M, B·T, D] and the shares of passes [M, B·T, B] in which they visited rows."""
+    """`intersected` for tokens [M, B·T, D] and the shares of passes [M, B·T, B] that they spent in each row."""
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)

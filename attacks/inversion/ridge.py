@@ -1,4 +1,4 @@
-"""Ridge inversion: images are read off releases linearly and in closed form, and a small network adds what is left."""
+"""Ridge inversion: a closed-form linear regression from releases to images, refined by a small network."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 class Ridge(Checked):
     """Regresses the adversary's own images on their releases, and lets a residual network refine what comes out.
 
-    A release is projected on its largest principal components. Where the adversary knows which client sent a row, it
-    takes one regression a client if that guesses left-out images better than one for all. The network learns from
-    guesses at images that the regression was not fitted to, since only these are as wrong as those at the victim's.
+    A release is projected on its largest principal components. If the adversary knows which client sent a row, it fits
+    one regression for each client, provided that this guesses held-out images better. The network learns from guesses
+    at images that the regression was not fitted to, because only these have errors like those of the victim's images.
 
     Attributes:
         passes: R ≥ 1, how often the same victims crossed; several are solved for each record's release first, as in

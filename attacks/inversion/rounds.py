@@ -1,4 +1,4 @@
-"""Views put together: passes of the same victims side by side or averaged, and rows of all rounds cut into chunks."""
+"""Combination of views: passes of the same victims side by side or averaged, and rows of all rounds in chunks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from privkit.attacks.inversion.known_lower import mixed_release
 
 
 def averaged(views: Sequence[View], align: bool = False) -> View:
-    """One view with the mean of several rounds' releases of the same victims: noise of R rounds shrinks by √R.
+    """One view with the mean of several rounds' releases of the same victims; the noise of R rounds shrinks by √R.
 
-    Rounds hold the same victims in the same rows. Where they were masked by public coins, each cell is the mean over
-    the rounds that kept it (`unmasked`). With `align`, tokens of later rounds are first put where the most similar
-    tokens of the first round are, by the assignment of least squared distances: for rounds with orders of their own.
+    Rounds hold the same victims in the same rows. Under public masks, each position is the mean over the rounds that
+    kept it (`unmasked`). With `align`, for rounds with different orders, tokens of later rounds are first matched with
+    the most similar tokens of the first round, by the assignment of least squared distances.
 
     Raises:
         NotApplicable: if the rounds differ in form, images are mixed (each round then has other weights), or tokens
@@ -43,7 +43,7 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 
 
 def masked(views: Sequence[View]) -> bool:
-    """Whether unmixed rows were masked by public coins; `NotApplicable` if some were and others were not."""
+    """Whether unmixed rows were masked by public masks; `NotApplicable` if some were and others were not."""
     public = [view.weights is not None for view in views]
     if any(public) and not all(public):
         raise NotApplicable("rounds are put together where masks are public in all passes or in none")
@@ -51,11 +51,11 @@ def masked(views: Sequence[View]) -> bool:
 
 
 def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """What rounds of the same victims show together, if each cell of them is weighted by public `weights` [N, 1, T].
+    """The combined release of rounds of the same victims, each position weighted by public `weights` [N, 1, T].
 
     Returns:
-        Their sum over the sum of their weights, shaped like `smashed`, and [N, 1, T]: 1 for each cell that any round
-        kept, 0 for one that none did, which is then 0 itself.
+        Their sum divided by the sum of their weights, shaped like `smashed`, and [N, 1, T]: 1 for each position that
+        some round kept. Other positions are 0 in both.
 
     >>> rounds = [
     ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), weights=kept)
@@ -71,7 +71,7 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """The views of each round of victims together, in the order of their passes, from views pass after pass.
+    """The views of each round of victims together, in the order of their passes; the given views come pass after pass.
 
     Rows may hold several images if `mixed`.
 
@@ -107,7 +107,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
 
 
 def chunks_of(views: Sequence[View], rows: int) -> list[View]:
-    """The rows of all views, some at a time."""
+    """The rows of all views, in chunks."""
     smashed = torch.cat([v.smashed for v in views]).split(rows)
     weights: Sequence[Tensor | None] = [None] * len(smashed)
     if views[0].weights is not None:

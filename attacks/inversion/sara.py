@@ -31,7 +31,7 @@ _COMPLETION_WEIGHT = 0.05  # of the squared error of completed tokens, whose var
 
 
 class Completion(nn.Module):
-    """Fills in missing tokens from those that are there, then decodes all of them.
+    """Fills in missing tokens from the others, then decodes all of them.
 
     Args:
         geometry: how tokens lie over the image.
@@ -59,14 +59,14 @@ class Sara(Checked):
     """Three networks in a row: a position predictor, the completion of missing features, and a decoder.
 
     The predictor is that of `drag_reorder`. Tokens that are zero count as missing. Completion and decoder learn from
-    own tokens as the predictor orders them, with a part masked at random, so that they expect its mistakes. Orders by a
-    predictor that did not learn from these images were measured to be no better: it is one layer, which overfits little
+    own tokens in the predictor's order, with a part masked at random, so that they adapt to its mistakes. The predictor
+    learns from the same images. Holding images out for it was measured to be no better: a single layer overfits little,
     and would learn from fewer images.
 
     Attributes:
-        predictor_epochs: of the position predictor, ≥ 0.
-        epochs: of completion and decoder, ≥ 0; None takes the budget's.
-        masked: most tokens of a row that are masked in training, as a share in [0, 1].
+        predictor_epochs: epochs of the position predictor, ≥ 0.
+        epochs: epochs of completion and decoder, ≥ 0; None takes the budget's.
+        masked: largest share in [0, 1] of a row's tokens that are masked in training.
 
     Source: SARA, arXiv 2609.01232, in its three steps; sizes and training are privkit's own, since neither the paper's
     text nor code was at hand.

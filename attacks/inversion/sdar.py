@@ -1,4 +1,4 @@
-"""SDAR: a passive server that learns a stand-in for the client from what it saw, and a decoder from the stand-in."""
+"""SDAR: a passive server learns a simulator of the client from what it saw, and a decoder from the simulator."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # of the authors' released scr
 
 @dataclass(frozen=True, kw_only=True)
 class SDAR(Checked):
-    """A simulator of the client, kept honest by the server's own segment and by a discriminator, and a decoder of both.
+    """A simulator of the client and a decoder, both regularized by discriminators and the server's own segment.
 
-    The simulator sends the adversary's images to releases that the server's frozen segment classifies rightly and that
-    a discriminator cannot tell from the recorded ones. The decoder draws the adversary's images from them, and a second
-    discriminator compares what it draws from the recorded releases with the adversary's images. No query is made, and
-    nothing is sent: clients cannot notice.
+    The simulator maps the adversary's images to releases that the server's frozen segment classifies correctly and that
+    a discriminator cannot distinguish from the recorded ones. The decoder draws the adversary's images from them. A
+    second discriminator compares its images for recorded releases with the adversary's own. The attack sends nothing,
+    so clients cannot notice it.
 
     Attributes:
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes half the budget's.
@@ -44,9 +44,9 @@ class SDAR(Checked):
         passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
             mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
 
-    Where int labels travel with the releases, discriminators and decoder are told them, as in the paper. A tenth of the
-    auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It tells how well the
-    simulator can be decoded, not how true it is to the client.
+    If integer labels travel with the releases, discriminators and decoder use them, as in the paper. A tenth of the
+    auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It shows how well the
+    simulator can be decoded, not how close it is to the client.
 
     Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV;
     there the attack runs along with training, here on the releases of the trained client.
@@ -75,7 +75,7 @@ class SDAR(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half the budget's epochs, since one costs twice what another attack's does."""
+        """Half the budget's epochs, since an epoch costs twice as much as another attack's."""
         return replace(
             mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),

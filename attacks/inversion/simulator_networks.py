@@ -17,10 +17,10 @@ _SMALLEST_SIDE = 4  # of the picture that a vector is read off
 
 
 class Simulator(nn.Module):
-    """Convolutions from images to releases of the form, means, deviations and lower bound of the recorded ones.
+    """Convolutions from images to releases with the form, means, deviations and lower limit of the recorded ones.
 
-    Cells of the release are taken to lie in the middle of the image, as many whole pixels apart as fit: so do patches,
-    and the maps of convolutions with and without padding. A class token is read off all cells.
+    Positions of the release are assumed to be centered on the image, as many whole pixels apart as fit. This is right
+    for patches, and for convolutions with and without padding. A class token is computed from all positions.
 
     Args:
         release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
@@ -95,7 +95,8 @@ class _ClassToken(nn.Module):
 class SimulatorDecoder(nn.Module):
     """Convolutions from releases back to images, the simulator's steps in reverse; centered on 0.5 and not clamped.
 
-    No layer normalizes: simulated and recorded releases have other statistics, and must be read by the same function.
+    No layer normalizes, because simulated and recorded releases differ in their statistics and must be decoded by the
+    same function.
 
     Args:
         rows: as they will come, [N, T, D], [N, D, h, w] or [N, D].
@@ -131,10 +132,10 @@ class SimulatorDecoder(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """One number a row: the more, the more the row looks recorded (or, of images, like the adversary's own).
+    """One score for each row, higher for rows that look recorded (or, for images, like the adversary's own).
 
     Args:
-        rows: as they will come, [N, T, D], [N, D, h, w] or [N, D]; what it scores is measured in their deviations.
+        rows: example rows, [N, T, D], [N, D, h, w] or [N, D]; inputs are scaled by their deviations.
         image_shape: (C, H, W) of the private images.
         width: channels of the first layer.
         classes: labels that each row is scored with; 0 for none.

@@ -1,4 +1,4 @@
-"""What passive attacks without queries share: a simulator of the client and a decoder of it learn from own images."""
+"""Common parts of passive attacks without queries: a simulator of the client and its decoder learn from own images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Recipe = TypeVar("Recipe", bound=SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """The sentence on attacks that their authors train along with the clients.
+    """The sentence for attacks that their authors train along with the clients.
 
     Args:
         epochs: of the attack; None for a share of a run's, which `share` says in words.
@@ -61,7 +61,7 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class AttackData:
-    """What the adversary recorded and owns."""
+    """What the adversary recorded and what it owns."""
 
     # recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`)
     rows: Tensor
@@ -78,7 +78,7 @@ class AttackData:
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
-        """All of it that the attack declares; of the client's segment `lower` the architecture alone may be used.
+        """All declared fields; only the architecture of the client's segment `lower` may be used.
 
         Raises:
             NotApplicable: if something is missing, rows were mixed by hidden coins, there are too few images, labels
@@ -144,7 +144,7 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
 
 
 class SimulatorTraining(Resumable, Generic[Recipe]):
-    """Networks with their optimizers, and the data they learn from; satisfies `privkit.attacks.fit.Training`.
+    """Networks with their optimizers and training data; satisfies `privkit.attacks.fit.Training`.
 
     A tenth of the adversary's images is held out. `root` is the seed of weights and draws.
     """
@@ -175,7 +175,7 @@ class SimulatorTraining(Resumable, Generic[Recipe]):
         }
 
     def reconstruct(self, session: Session | None) -> Reconstruction:
-        """Train for the attack's epochs, then decode what was recorded."""
+        """Train for the attack's epochs, then decode the recorded releases."""
         curve = fit(
             self, planned_epochs(self.attack.epochs), session, objective=f"{self.attack.name}: the held-out error"
         )
@@ -193,7 +193,7 @@ class SimulatorTraining(Resumable, Generic[Recipe]):
         """One step of every network on some own images and recorded rows, int64 [B] each; the sum of all losses."""
 
     def epoch(self, number: int) -> float:
-        """One pass over the auxiliary images; the decoder's mean square error on held-out ones."""
+        """Train for one pass over the auxiliary images, and return the decoder's mean square error on held-out ones."""
         losses = self._learn_all(number)
         if not isfinite(losses):
             raise AttackDiverged(f"{self.attack.name}: the losses of epoch {number + 1} add up to {losses}")
@@ -297,7 +297,7 @@ class SimulatorTraining(Resumable, Generic[Recipe]):
 
 
 class ByLabel:
-    """Draws own images of given labels, from the label of each image, int64 [M]."""
+    """Draws own images with given labels, from the label of each image, int64 [M]."""
 
     def __init__(self, labels: Tensor) -> None:
         self.rows = labels.argsort(stable=True)
@@ -305,7 +305,7 @@ class ByLabel:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """A row for each label, and the label; any row, and −1, for a label that none of the images has."""
+        """For each label, a row of an image with it. If no image has a label, the result is any row, with label −1."""
         inside = (wanted >= 0) & (wanted < len(self.counts))
         known = wanted.clamp(0, len(self.counts) - 1)
         usable = inside & (self.counts[known] > 0)
@@ -316,7 +316,7 @@ class ByLabel:
 
 
 def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
-    """How far two sets of rows [N, ...], N ≥ 2, are apart as samples of two distributions; a scalar.
+    """The distance of two sets of rows [N, ...], N ≥ 2, as samples of two distributions; a scalar.
 
     It is the unbiased estimate of the squared maximum mean discrepancy by Gaussian kernels of several widths: within a
     set a row is not compared with itself; between the sets all pairs count. A constant 2 / (N − 1) is added, as in the

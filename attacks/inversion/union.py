@@ -1,4 +1,4 @@
-"""Union of passes: a token that crosses twice is the same number, so that several passes give a record's whole set."""
+"""Union of passes: a token that is sent twice has the same numbers, so several passes reveal a record's whole set."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is
 class Union(Checked):
     """Collects the tokens of each record over several passes, and decodes the set.
 
-    Where tokens are dropped, each pass adds some that the others left out. Where rows hold the tokens of several
-    records in a hidden order, a token is a record's own if it comes back in rows that share no other record. It assumes
-    that the server can tell which rows of different passes hold the same record, that the lower segment stays as it is,
-    and that tokens are released without noise.
+    If tokens are dropped, each pass adds some that the others left out. If rows hold the tokens of several records in a
+    hidden order, a token belongs to a record if it recurs in rows that share no other record. The attack assumes that
+    the server knows which rows of different passes hold the same record, that the lower segment does not change, and
+    that tokens are released without noise.
 
     Attributes:
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
@@ -109,7 +109,7 @@ class Union(Checked):
 
 @dataclass(frozen=True)
 class TokenSets:
-    """The distinct tokens that are each record's own."""
+    """The distinct tokens of each record."""
 
     tokens: Tensor  # [R, n, D], all that crossed in its rows
     met: Tensor  # float [R, n], how often each came; 0 for copies of one before, and for what may be another record's
@@ -122,7 +122,7 @@ class TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """[R, T, D + 1]: the tokens that came most often, as they first crossed, each with a 1; zeros behind them."""
+        """[R, T, D + 1]: the tokens that recurred most, as first released, each with a 1; then zeros."""
         often = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
         best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values
         there = (best < self.met.shape[1]).to(self.tokens.dtype).unsqueeze(2)
@@ -132,10 +132,10 @@ class TokenSets:
 
 
 def collect(same: Sequence[View]) -> TokenSets:
-    """Sort the tokens of the passes of one round by the record that they are of; `View.clients` links the rows.
+    """Sort the tokens of one round's passes by the record that they belong to; `View.clients` links the rows.
 
-    A token of a record's row is its own unless another record sat in each of the rows where the token came. A record
-    has as many equal tokens as any of its rows.
+    A token belongs to a record unless another record was in all rows that held the token. A record has as many equal
+    tokens as the row with the most of them.
 
     Raises:
         NotApplicable: if the adversary does not know whose records a row holds.

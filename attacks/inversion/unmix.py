@@ -1,4 +1,4 @@
-"""Unmixing: several passes of mixed releases are solved for each client's smashed data before they are decoded."""
+"""Unmixing: several passes of mixed releases are solved for each client's smashed data, which are then decoded."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ _SAME = 0.9  # cosine from which two candidates are one client
 
 @dataclass(frozen=True, kw_only=True)
 class Unmix(Checked):
-    """Solves the linear equations that public coins make of several passes, then decodes each image by itself.
+    """Solves the linear equations that public weights and several passes give, then decodes each image by itself.
 
     A mixed release is a weighted sum of its members' smashed data. A server that forms the groups knows the members
-    and, where coins are public, the weights. Each pass draws new ones, so that a few passes determine all smashed data.
-    Noise is averaged. Cells that never crossed are filled with the mean; the decoder is told how much is known of each.
+    and, if they are public, the weights. Each pass draws new weights, so a few passes determine all smashed data. Noise
+    is averaged. Positions that were never sent get the mean; the decoder sees how well each position is known. Secret
+    ratios, one for a whole record, are estimated from the passes themselves (`with_ratios`); guesses within a round
+    then have no order. Secret masks are refused.
 
-    Secret ratios, one for a whole record, are found from the passes themselves (`with_ratios`); guesses then stand in
-    no order within a round. Secret masks are refused.
-
-    It assumes that a client sends the same batch, in the same order, in all passes (as with a fixed order of its data),
-    and that the lower segment stays as it is. Without mixing it averages, and puts masked passes together.
+    It assumes that a client sends the same batch in the same order in all passes (as with a fixed order of its data),
+    and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.
 
     Attributes:
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
@@ -82,10 +81,11 @@ class Unmix(Checked):
 def records_alone(
     observation: ImageObservation, passes: int, generator: Generator
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
-    """The same observation as if each record had crossed by itself, and how guesses return to the seats of its rows.
+    """The observation as if each record had been sent by itself, and a map of guesses back to the seats of its rows.
 
-    Views and answers of the new observation have one record a row, client after client; its cells' weights are the
-    shares that are explained. Two numbers are drawn, for the query that finds the noise of the `passes` ≥ 1.
+    Views and answers of the new observation have one record a row, client after client; the weights of its positions
+    are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; it draws two numbers from
+    `generator`.
 
     Raises:
         NotApplicable: as `Unmix.run`.
@@ -137,15 +137,16 @@ def records_alone(
 
 
 def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View]]) -> Tensor:
-    """Guesses [R, C, H, W] at the records of views, a row each, as guesses at the seats of each round's first pass."""
+    """Guesses [R, C, H, W] at the records of views, arranged as guesses at the seats of each round's first pass."""
     parts = zip(images.split([len(view.smashed) for view in views]), rounds, strict=True)
     return torch.cat([part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in parts])
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """The own image that each record is, in the order of `records`.
+    """The own image behind each record, in the order of `records`.
 
-    Clients whose ratios were secret are numbered in any order. An image is the record that shares most rows with it.
+    Clients with secret ratios are numbered arbitrarily. A record is taken to be the image that shares the most rows
+    with it.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
@@ -164,12 +165,12 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
 
 
 def with_ratios(same: Sequence[View], clients: int) -> list[View]:
-    """The passes of one round with the weights and clients that explain them; clients are numbered in any order.
+    """The passes of one round with the weights and clients that explain them; clients are numbered arbitrarily.
 
-    Each message is a sum of k of n unknown vectors, n being `clients`, with one weight for a whole record. All messages
-    of all passes then span n dimensions. A client's weights in them are a vector of that span that is zero in all
-    messages of others: the sparsest ones are found by linear programs, and scaled so that the weights of a message sum
-    to 1.
+    Each message is a weighted sum of k of n unknown vectors, n being `clients`, with one weight for a whole record. So
+    all messages of all passes span n dimensions. A client's weights form a vector in that span that is zero in all
+    messages without the client. Linear programs find the sparsest vectors, which are scaled so that the weights of a
+    message sum to 1.
 
     Raises:
         NotApplicable: if there are too few messages, or not every client is found.
@@ -237,7 +238,7 @@ def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArr
 
 
 def found_among(own: Tensor, images: Tensor) -> Tensor:
-    """Which of the own images [M, C, H, W] each image [N, C, H, W] is, int64 [N]."""
+    """Which own image [M, C, H, W] each image [N, C, H, W] is: int64 [N]."""
     drawn = torch.rand(own[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64).to(own.device)
     keys, wanted = (some.flatten(1).double() @ drawn for some in (own, images))
     return (wanted.unsqueeze(1) - keys).abs().argmin(1)

@@ -27,12 +27,12 @@ _MODEL_RATE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class UnSplit(Checked):
-    """Images and a clone of the lower segment, optimized in turn until the clone releases what was released.
+    """Images and a clone of the lower segment, optimized in turn until the clone reproduces the releases.
 
     Attributes:
         recipe: "reduced" (25 + 25 steps, 40 epochs, images at 0.03, no L2: seconds on a CPU) or "released" (100 + 100
             steps, 1,000 epochs, images at 1e-3, L2 1, as the authors'). Fields that are None are the recipe's.
-        epochs: alternations, ≥ 0 (0 is the start, mid-grey); in an audit, left out, half the budget's.
+        epochs: alternations, ≥ 0 (0 is the start, mid-grey). If left out in an audit, half the budget's epochs.
         learning_rate: of Adam on the images, > 0; the clone's is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbours beside the mean squared error.
         l2: weight ≥ 0 of the mean squared pixel.
@@ -43,7 +43,7 @@ class UnSplit(Checked):
     are taken to come in order.
 
     The curve is the objective of the images after each alternation, the matching error being a share of the release's
-    variance: no error of images, which this attack cannot know.
+    variance. It is no error of images, which this attack cannot know.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """
@@ -63,7 +63,7 @@ class UnSplit(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half the budget's epochs, since one costs twice what another attack's does."""
+        """Half the budget's epochs, since an epoch costs twice as much as another attack's."""
         return replace(
             mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
         )
@@ -76,10 +76,10 @@ class UnSplit(Checked):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """What `run` gives, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases.
+        """The result of `run`, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases.
 
-        It has the client's architecture and weights of the attack's own: it releases what the client does, as far as
-        the recorded releases tell.
+        It has the client's architecture and weights of its own, and reproduces the client as far as the recorded
+        releases determine it.
         """
         views = observation.views
         check(self, observation)
@@ -118,7 +118,7 @@ class UnSplit(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsplitRecipe:
-    """How images and clone learn, by `UnSplit`'s fields; both take `steps` in each alternation."""
+    """The learning of images and clone, in `UnSplit`'s fields; both take `steps` in each alternation."""
 
     steps: int
     learning_rate: float
@@ -152,7 +152,7 @@ class Alternation(Resumable):
         self._on_clone = torch.optim.Adam(weights, lr=_MODEL_RATE, amsgrad=True) if weights else None
 
     def epoch(self, number: int) -> float:
-        """One alternation; the mean objective of the rows after it, with matching errors in the release's variance."""
+        """One alternation. Returns the rows' mean objective, with errors in units of the release's variance."""
         with seeded(self._device, self._seed + 1 + number):
             self._alternate()
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Read texts off released tokens, behind any shuffle: which word is each token, and which place did it have?"""
+"""Texts read off released tokens, behind any shuffle: the word and the place of each token."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _TABLE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary(Checked):
-    """Learns to name the word and the place of a token from own texts that crossed the wire.
+    """Learns the word and the place of a token from own texts sent over the wire.
 
     The adversary sends its own texts, and texts that it draws word by word, so that rare words recur. A shuffle hides
-    which token is which word. The sums of a row's tokens are linear in its counts of words, which gives each word a
-    first vector; then tokens are matched with the words that were sent, and the vectors become the means of their
+    which token is which word. The sum of a row's tokens is linear in its counts of words; a regression gives each word
+    a first vector. Then tokens are matched with the words that were sent, and each vector becomes the mean of its
     tokens. A token's word is then that of the nearest mean, in the metric of the scatter about the means. A small
     network learns the place of each token beside the others of its row, and each place takes one token. Tokens that
     come back in their places need no network.

@@ -1,4 +1,4 @@
-"""White-box inversion: optimize images until the client's own lower segment releases from them what was released."""
+"""White-box inversion: optimize images until the client's own lower segment maps them to the recorded release."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ class WhiteBox(Checked):
             priors, one guessed order). Fields that are None are the recipe's.
         epochs: hundreds of steps, ≥ 0 (0 is the start itself); 4 and 5,000 in the recipes.
         start: "learned" (ridge regression of the adversary's images on what they release), "mean" (image of the
-            adversary's), "grey" (0.5) or "zero" (black). Without auxiliary images the first two are "grey"; where order
-            is not known or images are mixed, "learned" is "mean".
+            adversary's), "grey" (0.5) or "zero" (black). Without auxiliary images the first two are "grey"; if the
+            order is unknown or images are mixed, "learned" is "mean".
         bounds: how pixels are kept in [0, 1]: "sigmoid" of free numbers, "project" after each step, or "none".
         learning_rate: of Adam, > 0, in free numbers (sigmoid) or in [0, 1] pixels.
         total_variation: weight ≥ 0 beside the matching error, which is in units of the release's variance. The strong
             recipe takes what does best on the adversary's own images where it can query, and 0.1 where not.
         l2: weight ≥ 0 of the mean squared distance from the start; likewise, and 0 (of mixed images 0.3) where not.
         restarts: starts for each victim, ≥ 1, all but the first noised; the one with the smallest objective stays.
-        order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, where the order
-            is optimized, too; "guessed" once and for all; "auto" tries on the adversary's own images what does best:
-            "known" and "shuffled", and "batch" where its tokens come back in other images' rows and a message has at
-            most 1,024 of them ("known" where it cannot query or tokens are mixed).
+        order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, with the order
+            optimized, too; "guessed" once and for all; "auto" tries on the adversary's own images what does best:
+            "known" and "shuffled", and also "batch" if its tokens come back in other images' rows and a message has at
+            most 1,024 of them. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
             (Sinkhorn): smaller squared errors, blurred structure.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass. Rows of one image are averaged
@@ -80,8 +80,8 @@ class WhiteBox(Checked):
     variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is no error of
     images, which this attack cannot know.
 
-    Where a lower segment treats all places alike, every order explains the release: only what the adversary's own
-    images say of places (`PlaceModel`) orders the tokens.
+    If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
+    the adversary's own images (`PlaceModel`) can order the tokens.
 
     Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
     Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.

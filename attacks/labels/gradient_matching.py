@@ -17,18 +17,18 @@ from privkit.constraints import Checked, Count, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching(Checked):
-    """For each candidate label, the gradient that a surrogate upper segment would send; the nearest label is the guess.
+    """Computes the gradient that a surrogate server would send for each label, and guesses the nearest one.
 
     Attributes:
-        positive: the label that is asked for, ≥ 0.
+        positive: the positive label, ≥ 0.
         distance: "mse", as published, or "cosine" (one less the cosine), which needs no scale.
         message: images that one loss is the mean of, ≥ 1, which scales the candidates for "mse"; None for all rows of
             a view.
         epoch: as in `LabelLeak`.
 
-    The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact; a
-    freshly drawn one of the same architecture is UnSplit's setting, where it works at the last layer alone, and labels
-    may come out permuted.
+    The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact.
+    UnSplit's setting is a freshly drawn surrogate of the same architecture; then the attack works only at a cut before
+    the last layer, and labels may be permuted.
 
     Source: Erdoğan et al. 2022, "UnSplit", §3.3, who compare the gradient of one layer.
     """
@@ -82,11 +82,11 @@ class GradientMatching(Checked):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The gradient of each row's own cross-entropy at the cut, for every label it might have, [L, N, F].
+    """The gradient at the cut of each row's cross-entropy, for every label that the row might have, [L, N, F].
 
-    `upper` maps smashed data [N, ...] to logits [N, L], rows apart from each other. With labels int64 [A, N], row n is
-    tried with these, [A, N, F]. All labels take one batched backward pass, since the gradient at the logits is softmax
-    less one-hot.
+    `upper` maps smashed data [N, ...] to logits [N, L], each row independently. With labels int64 [A, N], only these
+    are tried for row n, and the result is [A, N, F]. One batched backward pass covers all labels, since the gradient at
+    the logits is softmax minus one-hot.
 
     Raises:
         NotApplicable: if the surrogate does not give logits of at least two labels for these rows.

@@ -1,4 +1,4 @@
-"""Label leakage: the norm and the direction of the gradient that comes back across the cut tell the label."""
+"""Label leakage: the norm and the direction of the gradient at the cut reveal the label."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from privkit.constraints import Checked, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLeak(Checked):
-    """One score a released row, from the gradient that came back for it; high where the label is taken to be positive.
+    """One score for each released row, from the gradient that came back for it; higher scores mean the positive label.
 
-    On the views of a client the gradient is what that client gets (unicast or broadcast); on the server's views it is
-    each mixing group's, of which every member's label is asked.
+    In the views of a client, the gradient is what that client gets (unicast or broadcast). In the server's views it is
+    that of each mixing group, and the attack asks for the label of every member.
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
         reference: of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge and whose
             sign follows the round's majority; or "labeled", the mean of the unit gradients of rows known to be positive
             less that of rows known to be negative (either kind may be missing).
-        positive: the label that is asked for; used with "labeled" only.
+        positive: the positive label; used with "labeled" only.
         at: "cut" for the gradient as it is in the view; "lower" for the gradient of the lower segment's weights that it
             gives for each example, which whoever owns the segment and its own images (`auxiliary`, one for each row)
             can compute.
@@ -34,10 +34,10 @@ class LabelLeak(Checked):
             The mean gradient of the rows of the same round and the same own label is subtracted first. What is left has
             mean zero, so that cosine needs reference="labeled", which is then of the own labels.
         epoch: "pooled" averages a record's scores over all epochs of training, as many as a receipt charges. A number
-            reads one epoch's rounds alone, from 0, or from the end: -1 is the last. "every" asks in each epoch apart,
-            for a curve.
+            reads the rounds of one epoch only, counted from 0, or from the end: -1 is the last. "every" reads each
+            epoch separately, for a curve.
 
-    In a balanced task nothing says that positives have the longer gradients, so that an AUC below 1/2 is a leak, too.
+    In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 
     Source: Li et al. 2021, "Label leakage and protection in two-party split learning", §3 (norm and cosine);
     DP-CutMixSL §5.A, which measures both at the cut and at the lower segment. `less_own` is privkit's.
@@ -62,13 +62,13 @@ class LabelLeak(Checked):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Known labels for a labeled reference or to take its own part off; own images and segment at="lower"."""
+        """Known labels, for a labeled reference or to subtract its own part; own images and segment for at="lower"."""
         known = {"known_rows", "known_labels"} if self.reference == "labeled" else set()
         known = {"own_labels"} if self.less_own else known
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row that a gradient came back for; `examples` counts through the rows of all views."""
+        """Score every row that has a gradient; `examples` counts through the rows of all views."""
         views = observation.views
         rows, rounds, examples = returned_gradients(self.name, views)
         if self.at == "lower":

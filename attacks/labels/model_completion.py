@@ -1,4 +1,4 @@
-"""Model completion: the client's own segment, completed by a head that few labeled records teach, names labels."""
+"""Model completion: a few labeled records train a head on the client's own segment, which then names labels."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class ModelCompletion(Checked):
     server leans on it rather than on other parties, is not mounted: here each record belongs to one client alone.
 
     Attributes:
-        positive: the label that is asked for, ≥ 0.
+        positive: the positive label, ≥ 0.
         labeled: records of each label whose label the adversary knows, ≥ 1; published are 4 of CIFAR-10.
         tune: what is trained: the "head" alone, or "all", the copied lower segment as well.
         epochs: of 50 steps of the attack's own training, ≥ 1.
         batch: labeled records of a step, ≥ 1; it takes twice as many unlabeled ones.
         rate: learning rate (Adam).
         unlabeled: weight of the unlabeled records at the end, to which it grows from 0, ≥ 0.
-        temperature: of the guesses that stand for their labels, > 0.
+        temperature: temperature of the guesses that replace their labels, > 0.
         mixing: both parameters of the beta distribution of the mixing ratio, > 0.
-        epoch: whose records are asked, as in `LabelLeak`; the lower segment is that after the training.
+        epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is that after training.
 
     The head is batch normalization, a ReLU and a linear layer. MixMatch trains it: the guess for an unlabeled record is
     sharpened, and all records are mixed in pairs, here at the cut, so that records of any domain mix.

@@ -1,4 +1,4 @@
-"""Label inference by similarity: records of one label send alike and get alike gradients back."""
+"""Label inference by similarity: records of one label have similar releases and similar gradients."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ReleaseClustering(Checked):
     the records.
 
     Attributes:
-        positive: the label that is asked for, ≥ 0.
+        positive: the positive label, ≥ 0.
         on: "gradient" for the direction of the gradient that comes back (cosine similarity), or "smashed" for the
             smashed data (Euclidean distance).
         labeled: records of each label whose label the adversary knows, ≥ 1.
-        epoch: as in `LabelLeak`. Gradients tell labels best in the first epoch, before the server is sure of any;
-            smashed data in the last.
+        epoch: as in `LabelLeak`. Gradients reveal labels best in the first epoch, while the server's predictions are
+            uncertain; smashed data do so in the last.
 
     Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
     (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
@@ -48,7 +48,7 @@ class ReleaseClustering(Checked):
 
     @property
     def mounting(self) -> Mounting[LabelObservation, Scores]:
-        """It knows some labels; smashed data cross also if no gradient comes back."""
+        """It knows some labels, and needs no gradient if it reads smashed data."""
         return Mounting(labeled=self.labeled, gradients=self.on == "gradient")
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
@@ -69,7 +69,7 @@ class ReleaseClustering(Checked):
 
 
 def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) -> tuple[Tensor, Tensor]:
-    """Where records with known labels lie among `examples`, int64 [K], and their labels, at least two of them."""
+    """Positions of the rows with known labels among `examples`, int64 [K], and these labels, at least two."""
     known, labels = observation.known_rows, observation.known_labels
     if known is None or labels is None:
         raise NotApplicable(f"{attack} needs some rows with known labels (LabelObservation)")
@@ -83,8 +83,8 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
 def cluster_distances(rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool) -> Tensor:
     """Distance of each row [N, F] to each of L labels' clusters, [N, L], by k-means in which seeds keep their labels.
 
-    Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster and is as far as the
-    farthest. With `cosine` directions are compared (spherical k-means), not the rows themselves.
+    Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster; its distance is that of
+    the farthest one. With `cosine`, directions are compared (spherical k-means) instead of rows.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows

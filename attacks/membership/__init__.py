@@ -1,1 +1,1 @@
-"""Attacks that tell members from non-members: from losses, and from planted canaries."""
+"""Attacks that distinguish members from non-members, by losses or by planted canaries."""

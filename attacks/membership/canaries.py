@@ -1,4 +1,4 @@
-"""Per-example canaries: which of two known contents does a released row, or a gradient that came back, hold?"""
+"""Per-example canaries: which of two known contents does a released row, or a returned gradient, hold?"""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from privkit.constraints import Checked, Positive, real
 def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: float = 1.0) -> Tensor:
     """ln p(row | the canary is in it) − ln p(row | its counterpart is), under N(·, σ²) noise on every coordinate.
 
-    The order of the scores, which is all that the one-run auditor reads, is that of the best test for Gaussian noise
-    whatever σ; for other noise it is a valid score, only not the best one.
+    The one-run auditor uses only the order of the scores. For Gaussian noise of any σ this is the order of the best
+    test; for other noise the scores are valid, but not the best.
 
     Args:
-        observed: float [K, ...], what was released for canary i, or came back for it.
-        present: [K, ...], the same without noise, had the canary been there.
+        observed: float [K, ...], the released row of canary i, or its returned gradient.
+        present: [K, ...], the same without noise, if the canary was there.
         absent: [K, ...], likewise with its counterpart.
         sigma: standard deviation > 0.
 
@@ -49,7 +49,7 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
 
 @dataclass(frozen=True, kw_only=True)
 class Canaries(Checked):
-    """Scores for the one-run auditor: a canary's likelihood ratio, summed over the times that it was sent.
+    """Scores for the one-run auditor: a canary's likelihood ratio, summed over all times that it was sent.
 
     Attributes:
         on: "smashed", the released rows, or "gradient", the cut-layer gradients that came back.

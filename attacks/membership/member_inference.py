@@ -18,7 +18,7 @@ _FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
 
 @dataclass(frozen=True, kw_only=True)
 class MemberInference(Checked):
-    """Was an image trained on? By the trained model's loss on it, alone or against shadow models'.
+    """Guesses whether an image was trained on, from the model's loss on it, alone or against shadow models.
 
     Attributes:
         score: "loss" (members have lower losses) or "lira" (likelihood ratio of the label's confidence against shadow
@@ -38,7 +38,7 @@ class MemberInference(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Shadow models, if it compares with them."""
+        """Access to shadow models, if it compares with them."""
         return frozenset({"fit"} if self.score == "lira" else ())
 
     @property
@@ -46,7 +46,7 @@ class MemberInference(Checked):
         return Mounting(shadow_models=self.shadows if self.score == "lira" else 0)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every candidate, higher for a member; the views do not matter, because the attacked model is asked."""
+        """Score every candidate, higher for a member. It queries the attacked model and ignores the views."""
         images, labels, predict = observation.candidates, observation.candidate_labels, observation.predict
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
@@ -68,7 +68,7 @@ class MemberInference(Checked):
 
 
 def loss_threshold(losses: Tensor) -> Scores:
-    """Members have the lower losses: the score is the attacked model's loss on each example, [N], negated.
+    """The negated loss of the attacked model on each example, [N]: members have lower losses.
 
     Raises:
         ValueError: if losses are not a list of finite numbers.
@@ -94,12 +94,12 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
-    """Log-likelihood ratio of a target's statistic under shadow models that had an example, against those that had not.
+    """Log-likelihood ratio of a target's statistic: shadow models trained with an example against those without it.
 
-    Normal laws with a mean for each example and side, and one variance for each side ("fixed variance"), pooled over
-    examples: right where shadow models are few. Where no shadow model had an example (offline), only its mean outside
-    is known, and the score is how many deviations the target lies above it; the two kinds are not on one scale, so that
-    members must be spread over examples either wholly or not at all.
+    Both sides are normal, with a mean for each example and one variance for each side ("fixed variance"), pooled over
+    examples: this suits few shadow models. If no shadow model had an example (offline), only its mean without it is
+    known, and the score is the number of deviations by which the target lies above it. The two kinds of scores are not
+    comparable, so either all examples need shadow models trained with them, or none.
 
     Args:
         target: float [N], the attacked model's statistic (`confidence`, or the loss negated) of each example.

@@ -32,7 +32,7 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 
 @dataclass(frozen=True, kw_only=True)
 class DragReorder(Checked):
-    """Predicts each token's place from that token alone, and gives every token of a row another place.
+    """Predicts each token's place from that token alone, and gives every token of a row a different place.
 
     The published attack goes on with guided diffusion, whose network is no part of this package: here the patch behind
     each token is decoded by a linear map. `jigsaw_white_box` inverts an order that a solver found.
@@ -75,7 +75,7 @@ class DragReorder(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What an adversary learned of its own tokens."""
+    """What an adversary learned from its own tokens."""
 
     own: OwnTokens  # its tokens in order
     decoder: TokenDecoder  # from a token to its patch
@@ -93,7 +93,7 @@ class Predicted:
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """`places`, counted through each message as `put` wants it."""
+        """`places`, counted through each message as `put` needs it."""
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 
@@ -127,7 +127,7 @@ def learn(
     name: str,  # of the attack, for its refusals
     later: int = 0,  # epochs of the stages behind this one, for the report
 ) -> tuple[Predicted, dict[str, Any]]:
-    """Read own tokens and train the predictor, or take what a killed attack had learned.
+    """Read own tokens and train the predictor, or load what a killed attack had learned.
 
     Returns:
         What was learned, and the state of the whole attack with the predictor's in it, loaded as by `Jigsaw.learn`.

@@ -1,4 +1,4 @@
-"""Put the shuffled fields of a table row back: each column's tokens look like that column's."""
+"""Restores the order of a table row's shuffled fields: a column's tokens resemble each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FieldOrder(Checked):
     whose token of this column is nearest. It learns nothing.
 
     Attributes:
-        by: what stands for a column: "mean", the mean of its own tokens, or "token", the nearest one of them.
+        by: what represents a column: "mean", the mean of its own tokens, or "token", the nearest one of them.
         source: where own tokens come from: "lower", the lower segment itself, or "query", chosen records sent through
             the defended edge, 4·C + 1 for each own record of C columns (`privkit.attacks.order.field_order`).
         records: own records that are used at most.
@@ -111,10 +111,10 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Tokens [M, C, D] of own records [M, C], those of column c at place c, from queries alone.
+    """Tokens [M, C, D] of own records [M, C], with column c's token at place c, from queries alone.
 
-    Each record is sent again with one cell changed: the token that has gone from its release is that cell's. Other
-    tokens move, too, where a model mixes fields, but less; each column gets one token, at the largest total move. The
+    Each record is sent again with one cell changed; the token that disappears from its release is that cell's. If a
+    model mixes fields, other tokens change, too, but less. Each column gets one token, by the largest total change. The
     query takes `batch` records and may give the fields of a record back in any order.
 
     Raises:

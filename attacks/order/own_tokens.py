@@ -36,7 +36,7 @@ KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is t
 
 
 def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geometry:
-    """Check what an attack of this name can check before any work."""
+    """The geometry of a release, after checks that an attack can make before any work."""
     views, auxiliary = observation.views, observation.auxiliary
     if auxiliary is None or (observation.lower is None and observation.query is None):
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")

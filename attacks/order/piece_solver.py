@@ -183,7 +183,7 @@ def _sources(at: Places) -> Tensor:
 def gradient_distance(pieces: Tensor) -> Tensor:
     """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is of j right of i.
 
-    The step across the border is held against the mean and covariance of the steps just inside it, over the color
+    The step across the border is compared with the mean and covariance of the steps just inside it, over the color
     channels, from both sides. 0 is a perfect fit. Pieces are pixels [M, T, p, p, C] of M pictures, p ≥ 2.
 
     Source: Gallagher 2012, "Jigsaw puzzles with pieces of unknown orientation", Eqs. 1 to 5, with a prior of one grey

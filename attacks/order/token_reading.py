@@ -38,14 +38,14 @@ _SURE = 0.99  # share of a patch's odds on one token, above which it is taken fo
 
 
 def rows_a_message(view: View) -> int:
-    """B, the rows of each of a view's messages; `NotApplicable` if they differ."""
+    """B, the number of rows of each message of a view; `NotApplicable` if messages differ."""
     if view.messages < 1 or len(view.smashed) % view.messages:
         raise NotApplicable(f"{len(view.smashed)} rows are no {view.messages} messages of one size")
     return len(view.smashed) // view.messages
 
 
 class Asker:
-    """The query, round by round, within the threat model's rules.
+    """Sends queries round by round, within the threat model's rules.
 
     Attributes:
         rows: B, images of a message, as the last answer had them.
@@ -86,7 +86,7 @@ class Asker:
             )
 
     def images(self, images: Tensor, rounds: int | None = None) -> Tensor:
-        """Rows [N, T, D] as they come back, of as many images as `rounds` take; the last round is filled up."""
+        """Released rows [N, T, D] of as many images as fit into `rounds` rounds; the last round is filled up."""
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
@@ -94,10 +94,11 @@ class Asker:
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def unmixed(self, images: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Each image's own tokens [N, T, D] in no order, from a message of its copies, and which came back alike, [N].
+        """Each image's own tokens [N, T, D] in any order, from a message of its copies; and whether the copies agreed,
+        [N].
 
-        Tokens lie along a line in a random direction: each one fills a run as long as there are copies. One round is
-        held at a time. `scale` [D] is of the tokens' channels.
+        Tokens are sorted along a random direction, so that copies of one token lie together. One round is held at a
+        time. `scale` [D] holds the deviations of the tokens' channels.
         """
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
@@ -137,7 +138,7 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
 
 
 def multiplicities(tokens: int) -> list[int]:
-    """How often each patch of a label image is repeated: 1, 2, 3, …, the last one as often as fills the image.
+    """How often each patch of a label image is repeated: 1, 2, 3, …; the last patch fills the rest of the image.
 
     >>> multiplicities(16), multiplicities(49)[-2:], multiplicities(4)
     ([1, 2, 3, 4, 6], [8, 13], [1, 3])

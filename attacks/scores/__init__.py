@@ -1,4 +1,4 @@
-"""How close a guess came: images, orders, and scores that tell two kinds apart. Imports no attack."""
+"""Measures of a guess: images, orders, and scores that separate two kinds of examples. Imports no attack."""
 
 from __future__ import annotations
 

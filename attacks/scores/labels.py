@@ -1,4 +1,4 @@
-"""Which of several labels: how many guesses are right, also after the best renaming of the labels."""
+"""Accuracy of guesses among several labels, also after the best renaming of the labels."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def label_accuracy(labels: Labels, guesses: Labels) -> Interval:
 def cluster_accuracy(labels: Labels, guesses: Labels) -> Interval:
     """Share of right guesses after the best one-to-one renaming of the guessed labels, which the truth chooses.
 
-    It says how well records of one label are told from others, whatever the labels are called. The renaming is fitted
-    to the same records, so that it is above chance also if nothing is learned.
+    It measures how well records of one label are separated from others, whatever the names of labels. The renaming is
+    fitted to the same records, so the result is above chance even if nothing is learned.
 
     Args:
         labels: int64 [N].

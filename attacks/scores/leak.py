@@ -1,4 +1,4 @@
-"""How well scores tell two kinds of examples apart: AUC pooled and per batch with intervals, ROC, TPR at low FPR."""
+"""How well scores separate two kinds of examples: AUC pooled and per batch with intervals, ROC, TPR at low FPR."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Leak:
     """An area under the ROC curve.
 
     Attributes:
-        auc: in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so that pooled and per-batch
-            areas differ. Its `n` counts examples.
-        batches: that were counted; 1 where all examples share one curve.
-        skipped: batches with one kind of examples only, which have no area.
+        auc: in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so pooled and per-batch areas
+            differ. Its `n` counts examples.
+        batches: number of batches; 1 if all examples share one curve.
+        skipped: number of batches with only one kind of examples, which have no area.
     """
 
     auc: Interval
@@ -35,23 +35,23 @@ class Leak:
 
     @property
     def advantage(self) -> float:
-        """|AUC − 1/2| in [0, 1/2]; higher leaks more, whichever way the scores point. Above 0 even by chance alone."""
+        """|AUC − 1/2| in [0, 1/2]; higher leaks more, in either direction. It exceeds 0 even by chance."""
         return abs(self.auc.value - 0.5)
 
     @property
     def direction(self) -> Direction:
-        """Whether positives have the "higher" or the "lower" scores, or "none" of both: the interval holds 1/2."""
+        """Whether positives have the "higher" or the "lower" scores, or "none" if the interval contains 1/2."""
         if self.auc.low <= 0.5 <= self.auc.high:
             return "none"
         return "higher" if self.auc.value > 0.5 else "lower"
 
 
 def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Leak:
-    """Area under one ROC curve of all examples, with DeLong's interval; higher leaks more, and so does lower than 1/2.
+    """Area under one ROC curve of all examples, with DeLong's interval; the farther from 1/2, the larger the leak.
 
-    The interval takes examples to be independent; gradients of one batch, computed with the same weights, are so only
-    given these. It is found on the scale ln(AUC/(1 − AUC)). Where all pairs are on one side, DeLong's deviation is 0,
-    and the limit is Clopper–Pearson's for as many disjoint pairs as there are.
+    The interval assumes independent examples; gradients of one batch are independent only given the weights. It is
+    computed on the scale ln(AUC/(1 − AUC)). If all pairs are ordered alike, DeLong's deviation is 0, and the limit is
+    Clopper–Pearson's for the number of disjoint pairs.
 
     Args:
         scores: [N], finite.
@@ -135,7 +135,7 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
 
 
 def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Interval:
-    """Share of positives found where at most this share of negatives is accused, with Clopper–Pearson limits.
+    """Share of positives found while at most this share of negatives is accused, with Clopper–Pearson limits.
 
     The false positive rate is in [0, 1), such as 0.01; higher values of the result leak more. Other arguments and
     errors are those of `pooled_auc`.
@@ -156,9 +156,9 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
 def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Interval:
     """The largest true positive rate minus false positive rate of any threshold; higher leaks more.
 
-    Both distribution functions lie in their bands at once, so that the limits hold for the best threshold, too. The
-    bands take the examples of each kind to be independent draws, which canaries of one batch are only roughly.
-    Arguments and errors are those of `pooled_auc`.
+    Both distribution functions lie in their bands jointly, so the limits hold for the best threshold, too. The bands
+    assume independent examples of each kind; canaries of one batch are only roughly independent. Arguments and errors
+    are those of `pooled_auc`.
 
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
 
@@ -181,7 +181,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that at most this share, in [0, 1), of at least one negative score [N] reaches.
+    """The smallest threshold that at most this share, in [0, 1), of the negative scores [N], N ≥ 1, reaches.
 
     Raises:
         ValueError: if the rate is out of range.

@@ -12,10 +12,10 @@ _TIE = 1e-9
 
 
 def found(distances: Values, own: NDArray[np.int64]) -> Values:
-    """The chance that each guess finds its own record, if ties are broken at random.
+    """The probability that each guess finds its own record, if ties are broken at random.
 
-    The mean over guesses is the expected share that is identified. A guess that does not depend on its record finds one
-    record in all: 1/N of them. Of equal records each is found by chance.
+    The mean over guesses is the expected share of identified records. Guesses that are independent of their records
+    find one record on average, a share of 1/N. Equal records are found by chance.
 
     Args:
         distances: [G, N], of each guess to every attacked record; lower is nearer.

@@ -1,8 +1,8 @@
-"""How much of an order was recovered: direct, neighbor and membership accuracy of an arrangement, picture by picture.
+"""How much of an order was recovered: direct, neighbor and membership accuracy of a guessed order, picture by picture.
 
 An arrangement is int64 [N, T], as attacks guess it (`privkit.attacks.goals.order.Permutation`): the place of each
-released piece among all places of its message. Pieces that look the same are interchangeable where their kinds are
-given: an attack is not punished for swapping two equal patches, nor is a defense credited for it.
+released piece among all places of its message. If kinds are given, equal pieces are interchangeable: swapping two equal
+patches counts as right.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from privkit.constraints import real, whole
 
 
 def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
-    """Which released tokens [N, T, D] are equal, int64 [N, T]: two of one message have the same number only then.
+    """Numbers of the released tokens [N, T, D], int64 [N, T]; in a message only equal tokens share a number.
 
     Messages have `batch` rows, one after another; the last one may be smaller. Numbers are first rounded to steps of
     `tolerance`; 0 compares bit for bit.
@@ -56,7 +56,7 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 
 
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share in [0, 1] of each true picture's adjacent pairs that the guess puts side by side in the same direction.
+    """Share in [0, 1] of each true picture's adjacent pairs that the guess places side by side in the same direction.
 
     Arguments are those of `direct_accuracy`, T a square number ≥ 4. A pair may lie in any picture of its message; pairs
     of equal contents count as often as on both sides. A picture has 2·√T·(√T − 1) pairs.
@@ -80,10 +80,10 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
 
 
 def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share in [0, 1] of each true picture's pieces that the guess puts into that picture, at whatever place.
+    """Share in [0, 1] of each true picture's pieces that the guess places in that picture, at any place.
 
-    Arguments are those of `direct_accuracy`. Chance is 1/batch, or the share that the shuffle leaves in its row where
-    that is more.
+    Arguments are those of `direct_accuracy`. Chance is 1/batch, or the share of pieces that the shuffle leaves in their
+    row, if that is larger.
 
     >>> truth, guess = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[1, 2], [0, 3]])
     >>> membership_accuracy(guess, truth, batch=2)

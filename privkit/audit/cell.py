@@ -141,7 +141,7 @@ def run_cell(
 
 
 def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
-    """The fields of a cell's row that its plan says."""
+    """The fields of a cell's row that follow from its plan."""
     return {
         "cell": cell.id,
         "defense": cell.defense.label,

@@ -40,7 +40,7 @@ def audit_one_run(
     family: Family | None = None,
     independent: bool = False,
 ) -> EmpiricalBound:
-    """Hold the scores of canaries of one run against the run's certificate.
+    """Compare the scores of one run's canaries with the run's certificate.
 
     Args:
         scores: [K], one a canary; higher if the attack believes that it was in.
@@ -49,10 +49,11 @@ def audit_one_run(
         certificate: of the same run and release, for the unit that one canary is.
         confidence: of the bound, in (0, 1); at least 1/2 if canaries are independent.
         guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None plans
-            them from the number of canaries and the claimed curve; without a curve it tries several and pays for it.
+            them from the number of canaries and the claimed curve. Without a curve, several numbers are tried at the
+            cost of a smaller bound.
         delta: the δ of the bound if the certificate claims nothing; otherwise the certificate's δ is used.
-        family: of trade-off curves, one of which is claimed (`claimed_family`). Testing a whole curve is stronger than
-            testing one (ε, δ). If the certificate has a lower bound, the bound on ε rests on the family, too, and
+        family: the trade-off curves that contain the claimed one (`claimed_family`). Testing a whole curve is stronger
+            than testing one (ε, δ). If the certificate has a lower bound, the bound on ε rests on the family, too, and
             says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism. Ties between scores are ordered by
             the canaries' numbers.
         independent: whether canaries are independent trials: each score depends on its own coin and its own noise
@@ -156,7 +157,7 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
     """The family that contains the claimed trade-off curve; None if no whole curve is claimed.
 
     Args:
-        mechanism: that it claims the ε of; None if it claims none.
+        mechanism: the mechanism whose ε is claimed; None without a claim.
 
     >>> from privkit.accountants.base import no_protection
     >>> claimed_family(no_protection(), None) is None
@@ -171,7 +172,7 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
-    """The limits that the claimed trade-off curve sets to any attack; None without a claim that has a curve.
+    """The limits that the claimed trade-off curve sets to any attack; None unless a curve is claimed.
 
     >>> from privkit.accountants.base import no_protection
     >>> limits_of(no_protection(), None) is None
@@ -193,7 +194,7 @@ def claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """What an adversary has beyond the claim, in at most one sentence.
+    """Knowledge of the adversary that the claim does not cover, in at most one sentence.
 
     If a client's lower segment trains on raw data, the claim holds against adversaries who see its releases alone. A
     white box has the segment itself, and answers to queries come from it, too.

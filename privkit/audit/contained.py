@@ -45,7 +45,7 @@ def runs_own_code(config: AuditConfig) -> bool:
 def contained() -> Iterator[None]:
     """Run a user's own code as `undisturbed` does; an attempt to end the process becomes an error of the block.
 
-    Its threads are daemons, so none keeps the process alive after the run. An end of the process from C code cannot be
+    Its threads are daemons, so none keeps the process alive after the run. C code that ends the process cannot be
     caught.
 
     Raises:
@@ -80,7 +80,7 @@ instead, or raise an error
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """Inside, `os._exit` raises `Misbehaved` in any thread, except in a process that the code started."""
+    """Inside this block, `os._exit` raises `Misbehaved` in every thread; child processes may still end themselves."""
     process, end = os.getpid(), os._exit
 
     def refused(status: int = 0) -> NoReturn:

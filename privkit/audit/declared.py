@@ -1,4 +1,4 @@
-"""A recording compared with itself: its declared mechanism with its data, its lower segment with its release."""
+"""Checks of a recording: its declared mechanism against its data, its lower segment against its release."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SEEN = frozenset({"trains", "maps", "clips", "noises", "mixes", "answers"})
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """How a recording agrees with itself.
+    """How well a recording agrees with itself.
 
     Attributes:
-        compared: of the declared mechanism with the data.
-        distance: of the last release from what the lower segment makes of its images; None if that is not known.
-        unsent: why the distance is not known; empty without a lower segment.
-        mode: of the lower segment.
+        compared: result of comparing the declared mechanism with the data.
+        distance: distance between the last release and the lower segment's output for the same images; None if unknown.
+        unsent: why the distance is unknown; empty without a lower segment.
+        mode: training or evaluation mode of the lower segment.
         own: whether `privkit record` wrote the recording.
     """
 
@@ -48,7 +48,7 @@ class Declared:
 
     @property
     def doubt(self) -> str:
-        """Why a failed attack with the lower segment or queries shows nothing; empty without a reason."""
+        """Why a failed attack with the lower segment or queries is no evidence; empty without a reason."""
         if self.distance is None or self.distance <= FAR:
             return ""
         return (

@@ -55,10 +55,10 @@ class DefendedModel:
     """Trained clients with their server.
 
     Attributes:
-        edge: the clients, in evaluation mode.
+        edge: the clients (`Clients`), in evaluation mode.
         upper: the server's segment; for standalone clients, their own upper segments, stacked.
-        known: the task's scores, costs, the training's curve, validation scores of each epoch, the seconds of all this,
-            whether tokens hide their places, and sentences for the row.
+        known: measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the
+            seconds of all this, whether tokens hide their places, and sentences for the row.
     """
 
     edge: Clients
@@ -269,7 +269,7 @@ def replay(
 def another(
     config: AuditConfig, cell: Cell, seed_data: SeedData, private: Batch, shares: ClientPartition, seed: int
 ) -> DefendedModel:
-    """A model of the same kind with other private images and other draws, as an adversary would train it for itself.
+    """A model of the same kind, with other private images and other random numbers, as an adversary would train it.
 
     Weights that are not trained (a frozen lower segment, the frozen block) are public, and therefore the same.
     """

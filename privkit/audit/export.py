@@ -37,11 +37,11 @@ _BUILDER = "privkit.audit.export"
 def export(
     run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
 ) -> Recording:
-    """Send the attacked images of a run once more, and record what crosses the wire, with weights and truth.
+    """Send the attacked images of a run once more and record what crosses the wire, with weights and truth.
 
     Args:
         run: a run folder with a trained model.
-        folder: of the recording, new or empty.
+        folder: folder for the recording, new or empty.
         defense: one of the run's, as its table shows it; None for the last.
         seed: one of the run's; None for the first.
 

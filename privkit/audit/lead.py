@@ -1,4 +1,4 @@
-"""The command that leads a run: it alone plans, hands out cells, and writes their rows into the run folder."""
+"""The leader of a run: it alone plans, hands out cells, and writes their rows into the run folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SHARE = 20
 
 
 class WorkersEnded(PrivkitError):
-    """The workers of a run ended before any of them gave an answer; what was finished stays."""
+    """The workers of a run ended before one of them returned a result; finished cells stay."""
 
     exit_code = 3
 
@@ -47,7 +47,7 @@ class Leader:
     """A run that this process leads.
 
     Attributes:
-        worker: computes cells here, and knows what each is made of.
+        worker: computes cells in this process, and knows the provenance of each.
         ledger: the run folder, of which this process is the writer.
         rows: of the finished cells, by their id.
     """
@@ -69,10 +69,10 @@ class Leader:
         return len(self.worker.cells) - len(self.rows)
 
     def open(self, *, again: bool = False) -> None:
-        """Mend the folder, hold what it stores against what this command would compute, and begin.
+        """Repair the folder, compare its provenance with what this command would compute, and begin.
 
         Args:
-            again: whether what changed is moved away and computed anew; False refuses it.
+            again: whether models and cells whose provenance changed are computed anew; False refuses them.
 
         Raises:
             RunFolderError: if something changed.
@@ -116,7 +116,7 @@ class Leader:
                 progress.ended(row.status)
 
     def finish(self, cell: Cell, row: Row) -> Row:
-        """Store a row, and judge the run now and then."""
+        """Store a row; from time to time, judge the run."""
         if row.status != "error":
             self._check_files(row, self.worker.made_of[cell.id].cell.files)
         self.rows[cell.id] = row = self.ledger.finish(row)
@@ -128,13 +128,13 @@ class Leader:
         return row
 
     def judge(self) -> None:
-        """Write the verdict on the rows that there are."""
+        """Write the verdict on the rows so far."""
         start = perf_counter()
         write_verdict(self.ledger.path, verdict_of(self.ledger.manifest, self.ordered, self.worker.config.gates))
         self._judged = perf_counter(), perf_counter() - start
 
     def close(self) -> None:
-        """Bring `results.jsonl` into the order of the plan."""
+        """Sort `results.jsonl` by the order of the plan."""
         self.ledger.arrange(self.ordered)
         self.judge()
 
@@ -159,13 +159,13 @@ def named(cell: Cell) -> str:
 
 
 class Dispatch:
-    """The cells of a run in the hands of an engine's workers.
+    """The cells of a run, computed by the workers of an engine.
 
-    An error that a future raises is the engine's: a worker was lost. Its cell is given to another one, which goes on
-    from what was saved, and ends as an error after `LIVES` workers.
+    An exception from a future means that a worker was lost. Its cell goes to another worker, which continues from the
+    saved state. After `LIVES` lost workers the cell is an error.
 
     Args:
-        ahead: cells that it is given at once.
+        ahead: number of cells submitted at once.
     """
 
     def __init__(
@@ -192,11 +192,11 @@ class Dispatch:
         )
 
     def work(self) -> None:
-        """Let workers do all cells that are left.
+        """Compute all remaining cells on the workers.
 
         Raises:
             WorkersEnded: if no worker gives an answer.
-            PrivkitError: that a cell met, and that the next cell would meet, too.
+            PrivkitError: from a cell, if the next cell would fail in the same way.
         """
         try:
             self._work()
@@ -313,8 +313,8 @@ def refresh(
 
     Args:
         rows: of the finished cells, by their id.
-        made_of: of every cell but its images, by its id.
-        again: whether what changed is moved to RUN/superseded, to be made anew.
+        made_of: provenance of every cell without its images, by its id.
+        again: whether changed models and cells are moved to RUN/superseded and computed anew.
 
     Returns:
         A sentence on what was set aside; empty if nothing changed.

@@ -1,4 +1,4 @@
-"""How much of a shuffle an attack undid: accuracies with their limits, and the entropy that is left of the order."""
+"""How much of a shuffle an attack undid: accuracies with their limits, and the remaining entropy of the order."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ class ArrangementScores:
     """The accuracy of a guessed order.
 
     Attributes:
-        direct: pieces in their place.
-        neighbor: pairs that lie side by side again, in the right direction; None if tokens form no square grid.
-        membership: pieces in their image, at any place.
+        direct: share of pieces in their place.
+        neighbor: share of adjacent pairs that are adjacent again, in the right direction; None if tokens form no square
+            grid.
+        membership: share of pieces in their image, at any place.
         unit: the independent unit: "image", or "message" if the shuffle or the guess moved pieces between images.
         units: the number of units.
-        tokens: pieces whose order is one secret: an image's T, or B·T of a message whose images were mixed.
-        bits_before: entropy of a uniform order of these pieces, mean over the secret orders, or `most_bits`, if that is
-            less. Orders that look the same are one.
-        bits_left: the most entropy that one secret order can still have at `direct.sound_low`. A failed attack
-            proves nothing: then it is `bits_before`. None if even a flawless attack on so few units shows no less.
-        confidence: of all limits.
-    """
+        tokens: number of pieces in one secret order: T of an image, or B·T of a message whose images were mixed.
+        bits_before: entropy of a uniform order of these pieces, averaged over the secret orders, but at most
+            `most_bits`. Orders of equal pieces that give the same image count as one.
+        bits_left: the largest entropy that a secret order can still have if the accuracy is `direct.sound_low`. If the
+            attack failed, this is `bits_before`. None if there are so few units that even a perfect attack could not
+            lower it.
+        confidence: confidence of all limits."""
 
     direct: OrderAccuracy
     neighbor: OrderAccuracy | None

@@ -65,14 +65,14 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeSetup:
-    """What a probe runs on: an untrained defended model and random records like those of a dataset.
+    """The inputs of a probe: an untrained defended model and random records like those of a dataset.
 
     Attributes:
-        config: of one protocol.
-        defense: of the model.
-        edge: its clients. Probes train copies of both sides.
-        upper: its server.
-        pools: whose records the random ones resemble.
+        config: a configuration with one protocol.
+        defense: the model's defense.
+        edge: the model's clients (`Clients`). Probes train copies of both sides.
+        upper: the model's server segment.
+        pools: the dataset whose records the random ones resemble.
         device: of the model.
     """
 

@@ -97,11 +97,11 @@ class RecordedContext(AttackContext):
         return lower
 
     def lower(self) -> nn.Module | None:
-        """As it was recorded."""
+        """The recorded lower segment, if any."""
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
 
     def upper(self) -> nn.Module | None:
-        """As it was recorded."""
+        """The recorded upper segment, if any."""
         upper = self.source.upper()
         return None if upper is None else upper.to(self.device)
 
@@ -132,7 +132,7 @@ class RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> RecordedContext:
-    """The context of a cell on a recording; its row holds what does not depend on the attack's result."""
+    """The context of a cell on a recording. Its row holds the fields that do not depend on the attack's result."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     described, device, passes = source.description, start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes

@@ -114,9 +114,10 @@ def run_audit(
         config: what to run; or give its settings as keywords, as in a configuration file (`defense="batch_shuffle"`).
         out: the run folder; None for one named after the configuration under ./privkit-runs.
         progress: shows what happens; silent by default.
-        again: recompute models and cells whose data, code, versions or device changed; False refuses them.
-        workers: processes of this machine that share the work; the threads are divided among them, and devices too.
-            With an engine, the cells that it is given at once; 1 for as many as may be.
+        again: whether to recompute models and cells whose data, code, versions or device changed; False refuses to go
+            on with them.
+        workers: processes of this machine that share the work, the threads and the devices. With an engine, the number
+            of cells submitted to it at once; 1 for no limit.
         engine: where cells are computed, as `privkit.run.engines.ENGINES` names it; None for this machine.
         **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, modules that a recording may build its
             segments from.
@@ -167,9 +168,9 @@ def plan_audit(
     engine: str | None = None,
     **settings: Any,
 ) -> Path:
-    """Begin an audit and compute nothing, so that what does not fit together is refused; `run_audit` goes on with it.
+    """Begin an audit and compute nothing; settings that do not fit together are refused.
 
-    Args, errors: as of `run_audit`.
+    `run_audit` goes on with it, and has the same arguments and errors.
     """
     with _led(_given(config, settings), out, None, again, workers, engine) as leader:
         return leader.ledger.path
@@ -218,7 +219,7 @@ def _led(
 
 
 def check_workers(config: AuditConfig, workers: int) -> None:
-    """Refuse a number of workers that there cannot be."""
+    """Refuse an impossible number of workers."""
     as_count("workers")(workers)
     if ":" in config.device:
         raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")

@@ -1,4 +1,4 @@
-"""Where truth meets the guesses of an attack on images: metrics and their intervals."""
+"""Comparison of guesses with the truth: metrics and their intervals."""
 
 from __future__ import annotations
 
@@ -137,14 +137,16 @@ def unidentified(domain: Domain, count: int) -> str:
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
-    """The chance of each guess to find its own record among all attacked ones, by the domain's first measure; [N]."""
+    """The probability [N] that each guess finds its own record among all, by the domain's first measure."""
     rows = np.arange(len(truth))
     parts = (slice(start, start + _AT_ONCE) for start in range(0, len(truth), _AT_ONCE))
     return np.concatenate([found(domain.distances(guess[part], truth), rows[part]) for part in parts])
 
 
 def share(chances: Values) -> Metric:
-    """The share that is identified with its binomial interval; ties count by their chance, and round outwards.
+    """The share of identified records with its binomial interval.
+
+    A tie counts by its probability; counts are rounded outwards.
 
     >>> found = share(np.array([1.0, 0.5, 0.0, 0.0]))
     >>> found.value, round(found.low, 3), round(found.high, 3)
@@ -155,7 +157,7 @@ def share(chances: Values) -> Metric:
 
 
 def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Metric:
-    """Mean with its percentile bootstrap interval over images, and the image that came closest.
+    """Mean with its percentile bootstrap interval over images, and the value of the image that came closest.
 
     The interval ignores that a mixing defense makes the images of one message dependent.
 
@@ -196,7 +198,7 @@ def few(records: int) -> tuple[str, ...]:
 
 
 def summarise(scores: Mapping[str, Scores], seed: int, perception: Perception | None = None) -> dict[str, Metrics]:
-    """Estimates of every alignment and metric; `perception` as in `directions`."""
+    """Estimates for every alignment and metric. `perception` is as in `directions`."""
     closer = directions(perception)
     return {
         alignment: {
@@ -233,6 +235,6 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
 
 
 def directions(perception: Perception | None = None) -> dict[str, bool]:
-    """Metric -> whether higher values are closer; `perception` knows those of own metrics."""
+    """Metric -> whether higher values are closer; `perception` supplies a user's own metrics."""
     declared = {name: bool(one.higher_is_closer) for name, one in OF_RECORDS.items()}
     return declared | (perception.directions if perception is not None else {})

@@ -1,4 +1,4 @@
-"""What all cells of one seed share: the images, who holds them, which are attacked, and the floors."""
+"""The data that all cells of one seed share: the images, their owners, which are attacked, and the floors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from privkit.shared.seeds import derive
 
 @dataclass(frozen=True, kw_only=True)
 class SeedRecords:
-    """The records of one seed: who has them, and which are attacked.
+    """The records of one seed: which client holds them, and which are attacked.
 
     Attributes:
         splits: private, auxiliary and test records, on the device.
@@ -241,10 +241,10 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """The same, where the upper end of what a floor identifies is the most that any guess of its kind reaches.
+    """The floors, with the upper limit of identified records set to the most that any guess of this kind reaches.
 
-    A guess that does not look at the release finds one record in all, if it is constant, and one of each class, if it
-    follows from the label: on average, with ties broken at random.
+    Without the release, a constant guess identifies one record in all on average, and a guess by class one of each
+    class; ties are broken at random.
     """
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
@@ -296,7 +296,7 @@ def open_data(
     Pictures are not decoded yet.
 
     Args:
-        instead: maps a dataset to the one that is opened in its place, such as its stand-in.
+        instead: function from a dataset to the one that is opened in its place, such as its stand-in.
 
     Raises:
         UsageError: if the parts are too small for the batch size, or the training changes colors that images lack.

@@ -22,7 +22,7 @@ _RECORDS = 4
 
 
 def held_against_its_releases(certificate: Certificate, edge: Clients, records: Tensor) -> Certificate:
-    """A run's certificate after measurements of its stages and its lower segment.
+    """A run's certificate, after measurements of its stages and its lower segment could refute it.
 
     A claim that rests on a user's own stage is declared: the stage's receipt says what was done, and a measurement can
     only refute it. A claim for one record also needs a lower segment that keeps records apart.

@@ -1,4 +1,4 @@
-"""An attack's fields chosen on the adversary's own records: some of them play victims, the others train the attack.
+"""Tuning: an attack's fields are chosen on the adversary's own records; some act as victims, the others train it.
 
 The adversary plays both sides, so nothing here reads an attacked record. Trials are lines of a file, and the next one
 follows from the seed and the lines before it, so a killed study goes on with the same trials.

@@ -1,4 +1,4 @@
-"""What computes cells: the command itself, or a worker of an engine, in a folder of its own."""
+"""Computation of cells, by the command itself or by a worker of an engine in a folder of its own."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class CellWorker:
         threads: of the CPU.
         progress: shows what happens.
         cells: the plan.
-        here: what all numbers of this process share.
-        made_of: what each cell is made of but its images, by its id.
+        here: provenance that all numbers of this process share.
+        made_of: provenance of each cell without its images, by its id.
     """
 
     config: AuditConfig
@@ -81,12 +81,15 @@ class CellWorker:
         }
 
     def part(self, cell: Cell) -> AuditConfig:
-        """The configuration of a cell's protocol."""
+        """The configuration with the cell's protocol only."""
         return self._parts[cell.id]
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, torch has the run's threads, and no part ends the process; a thread that one left behind may try."""
+        """A block in which torch has the run's threads and no part can end the process.
+
+        Afterwards, a thread that the part left behind can.
+        """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
         try:
@@ -96,7 +99,7 @@ class CellWorker:
             torch.set_num_threads(threads)
 
     def run(self, cell: Cell, folder: RunFolder) -> Row:
-        """One cell, on the images of its seed; what it makes lies in the folder."""
+        """Compute one cell on the images of its seed, and leave its files in the folder."""
         part = self._parts[cell.id]
         images = self._seed_data(cell.seed, part)
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
@@ -117,16 +120,16 @@ class CellWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker needs to know of a run.
+    """What a worker needs from the run.
 
     Attributes:
         settings: of the run, as they were given.
         trust: modules that its recording may build segments from.
-        run: path of its folder, which a worker may see or not.
-        token: of the command that leads it.
+        run: path of the run's folder; a worker may be unable to read it.
+        token: token of the leading command.
         device: "cpu", "cuda" or "auto".
         threads: of each worker.
-        versions: what the command computes with; a worker must have the same.
+        versions: versions that the command uses; a worker must have the same.
     """
 
     settings: dict[str, Any]
@@ -144,8 +147,8 @@ class Task:
 
     Attributes:
         cell: its id.
-        number: of the task; no two of a run have the same.
-        names: of files in the run folder from which it goes on.
+        number: the task's number, unique in a run.
+        names: names of the files in the run folder from which it continues.
         files: their contents by name; None for a worker that reads them itself.
     """
 
@@ -157,16 +160,16 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a worker made of a task.
+    """A worker's result of a task.
 
     Attributes:
-        row: sealed; empty if there is none.
-        files: path in the run folder -> content, of what is new.
-        gone: paths of what it needs no more.
-        notes: for the user.
-        seconds: by the clock.
-        unseen: whether it could not read the run folder, so that it wants the files in the task.
-        error: what ends the run.
+        row: the sealed row; empty without one.
+        files: path in the run folder -> content, of new files.
+        gone: paths of files that are no longer needed.
+        notes: sentences for the user.
+        seconds: elapsed time.
+        unseen: whether the worker could not read the run folder, so the task must contain the files.
+        error: error that ends the run.
     """
 
     row: str = ""
@@ -211,9 +214,9 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> Answer:
-    """A cell, in a folder of its own; one at a time in a process, whose random generators all threads share.
+    """Compute a cell in a folder of its own; one at a time in a process, since threads share its random generators.
 
-    An error of the run is in the answer; an error that is raised here is the engine's.
+    Errors of the run are in the answer. An exception from here is an error of the engine.
     """
     with _one:
         try:

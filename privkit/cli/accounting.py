@@ -57,7 +57,7 @@ def epsilon(
 ) -> None:
     """ε of a parameter table, or of one mechanism that flags describe.
 
-    Every row is checked on its own: a wrong one does not keep the others from being computed and written.
+    Every row is checked on its own: the others are computed and written even if one is wrong.
     """
     if show_schema:
         _print_schema()
@@ -102,10 +102,11 @@ def calibrate(
     as_json: Json = False,
     **columns: str | None,
 ) -> None:
-    """The smallest σ, the largest number of rounds, the smallest group or the smallest δ that reaches a target: an ε,
-    an advantage of any attack, or a true positive rate at a false positive rate.
+    """The smallest noise, the largest number of rounds, or the smallest group or δ that reaches a target.
 
-    The flags describe the mechanism; its own value of the parameter is where the search starts.
+    The target is an ε, an advantage of any attack, or a true positive rate at a false positive rate.
+
+    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
@@ -342,7 +343,7 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
 
 
 def print_certificate(certificate: Any) -> None:
-    """The statement, how it was found and what it rests on."""
+    """Print the statement, its method and its assumptions."""
     say(certificate.statement)
     if certificate.method:
         say(f"  method: {certificate.method} ({certificate.source})")

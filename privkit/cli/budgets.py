@@ -31,7 +31,7 @@ def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator
 
     Args:
         tight: whether to compose numerically where no closed form is exact.
-        compare: whether to put the published formula's value beside.
+        compare: whether to add the value of the published formula.
 
     >>> from privkit.accountants import table
     >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)
@@ -106,13 +106,13 @@ _SHOWN = 100
 
 @dataclass(kw_only=True)
 class Tally:
-    """The rows of a table that a command has seen: it shows the first ones, and one message for each reason of refusal.
+    """Counts the rows of a table as a command passes them on, and keeps the first ones and the reasons of refusals.
 
     Attributes:
         rows: rows seen, refused or not.
         shown: the first of those with a result.
         last: certificate of the last row; None if that was refused.
-        reasons: reason of a refusal -> how the first rows with it are called, and how many have it.
+        reasons: reason of a refusal -> names of the first rows with it, and their number.
     """
 
     rows: int = 0
@@ -121,12 +121,12 @@ class Tally:
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
     def certified(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
-        """The rows of `budgets`."""
+        """The rows of `budgets`, counted, with their certificates."""
         for row, self.last in pairs:
             yield row
 
     def of(self, rows: Iterable[BudgetRow]) -> Iterator[BudgetRow]:
-        """The same rows, counted as they pass; a terminal shows how many there are."""
+        """The same rows, counted as they pass. A terminal shows the count."""
         for row in rows:
             self.rows += 1
             if sys.stderr.isatty() and self.rows % 50 == 0:
@@ -150,7 +150,7 @@ class Tally:
         return sum(count for _, count in self.reasons.values())
 
     def sentences(self) -> Iterator[str]:
-        """One line a reason, in the order in which they were met."""
+        """One line for each reason, in the order in which they occurred."""
         for reason, (first, count) in self.reasons.items():
             if count == 1:
                 who = f"row {first[0]}"

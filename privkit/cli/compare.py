@@ -19,7 +19,7 @@ def compare(
     second: Annotated[Path, typer.Argument(metavar="B", help="Another run folder, on the same data.")],
     as_json: Json = False,
 ) -> None:
-    """Compare run B with run A: differences with intervals, a paired test over records, and in what the runs differ."""
+    """Compare run B with run A: differences with intervals, a paired test over records, and differences in settings."""
     from privkit.audit.compare import compare as compared
     from privkit.reports import escape
     from privkit.reports.comparison import NOTE, comparison_table
@@ -52,8 +52,8 @@ def record(
 ) -> None:
     """Write a trained model of a run as a recording: its release of the attacked images, weights, own images and truth.
 
-    `privkit audit --recorded` on it gives the same numbers as the run, bit for bit on a CPU. Give it away only if the
-    attacked images may be seen.
+    `privkit audit --recorded` on it gives the same numbers as the run, bit for bit on a CPU. The recording contains the
+    attacked images, so share it only if they may be seen.
     """
     from privkit.audit.export import export
 

@@ -1,4 +1,4 @@
-"""What there is, for `list` and `describe`: read from the parts once, and kept in the user's cache until they change.
+"""The parts for `list` and `describe`, read once and kept in the user's cache until they change.
 
 Reading the parts imports them, and so torch, which takes seconds.
 """
@@ -35,7 +35,7 @@ from privkit.settings.early import own_table
 def described(kind: str) -> list[dict[str, Any]]:
     """The entries of `privkit.parts.registry.describe`, each with its whole text and its source.
 
-    A kind with plug-ins is read anew each time: they may be anything.
+    A kind with plug-ins is read anew each time, because plug-ins may change.
     """
     if any(True for _ in plug_ins(kind)):
         return _read(kind)

@@ -1,4 +1,4 @@
-"""What a run would do and about how long it would take, without doing it."""
+"""A preview of a run: what it would do, and about how long that would take."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Estimate:
     Attributes:
         cells: each with its time, in the order of the plan.
         sentence: the time of all of them, with their controls.
-        needs: what the run needs beside its command, in a sentence, if anything.
+        needs: what the run needs in addition to its command, in a sentence; empty if nothing.
     """
 
     cells: list[tuple[Cell, Timed]]
@@ -47,12 +47,12 @@ class Estimate:
 def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
-    Without a data root, an official dataset is stood in for by random records of its published shape and number.
-    Times are CPU seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them:
-    threads that wait for each other there use many times the seconds of their work. Opening the data, scoring and
-    the report are not in the estimate. A step of training that takes long is timed on fewer images and
-    scaled by their number. Attacks are timed on the first defense of each configuration, for a moment each, and
-    extrapolated: three runs that were measured (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows.
+    Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
+    seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them: threads that wait
+    for each other there use many times the seconds of their work. Opening the data, scoring and the report are not in
+    the estimate. A step of training that takes long is timed on fewer images and scaled by their number. Attacks are
+    timed on the first defense of each configuration, for a moment each, and extrapolated: three runs that were measured
+    (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows.
 
     Args:
         parts: with one device and one number of threads.
@@ -85,10 +85,10 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
 
 
 def preview(config: AuditConfig, out: Path | None = None) -> str:
-    """The cells of a run, an estimate of its time, and where it goes: a line each.
+    """A preview, a line each: the cells of a run, an estimate of its time, and its folder.
 
     Args:
-        out: its folder; None for that of a command that names none.
+        out: its folder; None for the default folder.
 
     Raises:
         PrivkitError: as `estimate`.

@@ -1,4 +1,4 @@
-"""Flags: their numbers, and those that are made from a table of settings or of an accountant's columns."""
+"""Flags: how their numbers are parsed, and flags made from the tables of settings and accountants' columns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
     """A flag as a parameter of a command.
 
     Args:
-        kind: what it reads, such as `str` or `list[str]`; None is allowed as well if it is the default.
-        words: how it is written, if not as `--name VALUE`.
-        more: as `typer.Option` takes them.
+        kind: its type, such as `str` or `list[str]`; None is allowed as well if it is the default.
+        words: its spelling, if not `--name VALUE`.
+        more: further arguments of `typer.Option`.
     """
     option = typer.Option(*words, help=help_, **more)
     annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]
@@ -27,7 +27,7 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The flag of a setting. What a file may hold is None if no flag is given, so that the file decides."""
+    """The flag of a setting. Without the flag a setting that a file may hold is None, so that the file decides."""
     more: dict[str, Any] = {"parser": seed if setting.many else whole} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
     words = (setting.flag,) if setting.kind is bool else ()
@@ -36,9 +36,9 @@ def flag_of(setting: Setting) -> inspect.Parameter:
 
 
 def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """The command, which takes its own parameters and, in place of its `**keywords`, these flags.
+    """The command with its own parameters, and these flags in place of its `**keywords`.
 
-    A parameter of its own stands for a flag of the same name.
+    An own parameter replaces a flag of the same name.
     """
     signature = inspect.signature(command, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
@@ -49,9 +49,9 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
 
 
 def whole(given: str | int) -> int:
-    """The number that a flag's text writes in digits; a range or a list is none, and a default is itself.
+    """The number that a flag's text writes in digits. A range or a list is refused; a default is returned as it is.
 
-    Libraries that read numbers may take "0-4" for -4.
+    Libraries that parse numbers may read "0-4" as -4.
 
     Raises:
         BadParameter: with what is allowed.
@@ -65,7 +65,7 @@ def whole(given: str | int) -> int:
 
 
 def seed(given: str | int) -> int:
-    """One seed; more than one are given by repeating the flag.
+    """One seed; for several, the flag is repeated.
 
     Raises:
         BadParameter: with what is allowed.

@@ -20,7 +20,7 @@ _RUN = ("junit", "annotations", "quiet", "as_json")
 
 
 def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[..., None]:
-    """The command, which takes every flag of `audit` and two of its own."""
+    """The command, with every flag of `audit` and two of its own."""
 
     def command(
         vary: Annotated[

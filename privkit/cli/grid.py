@@ -1,7 +1,7 @@
 """`privkit audit --grid grid.toml`: defenses × attacks × data × models × seeds, as a folder of runs.
 
-A run holds one dataset and one model, because its attacked images, floors and defended models are of these. So a grid
-is one run for each dataset with each model, and everything that works on a run works on each of them.
+A run has one dataset and one model, because attacked images, floors and defended models depend on them. So a grid is
+one run for each pair of dataset and model, and every command for runs works on each of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
     Args:
         settings: of an audit, except that `dataset` and `model` may be lists.
-        yes: whether a large grid is meant.
+        yes: whether a large grid is confirmed.
 
     Raises:
         UsageError: for a large grid without `yes`, and for settings that do not fit together.
@@ -54,7 +54,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 
 def cells_of(config: AuditConfig) -> int:
-    """How many cells a run has, without planning them."""
+    """Number of cells of a run, without planning them."""
     attacked = sum(len(part.attacks_on(defense)) for part in config.parts for defense in part.defenses)
     return attacked * len(config.seeds)
 
@@ -62,7 +62,7 @@ def cells_of(config: AuditConfig) -> int:
 def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
     """Compute one run after the other, print a verdict for each, and exit with the worst code.
 
-    All are begun first, so that what does not fit together is refused before anything is computed.
+    All runs are planned first, so that wrong settings are refused before anything is computed.
     """
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root

@@ -1,4 +1,4 @@
-"""A part of one's own: `privkit new` writes a file to start from, `privkit check` holds a part against its laws."""
+"""A user's own part: `privkit new` writes a file to start from, `privkit check` tests a part against its laws."""
 
 from __future__ import annotations
 

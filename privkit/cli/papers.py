@@ -44,7 +44,7 @@ def papers(
     figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
 ) -> None:
-    """Print what the papers claim beside what is true, and which of their orderings could be seen."""
+    """Print the claims of the papers beside what is true, and which of their orderings were seen."""
     from privkit.papers import PAPERS, paper
 
     if name is None:
@@ -208,7 +208,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows: entry by entry what became of its numbers; a figure that prints none has no count."""
+    """Heading and rows: what became of the numbers of each table or figure; one without numbers has no count."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -232,7 +232,7 @@ def claims_table(comparisons: list[Comparison]) -> TextTable:
 
 
 def methods_table(methods: list[Measured]) -> TextTable:
-    """Heading and rows: what was measured of each method that ran."""
+    """Heading and rows: the measured numbers of each method that ran."""
     rows = []
     for one in (one for one in methods if one.values):
         value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
@@ -241,7 +241,7 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering, and that at tiny scale if these are given."""
+    """Heading and rows: the verdict on each ordering, and the verdict at tiny scale if given."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:
@@ -252,7 +252,7 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
 
 
 def ordering_json(one: Judged) -> dict[str, Any]:
-    """An ordering and its verdict."""
+    """An ordering and its verdict, as JSON."""
     gap = None if one.difference is None else asdict(one.difference)
     return {**asdict(one.ordering), "published": one.published, "difference": gap, "verdict": one.verdict}
 
@@ -269,7 +269,7 @@ def _number(value: float | None) -> str:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """A table for people."""
+    """Print a table for people."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Standard output of the command line, the one way to it: text of others is shown there, and never acts."""
+"""The only way to standard output: text of unknown origin is shown there and never interpreted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privkit.reports.escape import json_text, terminal
 
 
 def say(*lines: str) -> None:
-    """Print lines. A line end inside a line is escaped, since only a foreign name can have one."""
+    """Print lines. A line end inside a line is escaped, since it can only come from a name of unknown origin."""
     for line in lines:
         typer.echo(terminal(line))
 

@@ -1,4 +1,4 @@
-"""A run on standard output, for people, for programs or for CI."""
+"""Output of a run for people, for programs or for CI."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shown:
 
     Attributes:
         as_json: events and the result as JSON, one object a line; with `quiet` the result alone.
-        quiet: nothing but failures.
+        quiet: whether only failures are shown.
         junit: file of the JUnit XML, None for none.
         annotations: whether failures are printed as annotations of GitHub Actions; None prints them if it runs there.
     """

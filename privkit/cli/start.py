@@ -1,4 +1,4 @@
-"""The process around the command line: its streams, its memory, and the code that it exits with."""
+"""The process around the command line: its streams, its memory and its exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READER_GONE = 141
 
 
 class Output(io.FileIO):
-    """A standard stream whose failures do not stop a computation: what cannot be written is dropped.
+    """A standard stream whose failures do not stop a computation: text that cannot be written is dropped.
 
     Attributes:
         failed: the first error; None if all was written.
@@ -36,10 +36,10 @@ class Output(io.FileIO):
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write, or remember why not.
+        """Write, or store the reason of failure.
 
         Raises:
-            BrokenPipeError: on standard output, whose reader wants no more.
+            BrokenPipeError: on standard output, if its reader has closed it.
         """
         try:
             return super().write(data) or 0
@@ -52,7 +52,7 @@ class Output(io.FileIO):
 
 
 def main() -> NoReturn:
-    """Run the command line; every error that is the user's becomes one sentence and its exit code."""
+    """Run the command line. A user's error becomes one sentence and an exit code."""
     output = _streams()
     try:
         with heeded():

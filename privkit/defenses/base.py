@@ -36,8 +36,8 @@ class Release:
             each, differentiable in the clients' smashed data.
         labels: of these images: int64 [M, B], or float [M, B, L] if they were mixed or noised; the server's own labels
             if the server holds them.
-        weights: public coins of a mixing defense, float [M, k, T]: the weight of member i at position t of message m; T
-            is 1 if all positions have one weight. None without mixing and masks.
+        weights: weights that a mixing defense drew, float [M, k, T]: that of member i at position t of message m; T is
+            1 if all positions have one weight. None without mixing and masks.
         apart: float [G, k, B, ...], each client's message before mixing; None if that is the raw smashed data.
         apart_labels: float [G, k, B, L], the labels beside them; None if these are the clients' own.
     """
@@ -80,7 +80,7 @@ ONE_RELEASE = ReleaseCount()
 
 
 class Receipt(ABC):
-    """What one call really did. It stays on the trusted side, and accountants charge nothing else."""
+    """What one call did. It stays on the trusted side, and it is the only input of the accountants."""
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
@@ -133,7 +133,7 @@ class Defense(Checked, ABC):
         position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
             the secret.
         smallest_batch: images a message below which it has no effect.
-        group: k, clients whose smashed data are mixed into one message; 1 without mixing.
+        group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
         images_only: whether it also reads the images themselves, and so needs the domain of images. True for every
             defense at the input layer.
@@ -141,7 +141,7 @@ class Defense(Checked, ABC):
         at_inference: whether test images pass it, too; False for defenses of training alone, such as mixing.
         frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
             weights, or the "first" block of the model above the cut, which then leaves the server's segment.
-        published: whether the server learns the coins in `Release.weights`.
+        published: whether the server learns `Release.weights`.
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
@@ -175,7 +175,7 @@ class Defense(Checked, ABC):
         return ()
 
     def noiseless(self) -> Defense:
-        """The same defense with negligible noise, as an adversary who knows the mechanism expects it."""
+        """The same defense with negligible noise, used by an adversary who knows the mechanism."""
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
@@ -236,9 +236,9 @@ class Defense(Checked, ABC):
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that the server trains in front of its segment if a release has another width; or None.
+        """A network of the server that undoes a release's change of width, trained in front of its segment; or None.
 
-        It gives back the shape before `apply`; arguments as of `companion`.
+        Arguments are those of `companion`.
         """
         return None
 

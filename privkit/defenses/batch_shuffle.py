@@ -23,9 +23,9 @@ class BatchShuffle(OnSmashed[Permuted]):
 
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
-        variant: "final_shuffle" (with the shuffle inside each image that §IV-C adds), "algorithm_2" (as written: kept
-            tokens come first, which tells whose they are) or "kept_in_place" (kept tokens do not move: so says §IV-C's
-            first sentence on k; their order is then no secret).
+        variant: "final_shuffle": with the shuffle inside each image that §IV-C adds. "algorithm_2": as written; kept
+            tokens come first, which reveals their image. "kept_in_place": kept tokens do not move, as in §IV-C's first
+            sentence on k; their order is then no secret.
         frozen_block: append the paper's frozen transformer block, which the clients run after the shuffle; true draws
             an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 

@@ -31,7 +31,8 @@ class Chain(Defense):
     """Stages in the order of application; each takes the release of the one before.
 
     Attributes:
-        stages: at least two; places never go back from the server to a client, and images come before smashed data.
+        stages: at least two. No stage of a client follows one of the server, and stages on images come before stages on
+            smashed data.
 
     Raises:
         ValueError: if an order cannot run, or would make a claim false (`rules.check`).
@@ -154,5 +155,5 @@ class Chain(Defense):
 
 
 def stages_of(defense: Defense) -> tuple[Defense, ...]:
-    """The stages of a chain; a single defense is its own."""
+    """The stages of a chain; a single defense is one stage."""
     return defense.stages if isinstance(defense, Chain) else (defense,)

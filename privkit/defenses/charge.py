@@ -36,7 +36,7 @@ _SERVER_MIXES = "the server mixes and so gets each client's own noisy message: n
 
 @dataclass(frozen=True, kw_only=True)
 class Noised(Receipt):
-    """Bounded data got noise, and may have been mixed.
+    """Bounded data with noise, and possibly mixed.
 
     A server that adds noise to its gradients protects its labels (`covers="labels"`); `clip` then bounds the gradient
     of one image.
@@ -54,7 +54,7 @@ class Noised(Receipt):
         ratios: float [G, k], the drawn λ_i; None without mixing.
         counts: int64 [G, k], the kept positions N_i; None without masks.
         present: bool [G, k], the taken seats; None for all.
-        published: whether the server learns who sits where, and with which ratios and masks.
+        published: whether the server learns the clients' seats, ratios and masks.
     """
 
     clip: ClipSet | None
@@ -93,7 +93,7 @@ class Noised(Receipt):
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """Certificate of a run whose rounds were all made as the receipt says.
 
-    Ratios are charged by their law, which says whether every round draws them anew. The quantities hold the drawn
+    Ratios are charged by their distribution, drawn in every round or once. The certificate's quantities hold the drawn
     ratios.
 
     Returns:
@@ -282,7 +282,7 @@ def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
     """The claim about the smashed data, given the labels, if labels travel without noise; its first assumption says so.
 
     Args:
-        certificate: differential privacy of the smashed data, for which the accountant assumed that labels stay.
+        certificate: differential privacy of the smashed data, computed for neighbors with equal labels.
         lower_model: as in `ReleaseCount`.
     """
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"

@@ -1,4 +1,4 @@
-"""Stages, one after the other, and one certificate from what they did."""
+"""Chains of stages: how they run, and how their receipts become one certificate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "clips"})
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One stage and what it did."""
+    """One stage and its receipt."""
 
     stage: Defense
     receipt: Receipt
@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainReceipt(Receipt):
-    """What the stages of a chain did, in order."""
+    """The receipts of a chain's stages, in order."""
 
     steps: tuple[Step, ...]
 
@@ -37,7 +37,7 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage that makes the chain's claim; others are post-processing, or earn nothing."""
+        """The mechanism of the stage that makes the chain's claim; others are post-processing or earn no credit."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
@@ -65,12 +65,13 @@ class ChainReceipt(Receipt):
 
 
 def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
-    """The certificate of a chain, in order, that passed `rules.check`.
+    """The certificate of a chain whose steps, in order, passed `rules.check`.
 
-    Noise has the claim that it has alone. Before it stands a random map of each image, or a permutation that commutes
-    with iid noise and coordinate-wise clipping; what comes after it is post-processing. A bound by an earlier
-    clip stage counts if only permutations lie between. Mixing before or after noise earns nothing, except inside the
-    one stage whose law was derived. A count of orders stands beside the ε. Stages at the server earn nothing.
+    A stage of noise claims the same ε as alone. Two kinds of stages may precede it: a random map of each image, and a
+    permutation, which commutes with iid noise and coordinate-wise clipping. Later stages are post-processing. A bound
+    by an earlier clip stage counts if only permutations lie between. Mixing earns credit only inside a stage that mixes
+    and adds noise itself. The count of a shuffle's orders is reported beside the ε. Stages at the server earn no
+    credit.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
@@ -160,7 +161,7 @@ def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Cer
 
 
 def bounded(steps: Sequence[Step], number: int) -> Receipt:
-    """A stage's receipt with the clip set from the stages before it, if it adds noise to unmixed data."""
+    """A stage's receipt with the clip set of the stages before it, if it adds noise to unmixed data."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))

@@ -29,11 +29,11 @@ from privkit.torch_utils.patches import patchify, unpatchify
 
 
 class MixedClients(Defense):
-    """Mixes every group with weights of its own, which its images share, in smashed data and in labels.
+    """Mixes the smashed data and labels of every group. The images of a group share its weights.
 
     Attributes:
         shuffled: whether the mixed positions are permuted, so that the release shows ratios and no masks.
-        side: pixels a side of a position of a feature map or an image; None where tokens are positions.
+        side: pixels a side of a position of a feature map or an image; None if tokens are positions.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"mixes"})
@@ -52,8 +52,8 @@ class MixedClients(Defense):
         Args:
             smashed: [G, k, B, ...].
             present: bool [G, k].
-            coins: of ratios and sizes.
-            generator: of all else.
+            coins: generator of ratios and sizes.
+            generator: generator of everything else.
         """
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
@@ -218,7 +218,7 @@ class ShuffledCutMix(RandomCutMix):
     shuffled: ClassVar[bool] = True
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] of the members' positions, those of each image in an order of its own; one gather."""
+        """Messages [G, B, ...] of the members' positions, with an order of its own for each image; one gather."""
         groups, _, length = weights.shape
         batch, image_shape = smashed.shape[2], smashed.shape[3:]
         order = permutations(groups * batch, length, generator).view(groups, batch, length)

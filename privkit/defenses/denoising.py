@@ -126,7 +126,7 @@ class OnLogits(ServerStage):
 
 
 def switch(upper: nn.Module, *, off: bool) -> None:
-    """Let values pass every stage inside a server's segment unchanged, or no longer."""
+    """Turn every stage inside a server's segment off or on again; values then pass unchanged."""
     for stage in upper.modules():
         if isinstance(stage, ServerStage):
             stage.off = off

@@ -55,7 +55,7 @@ class BoundedNoise(Defense):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """To where every coordinate is clamped, or None."""
+        """The interval to which every coordinate is clamped, or None."""
         if self.bound is None:
             return None
         return (-self.bound / 2, self.bound / 2) if self.signed else (0.0, self.bound)
@@ -91,7 +91,8 @@ class DpSl(BoundedNoise):
 
     Attributes:
         sigma: standard deviation σ_s > 0 on smashed data.
-        sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, which is then said.
+        sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, and the certificate
+            says so.
         bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes such a range
             and gives no rule; a model's negative coordinates are lost, and so is their gradient. None clamps nothing,
             and then nothing is proven.
@@ -130,7 +131,7 @@ class MixedNoise(BoundedNoise):
     Attributes:
         concentration: α_M > 0 of the law of the weights.
         site: who adds the noise.
-        side: pixels a side of a position of a feature map or an image; None where tokens are positions.
+        side: pixels a side of a position of a feature map or an image; None if tokens are positions.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
@@ -208,7 +209,8 @@ class DpMixSl(MixedNoise):
         group: k ≥ 1 clients a group.
         concentration: α_M > 0 of the symmetric Dirichlet law; infinite for λ_i = 1/k.
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
-        sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, which is then said.
+        sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, and the certificate
+            says so.
         bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in
             [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
@@ -216,7 +218,7 @@ class DpMixSl(MixedNoise):
             the mix carries σ²·Σλ_i², which hides less.
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns λ; the proof charges hidden ratios as if it did.
+        published: whether the server learns λ. The charge is the same either way.
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
             run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
 
@@ -263,8 +265,8 @@ class DpCutMixSl(MixedNoise):
         group: k ≥ 1 clients a group.
         concentration: α_M > 0 of the Dirichlet-multinomial law of the counts; infinite for counts as equal as can be.
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
-        sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, which
-            is then said.
+        sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, and
+            the certificate says so.
         bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in
             [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
@@ -273,7 +275,7 @@ class DpCutMixSl(MixedNoise):
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns masks and λ; the proof charges hidden ones as if it did.
+        published: whether the server learns masks and λ. The charge is the same either way.
         drawn: "every_round" for fresh counts in each round; "once" for counts that every client keeps for the whole
             run, in fresh masks. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
 

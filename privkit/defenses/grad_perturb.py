@@ -20,7 +20,7 @@ from privkit.defenses.none import require_messages
 class GradPerturb(OnSmashed[Noised]):
     """Noise on the cut-layer gradient against inference of labels; (ε, δ)-DP in the labels with `clip`, else nothing.
 
-    The server protects its own labels, so its doing it earns credit for those, and none for the clients' data.
+    The server protects its own labels, so its noise earns credit for the labels and none for the clients' data.
 
     Attributes:
         law: "gaussian" or "laplace".

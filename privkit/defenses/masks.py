@@ -33,7 +33,7 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
     """Rows and columns of the positions, for masks that are boxes; arguments and errors as of `positions`.
 
-    Tokens must form a square grid; a ValueError says so otherwise, as one of them may be a class token.
+    Tokens that form no square grid, for example with a class token, raise a ValueError.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     if smashed.ndim - leading == 3:
@@ -76,7 +76,7 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
 
 
 def permutations(rows: int, length: int, generator: Generator) -> Tensor:
-    """A uniform permutation of 0..length−1 a row, int64 [rows, length], on the generator's device.
+    """Uniform permutations of 0..length−1, one a row, int64 [rows, length], on the generator's device.
 
     It sorts float64 uniforms. A tie, which would favor one order, has a probability below rows·length²·2⁻⁵³.
     """

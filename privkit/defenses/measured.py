@@ -60,11 +60,11 @@ def contradiction(
 def exceeds_charge(
     stages: Sequence[Defense], shape: tuple[int, ...] | None = None, image: tuple[int, ...] = IMAGE
 ) -> str:
-    """How replacing records moves a release beyond the charged sensitivity; empty if no try does.
+    """How replacing records moves a release further than the charged sensitivity; empty if no attempt does.
 
-    Both releases have the same coins and the same noise, so the noise must hide their distance. Tries begin with large,
-    small, constant and sparse records at several places of a batch, replace one of them or all of a message, and climb
-    from the two worst along the gradient. Arguments as of `contradiction`.
+    Both releases have the same random numbers and the same noise, so the noise must hide their distance. Attempts start
+    from large, small, constant and sparse records at several places of a batch, and replace one record or all of a
+    message. From the two worst attempts a search follows the gradient. Arguments as of `contradiction`.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]

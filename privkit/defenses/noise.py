@@ -25,12 +25,12 @@ _IN_PLACE = (
 
 
 def widened(values: Tensor) -> Tensor:
-    """At least float32: bfloat16 rounds a bound of 0.15 up by 0.3 %, and its noise has 256 steps a power of two."""
+    """The values as float32 or wider; bfloat16 rounds a bound of 0.15 up by 0.3 % and makes noise coarse."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
-    """Every coordinate into [low, high], at least float32; the gradient is 0 where a coordinate was clamped.
+    """Every coordinate into [low, high], at least float32; the gradient is 0 if a coordinate was clamped.
 
     A NaN stays one, so that training stops and says where.
     """
@@ -137,7 +137,7 @@ class AddedNoise(OnSmashed[Noised]):
     @property
     @abstractmethod
     def added(self) -> Noise:
-        """Law and scale."""
+        """Distribution and scale of the noise."""
 
     @abstractmethod
     def noisy(self, values: Tensor, generator: Generator) -> Tensor:
@@ -145,7 +145,7 @@ class AddedNoise(OnSmashed[Noised]):
 
     @property
     def variance(self) -> float:
-        """Of the noise on every coordinate."""
+        """Variance of the noise on every coordinate."""
         return self.added.smashed * self.added.smashed * (1 if self.added.law == "gaussian" else 2)
 
     @property

@@ -52,7 +52,7 @@ class NoPeek(Unchanged):
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
     """Distance correlation of paired samples, the V-statistic, for each of M messages.
 
-    0 where one of the two is constant. Its gradient is finite everywhere: at coinciding samples, and at a correlation
+    0 if one of the two is constant. Its gradient is finite everywhere: at coinciding samples, and at a correlation
     of 0, where a square root has none, it is taken as 0.
 
     Args:

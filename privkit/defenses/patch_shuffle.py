@@ -25,9 +25,9 @@ class PatchShuffle(OnSmashed[Permuted]):
 
     Attributes:
         positions: "drop" builds the model without position embedding, as the paper does: order is then a secret. "keep"
-            is the deployment of a pretrained ViT: the client adds the position embedding below the cut, as the model
-            was trained, and shuffles what leaves; the server needs none, since its blocks treat all tokens alike. Each
-            token then reveals its own place, and nothing is proven.
+            is the deployment of a pretrained ViT: the client adds the position embedding below the cut, as in the
+            model's training, and shuffles its tokens. The server needs no positions, since its blocks treat all tokens
+            alike. Each token then reveals its own place, and nothing is proven.
         frozen_block: append the paper's frozen transformer block, which the clients run after the shuffle; true draws
             an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
 

@@ -1,4 +1,4 @@
-"""What a stage really did: a permutation, a mix, or something that proves nothing. For noise see `charge.py`."""
+"""What a stage did: a permutation, a mix, or something that proves nothing. For noise see `charge.py`."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class Permuted(Receipt):
         variant: of Algorithm 2, for a shuffle over the batch.
         assumptions: sentences about these tokens, beside those of the count.
         proof: source of the count, if it is not the paper's own statement.
-        hides_order: False if tokens carry a position embedding, so that each reveals its place. None if it is not shown
-            that tokens hide their places. In both cases nothing is proven.
+        hides_order: False if tokens carry a position embedding, so that each reveals its place; None if it is unknown
+            whether tokens hide their places. In both cases nothing is proven.
         other_tokens: number of tokens among the T that stand for no patch, such as a class token; they can be
             recognized and are not counted.
     """
@@ -121,7 +121,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Count the orders of one message of images that were really mixed; counts do not compose over releases."""
+        """Count the orders of one message whose images were mixed; counts do not compose over releases."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape

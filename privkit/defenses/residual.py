@@ -85,8 +85,8 @@ def refuted_by(
     Most tests ask whether less noise was added than declared: in total, in a row, in one number of every row, in the
     difference or the sum of two rows or of two numbers, and in other combinations. They hold for any `clean` that does
     not depend on this noise, because a wrong `clean` only makes the difference larger. So changed weights, or a
-    constant instead of `clean`, raise no alarm. The last test is about the law. It needs a difference of the declared
-    size, because a wrong `clean` would change the law, too.
+    constant instead of `clean`, raise no alarm. The last test checks the distribution. It runs only if the difference
+    has the declared size, because a wrong `clean` would change the distribution, too.
 
     Args:
         clean: float [N, ...], the release without noise.

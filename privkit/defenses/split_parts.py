@@ -23,7 +23,7 @@ class SplitParts(OnSmashed[Nothing]):
         parts: how many, ≥ 2: `part_1`, `part_2`, …, channels as equal as possible, the first ones larger.
         place: "client", or "mixer" behind a stage that mixes.
 
-    The server computes on all parts. An audit says which of them its adversary holds (`--parts part_1`).
+    The server computes on all parts. `--parts part_1` names the parts that an audit's adversary holds.
 
     Source: privkit's. There is no noise and no secret, so each holder sees its channels as they are.
 

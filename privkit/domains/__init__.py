@@ -1,4 +1,4 @@
-"""Kinds of input, and real inputs: datasets, their parts, and the clients that hold them."""
+"""Kinds of records, datasets with their parts, and the clients that hold them."""
 
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.domain import Domain

@@ -111,7 +111,7 @@ class Batch:
 
 
 class Pool(Protocol):
-    """Records by index; only records that are taken need to be decoded."""
+    """Records by index. Only the records that are taken need decoding."""
 
     def __len__(self) -> int:
         """Number of records."""
@@ -131,7 +131,7 @@ class Pools:
         train: training records.
         test: test records; None if the dataset has none.
         classes: number of classes, or of labels that each record has.
-        notes: sentences for readers of the results, for example on records that were left out.
+        notes: sentences for readers of the results, for example about omitted records.
         validation: official validation records; None if the dataset has none; they are then drawn from `train`.
     """
 
@@ -147,7 +147,7 @@ class DatasetSpec(Protocol):
 
     Attributes:
         name: in the registry.
-        domain: what its records are: "images", "tokens" or "tables".
+        domain: the kind of its records: "images", "tokens" or "tables".
     """
 
     name: ClassVar[str]

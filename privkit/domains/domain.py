@@ -17,13 +17,14 @@ Values = NDArray[np.float64]
 class Domain(Protocol):
     """What one record is.
 
-    N records travel as one tensor `x` [N, *shape], so that all domains are stacked, cut and gathered alike.
+    N records are one tensor `x` [N, *shape] in every domain, so that all domains share the code that stacks and gathers
+    records.
 
     Attributes:
-        kind: what guesses at its records are measured by and held against.
-        name: what a dataset holds, and what a model or an attack reads.
+        kind: measures and floors of guesses at its records.
+        name: the domain's name, as datasets, models and attacks declare it.
         records: the plural noun for sentences.
-        shape: of one record.
+        shape: shape of one record.
     """
 
     kind: ClassVar[Records]
@@ -32,13 +33,13 @@ class Domain(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record."""
+        """Shape of one record."""
 
     def check(self, x: Tensor) -> None:
         """Refuse values that are no records of this domain.
 
         Raises:
-            DataError: in one sentence, with the cure for usual mistakes.
+            DataError: in one sentence, with advice on common mistakes.
         """
 
     def zeros(self, count: int) -> Tensor:
@@ -65,7 +66,7 @@ class Domain(Protocol):
         """One hash a record; records with equal hashes count as the same."""
 
     def warning(self, x: Tensor) -> str:
-        """A reason why every attack on these records would look good; empty without one."""
+        """Why every attack on these records would look successful; empty without a reason."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
         """Constant guesses, which need no release: name of the floor -> a record [*shape].
@@ -75,7 +76,7 @@ class Domain(Protocol):
         """
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, by the kind's measures; one without meaning here is left out.
+        """How close each guess is to its record, by the domain's measures; undefined ones are left out.
 
         Args:
             truth: [N, *shape].
@@ -91,4 +92,4 @@ class Domain(Protocol):
         """
 
     def shown(self, x: Tensor) -> list[str]:
-        """One line of text a record, for the report; empty for images, which are shown as pictures."""
+        """One line of text for each record, for the report; empty for images, which are shown as pictures."""

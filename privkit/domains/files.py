@@ -39,7 +39,7 @@ def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]]
 
 
 def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
-    """The path of a file that a user named, which must lie in the data root."""
+    """The path of a file that a user named; it must lie in the data root."""
     path = root / file
     if not path.resolve().is_relative_to(root.resolve()):
         raise DataError(f"{name}: {file} lies outside of the data root {root}; name a file inside it")
@@ -54,13 +54,13 @@ def check_folder(name: str, folder: Path, advice: str) -> None:
 
 
 def reason(error: Exception) -> str:
-    """The first sentence of an error, on one line; torchvision's second one is about Python arguments."""
+    """The first sentence of an error, on one line. torchvision's second sentence is about Python arguments."""
     return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
-    """Turn errors of torchvision and its decoders on missing or damaged files into one sentence."""
+    """A block that turns errors of torchvision and its decoders about files into one sentence."""
     try:
         yield
     except (DataError, MemoryError):
@@ -100,8 +100,8 @@ def good_rows(
     """The rows that can be read.
 
     Args:
-        name: of the dataset.
-        path: of the file.
+        name: name of the dataset.
+        path: path of the file.
         rows: the place of each row in the file, such as "line 7", and its bytes.
         parse: turns bytes into a row, or raises `BadRow`.
         skip_bad: whether bad rows are left out; otherwise the first is an error.
@@ -136,7 +136,7 @@ def good_rows(
 
 
 def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file in the data root, as it is or compressed by gzip (.gz), each with its place; `most` of them.
+    """The first `most` lines of a file in the data root, plain or compressed by gzip (.gz), each with its place.
 
     Raises:
         DataError: with the dataset's name, if the file is missing, outside of the root or cannot be unpacked.

@@ -57,7 +57,7 @@ class Iid(Checked):
     Attributes:
         sizes: images of each client, or None for equal ones; images beyond their sum are unused.
 
-    Source: CutMixSL §4 (every client holds as many images, chosen at random).
+    Source: CutMixSL §4 (all clients hold equally many images, chosen at random).
 
     >>> Iid().assign(np.zeros(10), clients=4, seed=0).sizes.tolist()
     [3, 3, 2, 2]
@@ -93,10 +93,10 @@ class Dirichlet(Checked):
 
     Attributes:
         alpha: α_D > 0; small values give each client few classes, and 9,999 is the papers' IID case.
-        smallest: images that every client has at least; a client with fewer gets some of the largest one's.
+        smallest: least number of images of a client; a client with fewer gets some from the largest one.
 
-    Source: DP-CutMixSL §5 and Fig. 11b (α_D). That a class is divided over clients, and not a client over classes, is
-    the common reading, after Yurochkin et al. 2019; the paper names α_D only.
+    Source: DP-CutMixSL §5 and Fig. 11b (α_D). The paper names α_D only; dividing each class over clients is the common
+    reading, after Yurochkin et al. 2019.
 
     >>> shares = Dirichlet(alpha=0.1).assign(np.arange(60) % 3, clients=4, seed=0)
     >>> shares.sizes.tolist(), int(shares.sizes.sum())
@@ -246,7 +246,7 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
     """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
 
-    Accountants charge every record for it: if shares differ, a small client's images are used several times.
+    Accountants charge every record this often. If shares differ, a small client's images are used several times.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 

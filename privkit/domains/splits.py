@@ -66,12 +66,12 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
 
 
 def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0) -> Splits:
-    """Draw the parts.
+    """Draw the private, validation, auxiliary and test parts.
 
     `numpy.random.default_rng(seed).permutation` shuffles the rows. Private images come first, then validation images;
     auxiliary images come from the end. Test images come from the official test set or, without one, from just before
-    the auxiliary images. An official validation set, if any, gives the validation images.
-    A pool that is too small is shared out in the asked proportions.
+    the auxiliary images. An official validation set, if any, gives the validation images. If the pool is too small, the
+    parts shrink in proportion.
 
     Args:
         pools: the opened dataset.
@@ -134,7 +134,7 @@ def spare(
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The records of a batch that are not among the known ones: two datasets may share some."""
+    """The records of a batch that are not among known ones, since two datasets may share records."""
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch

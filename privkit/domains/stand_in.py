@@ -1,4 +1,4 @@
-"""Random records of an official dataset's shape and size, so that a dry run needs none of its files."""
+"""Random records with an official dataset's shape and size, so that a dry run needs none of its files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files and a user's modules: read within limits, written whole, sealed with a digest, watched."""
+"""Files and a user's modules: limits on reading, atomic writing, checksums, and which files user code reads."""

@@ -1,7 +1,7 @@
-"""Where libraries cache and read their own settings: the user's cache folder, never a run or the current folder.
+"""Places for libraries' caches and settings: the user's cache folder, never a run or the current folder.
 
 A compiler's cache holds programs and pickles, and a plotting library's settings can name programs to start. A run
-folder may come from somebody else, so neither is ever taken from there.
+folder may come from somebody else, so neither is read from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "TRITON_CACHE_DIR": "t
 
 @cache
 def cache_folder() -> Path:
-    """privkit's cache below `XDG_CACHE_HOME` or ~/.cache; a fresh temporary folder if it is not the user's alone."""
+    """privkit's cache below `XDG_CACHE_HOME` or ~/.cache; a fresh temporary folder if others can write to it."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     folder = (Path(home) if os.path.isabs(home) else Path("~/.cache").expanduser()) / "privkit"
     try:
@@ -34,7 +34,7 @@ def cache_folder() -> Path:
 
 
 def use_own_caches() -> None:
-    """Point the compilers' and the plotting library's caches there, for this process and its children."""
+    """Move the caches of compilers and of the plotting library there, for this process and its children."""
     for variable, name in _VARIABLES.items():
         if not os.environ.get(variable):
             os.environ[variable] = str(cache_folder() / name)
@@ -42,10 +42,10 @@ def use_own_caches() -> None:
 
 @contextmanager
 def plain_matplotlib() -> Iterator[None]:
-    """Inside, matplotlib draws by its defaults, whatever a `matplotlibrc` says; outside, the user's settings hold.
+    """A block in which matplotlib uses its defaults, whatever a `matplotlibrc` says.
 
-    matplotlib reads a `matplotlibrc` of the current folder first, when it is imported, and stops if it cannot. Where
-    there is one, the import takes place in our cache folder.
+    When imported, matplotlib first reads a `matplotlibrc` of the current folder, and stops if it cannot. If there is
+    one, the import takes place in our cache folder.
     """
     use_own_caches()
     planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules

@@ -31,12 +31,12 @@ _PATH = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*)(?::(.*))?", 
 
 
 class Untrusted(UsageError):
-    """A file names code that the command did not."""
+    """A file names code that the command did not trust."""
 
 
 @contextmanager
 def only(trusted: Sequence[str]) -> Iterator[None]:
-    """Inside, import paths reach only objects that trusted modules define, at any depth.
+    """A block in which import paths reach only objects of trusted modules, at any depth.
 
     Args:
         trusted: names of modules, whose submodules are trusted, too.
@@ -55,7 +55,7 @@ code that runs here; if it may call whatever torch defines, give --trust torch, 
 
 
 def is_trusted(module: str, trusted: Sequence[str]) -> bool:
-    """Whether a module is a trusted one, or lies below it.
+    """Whether a module is trusted, or lies below a trusted one.
 
     >>> is_trusted("mynets.small", ["mynets"]), is_trusted("mynetsandmore", ["mynets"])
     (True, False)
@@ -64,7 +64,7 @@ def is_trusted(module: str, trusted: Sequence[str]) -> bool:
 
 
 def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
-    """Refuse an import path that leads to no trusted module; nothing is imported.
+    """Refuse an import path outside the trusted modules, before anything is imported.
 
     Raises:
         Untrusted: with what to add to the command.
@@ -91,7 +91,7 @@ def imported(what: str, path: str) -> Any:
     """The object behind an import path.
 
     Args:
-        what: how to call it in an error, such as "the defense".
+        what: its name in an error, such as "the defense".
         path: "package.module:object", or "package.module.object".
 
     Raises:
@@ -143,10 +143,10 @@ def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> 
 
 @contextmanager
 def faults_of(what: str, part: object) -> Iterator[None]:
-    """Turn what a user's own part raises into one sentence; a fault of privkit's own parts stays one.
+    """A block that turns an error of a user's own part into one sentence; errors of privkit's parts pass unchanged.
 
     Args:
-        what: how to call the part.
+        what: the part's name in an error.
 
     Raises:
         UsageError: with the part, its error and where it was raised.

@@ -1,8 +1,8 @@
-"""Which files a user's own code reads: seen by an audit hook of Python's, since no source says all of them.
+"""Files that a user's own code reads, seen by Python's audit hook, since its source may not name them.
 
-A file counts for each source file outside privkit that had a part in its opening. The hook walks the stack outwards
-from the opening to the audit, the command line or the registry, so it needs no switch: where privkit alone opens a
-file, it finds nobody. It is installed with the first part of a user's, and a run without one never has it.
+A file counts for each source file outside privkit that is on the call stack when it is opened. The hook walks the stack
+outwards to the audit, the command line or the registry. If privkit alone opens a file, it finds no such source. It is
+installed with the first user part, so a run without one does not have it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def hash_file(path: Path) -> str:
 
 
 def content(path: str) -> str:
-    """SHA-256 of a file's present content; `ABSENT` if it cannot be read."""
+    """SHA-256 of a file's current content; `ABSENT` if it cannot be read."""
     try:
         return hash_file(Path(path)) if os.path.isfile(path) else ABSENT
     except OSError:
@@ -60,7 +60,7 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe the files that a module outside privkit and its callees read; call this before the import."""
+    """Observe the files that a module outside privkit and its callees read. Call this before the import."""
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:
@@ -70,26 +70,26 @@ def watch(module: str) -> None:
 
 
 def leave_out(folder: Path) -> None:
-    """Files below this folder are a run's own."""
+    """Do not count files below this folder, which belong to the run."""
     _left_out.add(os.path.abspath(folder))
 
 
 def begin() -> None:
-    """Begin a run; earlier changes of files do not matter."""
+    """Begin a run and forget earlier changes of files."""
     with _lock:
         _opened.clear()
         _mixed.clear()
 
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
-    """File -> SHA-256 of all that these source files read, the other sources that they ran among it.
+    """File -> SHA-256 of all files that these sources read, including other sources that they ran.
 
     Args:
         sources: paths.
-        or_by_others: paths that count as read by them if anybody read them.
+        or_by_others: paths that also count if any other code read them.
 
     Raises:
-        UsageError: if a file was edited after it was read: numbers of both contents would be mixed.
+        UsageError: if a file was edited after it was read, because numbers from both contents would be mixed.
     """
     roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
     with _lock:

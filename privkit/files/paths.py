@@ -1,7 +1,7 @@
-"""Paths below a run folder: none leaves it, none goes through a symbolic link, and only plain files are read.
+"""Paths below a run folder: they stay inside it, contain no symbolic link, and only plain files are read.
 
-A run folder may come from somebody else. Its own path is resolved once, by `root`, when it is opened; from there on, a
-link among a path's parts was planted, and so was a name that climbs out.
+A run folder may come from somebody else. `root` resolves the folder's own path once. A link or a ".." below it is then
+an attempt to escape, and is refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr
 
 
 def root(path: Path | str) -> Path:
-    """The folder that a user's path leads to, absolute and without links: how every command begins with a folder.
+    """The folder of a user's path, absolute and without links. Every command starts from it.
 
-    The user's own path may climb ("../RUN") and go through links (/scratch, or macOS's /tmp).
+    The user's own path may contain ".." and links, such as /scratch or macOS's /tmp.
 
     >>> root("/") / "runs" == root("/runs/../runs/")
     True
@@ -52,7 +52,7 @@ def inside(root: Path, *names: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """A part's name as the beginning of a file's name; that of an import path without its colon, and not too long.
+    """A part's name as the beginning of a file name; an import path loses its colon, and long names are cut.
 
     >>> file_name("gaussian_noise+masking"), file_name("mine.stages:Squash")
     ('gaussian_noise+masking', 'mine.stages.Squash')
@@ -74,7 +74,7 @@ def open_file(path: Path, flags: int) -> int:
     """A descriptor of a plain file, opened without following links.
 
     Args:
-        path: whose folder has no link among its parts.
+        path: a path whose folder contains no link.
 
     Raises:
         OSError: ELOOP for a link, EINVAL for a pipe, a device or a folder, and whatever `os.open` raises.
@@ -97,7 +97,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     """The content of a plain file of the run.
 
     Args:
-        most: bytes that are read at most; None for all of it.
+        most: the largest number of bytes; None for no limit.
 
     Raises:
         OSError: if it is missing, no plain file, behind a link, or larger than `most`.

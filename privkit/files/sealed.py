@@ -1,7 +1,7 @@
-"""Records of a run folder as JSON: each says what it belongs to and carries a checksum over all its fields.
+"""Records of a run folder as JSON: each names what it belongs to, and has a checksum over all its fields.
 
-One record stands for one unit (a run, a cell, a model, an attack's controls). It is written last, and it lists the
-checksums of the other files of its unit, so that nothing needs a checksum file of its own.
+One record describes one unit: a run, a cell, a model, or an attack's controls. It is written last and lists the
+checksums of the unit's other files.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ AGAIN = "repeat the run's command to do that part anew"
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """Why a file of the run could not be read. What it holds is unknown, so the advice is never to delete it.
+    """The error that a file of the run could not be read. Its content is unknown, so the advice is never to delete it.
 
     Args:
-        unit: folder of the cell or model whose record lists the file; None if it stands by itself.
+        unit: folder of the cell or model whose record lists the file; None if no record does.
     """
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
 
 
 class Broken(ValueError):
-    """Bytes that are no record, or not the one that was written; the message completes "FILE ..."."""
+    """Bytes that are no record, or another one than was written; the message completes "FILE ..."."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON text of the fields and, last, of the SHA-256 of their canonical JSON.
+    """JSON text of the fields, followed by the SHA-256 of their canonical JSON.
 
     Args:
         fields: JSON-able.
@@ -49,10 +49,10 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """Fields of a sealed record, its checksum checked and taken off.
+    """Fields of a sealed record, after its checksum was checked and removed.
 
     Args:
-        data: JSON text. Its spacing and the order of its keys are free.
+        data: JSON text, with any spacing and order of keys.
         **identity: fields that say what the record belongs to, with the values that the reader expects.
 
     Raises:
@@ -84,12 +84,12 @@ def digest(data: bytes) -> str:
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name -> SHA-256, of those files that there are."""
+    """Name -> SHA-256, of the files that exist."""
     return {name: digest(read_bytes(path)) for name in names if (path := folder / name).exists()}
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Files that are no longer what a record lists, each with what is wrong; empty where all are whole.
+    """Files that differ from a record's list, each with the difference; empty if all are intact.
 
     Args:
         files: name, or path below the folder -> SHA-256, from the record.
@@ -109,7 +109,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def checked(path: Path, known: str | None) -> bytes:
-    """Bytes of a file that a record lists.
+    """Bytes of a file, checked against the SHA-256 in a record.
 
     Raises:
         DamagedFile: if the record lists no such file (`known` is None), or the bytes are not those that it lists.

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, durable appends, checked tensors."""
+"""Files that are either complete or absent: atomic writes, durable appends, checked tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HOST = crc32(platform.node().encode())
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a full disk or a forbidden folder into one sentence."""
+    """A block that turns a full disk or a forbidden folder into one sentence."""
     try:
         yield
     except OSError as error:
@@ -44,12 +44,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write a file whole or not at all: a temporary file beside it, flushed to disk, then renamed over it.
+    """Write a file atomically: to a temporary file beside it, flushed to disk, then renamed over it.
 
-    Its folder is made, but not the one above: a run folder that was removed does not come back half.
+    Its folder is made if necessary, but not the one above, so that a removed run folder is not partly recreated.
 
     Args:
-        flush: False for a file whose reader checks it and can do without it after a loss of power.
+        flush: False for a file that is checked on reading and may be missing after a power failure.
     """
     with writing(path):
         make_folder(path.parent)
@@ -89,7 +89,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
         **identity: fields with the values that the reader expects.
 
     Raises:
-        DamagedFile: if it is no longer what was written, or belongs to something else.
+        DamagedFile: if it differs from what was written, or belongs to something else.
     """
     try:
         return opened(read_bytes(path, MOST_TEXT), **identity)
@@ -106,7 +106,7 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
 
     Args:
         line: without its end.
-        flush: whether it is on the disk afterwards, and outlives a loss of power.
+        flush: whether to wait until it is on disk, so that it survives a power failure.
     """
     with writing(path):
         make_folder(path.parent)
@@ -134,7 +134,7 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> int:
-    """Delete what killed writes left below a folder and say how many files; call it under the folder's lock only."""
+    """Delete temporary files of killed writes below a folder and count them. Call it only under the folder's lock."""
     swept = 0
     for place, _, names in os.walk(folder):
         for name in filter(TEMPORARY.fullmatch, names):
@@ -145,7 +145,7 @@ def sweep(folder: Path) -> int:
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dicts, behind a line with their checksum and what they belong to."""
+    """Write tensors, numbers, strings, lists and dicts, after a line with their checksum and their owner."""
     import torch
 
     buffer = io.BytesIO()
@@ -156,7 +156,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked payload of what `save_state` wrote; None if there is no file.
+    """The checked content that `save_state` wrote; None if there is no file.
 
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.
@@ -211,7 +211,7 @@ def _holds_nan(state: Any) -> bool:
 
 
 def save_module(path: Path, module: nn.Module) -> str:
-    """Write a module's weights as safetensors and return their SHA-256; tied weights are written twice."""
+    """Write a module's weights as safetensors and return their SHA-256. Tied weights are written twice."""
     import torch
     from safetensors.torch import save
 
@@ -243,10 +243,10 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Make a folder that a user named, with those above it.
+    """Make a folder that a user named, with its parents.
 
     Raises:
-        RunFolderError: if there can be no such folder.
+        RunFolderError: if such a folder is impossible.
         StorageError: if the disk is full, or the user may not make it.
     """
     try:

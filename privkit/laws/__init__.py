@@ -1,5 +1,5 @@
-"""What each part must keep, as functions: `privkit check` and the tests of privkit's own parts ask the same ones.
+"""Laws that each part must keep, as functions; `privkit check` and the tests of privkit's own parts both use them.
 
-A law takes a part and says in a sentence how it is broken; an empty text says that it holds. `LAWS` of each file maps
-the law, in words, to its function.
+A law takes a part and returns a sentence that says how it is broken, or an empty text if it holds. `LAWS` in each file
+maps the law, in words, to its function.
 """

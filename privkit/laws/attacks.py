@@ -1,4 +1,4 @@
-"""Laws of an attack: it wins where winning is easy, learns nothing from noise, and sees only what it is given."""
+"""Laws of an attack: it succeeds where success is easy, learns nothing from noise, and sees only its observation."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of an attack: its output, whether torch's global generator stayed as it was, and what it was given that
-    did not."""
+    """One run of an attack: its output, whether torch's global generator stayed unchanged, and which inputs changed."""
 
     output: Tensor
     untouched: bool
@@ -37,7 +36,7 @@ class Run:
 
 
 class Watched:
-    """An attack whose runs are kept, also where it stands in for itself in control experiments."""
+    """An attack that keeps its runs, also those of its stand-in in control experiments."""
 
     def __init__(self, attack: Any, runs: list[Run]) -> None:
         self._attack, self._runs = attack, runs
@@ -47,7 +46,7 @@ class Watched:
 
     @property
     def mounting(self) -> Mounting[Any, Any]:
-        """The attack's own, whose stand-in is watched, too."""
+        """The attack's own mounting, with its stand-in watched, too."""
         mounting: Mounting[Any, Any] = self._attack.mounting
         control = mounting.control
         if control is None:
@@ -55,7 +54,7 @@ class Watched:
         return replace(mounting, control=lambda steps: Watched(control(steps), self._runs))
 
     def run(self, observation: Any, generator: Generator, session: Session | None = None) -> Any:
-        """Run it; see `Attack.run`."""
+        """Run the attack and keep the run; see `Attack.run`."""
         state, given = torch.random.get_rng_state(), _tensors(observation)
         before = {name: tensor.detach().clone() for name, tensor in given.items()}
         output = self._attack.run(observation, generator, session)
@@ -66,7 +65,7 @@ class Watched:
 
 
 class Mounted:
-    """An attack in its control experiments, which are done when a law asks for them.
+    """An attack in its control experiments, which run when a law needs them.
 
     Args:
         attack: its specification.
@@ -83,7 +82,7 @@ class Mounted:
         return goal_of(self.attack).controls(watched, 0, observed(images())[0]), runs
 
     def control(self, place: int) -> str:
-        """How one of the controls failed; empty if it did not."""
+        """How one of the controls failed; empty if it passed."""
         control = self.tried[0][place]
         return "" if control.passed else control.detail
 
@@ -106,7 +105,7 @@ def _numbers(output: Any) -> Tensor:
 
 @cache
 def images() -> tuple[Tensor, Tensor]:
-    """Digits [N, 1, 28, 28] and their labels, those of the victims last."""
+    """Digits [N, 1, 28, 28] and their labels; the victims come last."""
     count = AUXILIARY + VICTIMS
     pool = Digits().open(None, download=False, train_images=count).train
     batch = pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
@@ -114,8 +113,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation, Tensor]:
-    """What a server sees of patches that clients send as they are, and the private images; an attack may write into
-    both, as they are copies."""
+    """A server's observation of patches that clients send unchanged, and the private images; both are copies."""
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
     tokens = identity_lower(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))
@@ -125,7 +123,7 @@ def observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation
 
 
 def declares_what_it_needs(mounted: Mounted) -> str:
-    """It declares goal, needs, uses and mounting."""
+    """The attack declares goal, needs, uses and mounting."""
     try:
         check_declared(mounted.attack)
     except TypeError as error:
@@ -144,13 +142,13 @@ def same_seed_same_bits(mounted: Mounted) -> str:
 
 
 def leaves_what_it_is_given(mounted: Mounted) -> str:
-    """Records, labels, releases and weights that it is given stay as they are; an audit refuses its row otherwise."""
+    """The attack leaves its records, labels, releases and weights unchanged; otherwise an audit refuses its row."""
     edited = next((run.edited for run in mounted.tried[1] if run.edited), "")
     return f"it changes {edited} in place; compute on a copy, such as {edited}.clone()" if edited else ""
 
 
 def guesses_are_in_range(mounted: Mounted) -> str:
-    """Guesses are finite floats, and those at images lie in [0, 1]."""
+    """Guesses are finite floats, and guesses at images lie in [0, 1]."""
     for run in mounted.tried[1] if goal_of(mounted.attack).reads(mounted.attack) else ():
         try:
             check_guesses(mounted.attack.name, Images(shape=_shape(run.output)), run.output, len(run.output))

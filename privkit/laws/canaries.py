@@ -1,4 +1,4 @@
-"""A claimed ε against canaries that are released by the mechanism itself."""
+"""A test of a claimed ε with canaries that the mechanism itself releases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def against_canaries(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> EmpiricalBound:
-    """What canaries show of a claimed ε; see `privkit.testing.assert_claim_stands`, which fails if they refute it."""
+    """What canaries show about a claimed ε. `privkit.testing.assert_claim_stands` fails if they refute it."""
     if certificate.epsilon == inf:
         raise ValueError("the certificate claims no ε, so there is nothing to test; give one that does")
     if certificate.relation == "add_or_remove_one" and neighbors is None:

@@ -1,4 +1,4 @@
-"""Laws of a dataset: shapes, ranges, classes, and rows that stay what they are."""
+"""Laws of a dataset: shapes, ranges, classes, and rows that never change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _rows(pool: Pool) -> NDArray[np.int64]:
 
 
 def records_are_of_one_form(pools: Pools) -> str:
-    """Each part has records; `Batch` checked shape, type and range of those that were taken."""
+    """Each part has records. `Batch` checks shape, type and range of those taken."""
     shapes = {}
     for name, pool in _parts(pools).items():
         if not len(pool):
@@ -36,7 +36,7 @@ def records_are_of_one_form(pools: Pools) -> str:
 
 
 def labels_are_classes(pools: Pools) -> str:
-    """Labels lie below `classes`, and `targets` gives those of the records, without decoding one."""
+    """Labels lie below `classes`, and `targets` gives the same labels without decoding a record."""
     seen: set[int] = set()
     for name, pool in _parts(pools).items():
         rows, targets = _rows(pool), pool.targets()
@@ -54,7 +54,7 @@ def labels_are_classes(pools: Pools) -> str:
 
 
 def rows_stay_what_they_are(pools: Pools) -> str:
-    """A row gives the same record whenever it is taken, and no two records share an id."""
+    """A row always gives the same record, and no two records share an id."""
     ids: list[int] = []
     for name, pool in _parts(pools).items():
         rows = _rows(pool)

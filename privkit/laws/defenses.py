@@ -1,4 +1,4 @@
-"""Laws of a defense: what it draws, what it gives back, and what its receipt claims."""
+"""Laws of a defense: its randomness, its release, and the claims of its receipt."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FAR = 1e3
 
 
 def generator(seed: int = 0) -> Generator:
-    """A generator of its own."""
+    """A fresh generator."""
     return Generator().manual_seed(seed)
 
 
 def inputs(
     defense: Defense, *, messages: int = 2, batch: int = 3, channels: int = 3, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Data in [0, 1] of the shape that a defense is given, and its labels; nothing is drawn from its generator."""
+    """Data in [0, 1] and labels of the shapes that a defense takes, drawn from a generator of their own."""
     draws = generator(99)
     lead = (messages, defense.group, batch) if defense.group > 1 else (messages, batch)
     shape = (channels, SIDE, SIDE) if defense.level == "input" else (TOKENS, WIDTH)
@@ -46,7 +46,7 @@ def inputs(
 
 
 def same(a: Release, b: Release) -> bool:
-    """Bit by bit, public coins included."""
+    """Whether two releases are equal bit for bit, including public weights."""
     pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
     return all(x is y is None or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
 
@@ -82,7 +82,7 @@ def gradients_keep_shape_and_seed(defense: Defense) -> str:
 
 
 def leaves_everything_else_alone(defense: Defense) -> str:
-    """Torch's global generator and the inputs stay as they are; its networks follow their seed."""
+    """Torch's global generator and the inputs stay unchanged, and the defense's networks follow their seed."""
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
     defense.apply(z, y, generator())
@@ -106,7 +106,7 @@ def _networks(defense: Defense) -> tuple[nn.Module | None, nn.Module | None]:
 
 
 def gradient_is_the_derivative(defense: Defense) -> str:
-    """The gradient that reaches the client is the derivative of what is released."""
+    """The gradient that reaches the client is the derivative of the release."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
 
@@ -119,7 +119,7 @@ def gradient_is_the_derivative(defense: Defense) -> str:
 
 
 def releases_a_row_for_each_record(defense: Defense) -> str:
-    """The release has a message for each message, and a label for each record."""
+    """The release has one message for each message of the input, and a label for each record."""
     z, y = inputs(defense)
     release, _ = defense.apply(z, y, generator())
     lead, shape = (2, 3), z.shape[-3:] if defense.level == "input" else z.shape[-2:]
@@ -153,7 +153,7 @@ def empty_seats_count_nothing(defense: Defense) -> str:
 
 
 def receipts_make_certificates(defense: Defense) -> str:
-    """A receipt charges any number of releases, in JSON, and claims an ε only as differential privacy."""
+    """A receipt gives a JSON certificate for any number of releases; an ε is claimed only as differential privacy."""
     z, y = inputs(defense)
     receipt = defense.apply(z, y, generator())[1]
     for count in COUNTS:
@@ -169,7 +169,7 @@ def receipts_make_certificates(defense: Defense) -> str:
 
 
 def receipt_is_what_was_done(defense: Defense) -> str:
-    """What a receipt says was done: its orders were applied, its noise is there, and no canary refutes its ε."""
+    """The receipt is true: its orders were applied, its noise is there, and canaries do not refute its ε."""
     if found := contradiction(stages_of(defense), doubted=stages_of(defense)):
         return found
     if defense.level != "smashed" or defense.group > 1:
@@ -191,7 +191,7 @@ def receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """Behind and in front of each registered stage with which it may stand, no record moves further than is charged."""
+    """In every allowed chain with another registered stage, no record moves the release further than charged."""
     alone = stages_of(defense)
     for name, target in sorted(table("defenses").items()):
         other = load(target)()

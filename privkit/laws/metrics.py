@@ -1,4 +1,4 @@
-"""Laws of a metric of images: a value an image, best where guess and original are equal."""
+"""Laws of a metric of images: one value for each image, and the best value for an equal image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT, SIDE = 6, 16
 
 
 def images() -> tuple[Tensor, Tensor]:
-    """Originals and guesses [N, 3, H, W] in [0, 1]; the guesses drift away from image to image."""
+    """Originals and guesses [N, 3, H, W] in [0, 1]; later guesses are further from their originals."""
     draws = Generator().manual_seed(0)
     truth, noise = torch.rand(2, COUNT, 3, SIDE, SIDE, generator=draws)
     share = torch.linspace(0.2, 1, COUNT).view(-1, 1, 1, 1)
@@ -22,7 +22,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def declares_name_and_direction(metric: ImageMetric) -> str:
-    """It has a name for its column, and says whether higher is closer."""
+    """The metric has a name for its column, and says whether higher is closer."""
     try:
         check_declared(metric)
     except ValueError as error:
@@ -31,7 +31,7 @@ def declares_name_and_direction(metric: ImageMetric) -> str:
 
 
 def gives_a_number_for_each_image(metric: ImageMetric) -> str:
-    """Finite values [N], each of its own image alone, and the same again; the images stay as they are."""
+    """Values [N] are finite, depend on their own image alone and are reproducible; the images stay unchanged."""
     truth, guess = images()
     kept = truth.clone(), guess.clone()
     given = values(metric, truth, guess)

@@ -1,4 +1,4 @@
-"""Laws of a model: its shapes, its seed, its cuts, its clients in one call, and what it says about positions."""
+"""Laws of a model: its shapes, its seed, its cuts, stacked clients, and its claim about positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLOSE = 2e-5
 
 
 def records(domain: Domain, count: int) -> Tensor:
-    """Records of a domain, drawn."""
+    """Random records of a domain."""
     return domain.random(count, Generator().manual_seed(0))
 
 
@@ -38,7 +38,7 @@ def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, **options: Any) -> 
 
 
 def fitting(spec: ModelSpec) -> Domain:
-    """The first of `IMAGES` that a model takes; a `UsageError` with the last reason if it takes none."""
+    """The first of `IMAGES` that a model takes. A `UsageError` with the last reason if it takes none."""
     for domain in IMAGES:
         try:
             split = built(spec, domain)
@@ -53,7 +53,7 @@ def fitting(spec: ModelSpec) -> Domain:
 
 
 def gives_logits(spec: ModelSpec, domain: Domain) -> str:
-    """Finite smashed data of a known form, and a logit for each class."""
+    """The smashed data are finite and have a known shape, and there is one logit for each class."""
     split = built(spec, domain)
     with torch.no_grad():
         smashed = split.lower.eval()(records(domain, 2))
@@ -81,7 +81,7 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """Wherever it is cut, both segments together are one network, and a later cut moves weights to the client.
+    """At every cut both segments together are the same network, and a later cut moves weights to the client.
 
     The `cuts` are tried in their order, all if none are named, with other options of the model.
     """
@@ -109,7 +109,7 @@ def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[st
 
 
 def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """All segments in one call, with their stacked weights and buffers."""
+    """All segments as one batched call, with their stacked weights and buffers."""
     weights, buffers = stack_module_state(list(lowers))
     frame = copy.deepcopy(lowers[0]).to("meta")
 
@@ -121,7 +121,7 @@ def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, T
 
 
 def clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> str:
-    """The lower segments of three clients give the same in one call as one after the other."""
+    """One batched call of three clients' lower segments gives the same as three separate calls."""
     lowers = [built(spec, domain, seed=seed).lower.eval() for seed in range(3)]
     x = torch.stack([domain.random(2, Generator().manual_seed(seed)) for seed in range(3)])
     with torch.no_grad(), warnings.catch_warnings():
@@ -137,7 +137,7 @@ def clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> str
 
 
 def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
-    """Whether tokens tell their places is seen as the model says it, and asking for none is obeyed."""
+    """The model's claim about revealed positions is true, and `positions=False` is obeyed."""
     for positions in (True, False):
         split = spec.build(domain, CLASSES, positions=positions, seed=0)
         seen = hides_places(split.lower, domain)

@@ -1,4 +1,4 @@
-"""Every law of one part, by its kind; and those that parts of all kinds keep: options, docstring, JSON."""
+"""All laws of one part, by its kind, including those for every kind: options, docstring, JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_frozen(component: Component, kind: str) -> str:
 
 
 def is_documented(component: Component, kind: str) -> str:
-    """Its docstring says in a line what it is, and what each option means."""
+    """The docstring says in one line what the part is, and explains each option."""
     spec = component.spec
     text = docstrings.text(spec).partition("\n")[0]
     if len(text) < _SHORTEST or docstrings.text(spec) == inspect.cleandoc(object.__doc__ or ""):
@@ -41,7 +41,7 @@ def is_documented(component: Component, kind: str) -> str:
 
 
 def ranges_are_declared(component: Component, kind: str) -> str:
-    """The annotation of each number says its range, so that a value outside is refused."""
+    """The annotation of each number gives its range, so that values outside are refused."""
     words = allowed(type(component.spec))
     numbers = [
         field.name
@@ -54,7 +54,7 @@ def ranges_are_declared(component: Component, kind: str) -> str:
 
 
 def survives_json(component: Component, kind: str) -> str:
-    """Name and options, written as JSON, give the part again."""
+    """A part written as name and options in JSON can be read back."""
     fields = json.loads(json.dumps(component.to_json()))
     given = {key: value for key, value in fields.items() if value is not None}
     return "" if parse(kind, given).spec == component.spec else "its options as JSON give another part"
@@ -73,7 +73,7 @@ def kind_of(given: str) -> str:
     """The kind of a part that a user named.
 
     Raises:
-        UsageError: if it is none, or may be several.
+        UsageError: if it is no part, or fits several kinds.
 
     >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.convolutional:LeNet5")
     ('defenses', 'models')
@@ -94,7 +94,7 @@ def kind_of(given: str) -> str:
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Each law of a part, with how it is broken; an empty text if it holds.
+    """Each law of a part, with a sentence on how it is broken; the text is empty if the law holds.
 
     Args:
         given: the part, as the command line takes it.

@@ -1,4 +1,4 @@
-"""Metrics: per example, with a declared data range; a reduction is always named by the caller."""
+"""Metrics, one value for each example, with a declared data range; callers choose how values are reduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well the task is solved: accuracy, MCC and AUC, each with its interval."""
+"""Performance on the task: accuracy, MCC and AUC, each with its interval."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CONFIDENCE = 0.95
 
 
 def delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """A statistic's interval from what each record contributes to it; None without spread, or at an end of the range.
+    """A statistic's interval from each record's influence on it; None without spread, or at an end of the range.
 
-    The variance of the statistic is that of the mean influence. The half width is carried to the logit scale of the
-    range, and the limits are carried back; on (-1, 1) that is Fisher's z.
+    The variance of the statistic is that of the mean influence. The half width is transformed to the logit scale of the
+    range, and the limits are transformed back; on (-1, 1) this is Fisher's z.
 
     Args:
         value: of the statistic.
@@ -41,13 +41,13 @@ def delta_method(value: float, influence: Floats, within: tuple[float, float], s
 
 
 def unknown(value: float, n: int, within: tuple[float, float], reason: str) -> Interval:
-    """The whole range, with the reason why nothing narrower is known."""
+    """The whole range, with the reason why no narrower interval is known."""
     method = f"none: {reason}"
     return Interval(value=value, low=within[0], high=within[1], n=n, confidence=CONFIDENCE, method=method)
 
 
 def error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of an error rate of which n ≥ 1 trials showed none; `looks` hold together."""
+    """Clopper–Pearson's upper limit of an error rate without errors in n ≥ 1 trials; `looks` limits hold jointly."""
     return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 
@@ -62,7 +62,7 @@ class TaskScores:
     Attributes:
         accuracy: share of records whose class is right; of several labels a record, the share of labels that are right.
         mcc: Matthews' correlation coefficient in [-1, 1], 0 for a constant guess.
-        auc: area under the ROC curve in [0, 1], the mean over classes; None where no class has both kinds of records.
+        auc: area under the ROC curve in [0, 1], the mean over classes; None if no class has both kinds of records.
     """
 
     accuracy: Interval
@@ -71,7 +71,7 @@ class TaskScores:
 
     @property
     def defined(self) -> dict[str, Interval]:
-        """Name -> score, of those that are defined."""
+        """Name -> score, without undefined ones."""
         scores = {"accuracy": self.accuracy, "mcc": self.mcc, "auc": self.auc}
         return {name: score for name, score in scores.items() if score is not None}
 
@@ -80,7 +80,7 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier.
 
     Args:
-        scores: [N, L], one a class, higher where the model believes in it; of several labels a record, above 0 for yes.
+        scores: [N, L], one for each class, higher for likelier ones; with several labels a record, above 0 means yes.
         labels: [N], the class of each record; or [N, L] of 0 and 1, several labels a record.
 
     >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
@@ -109,13 +109,13 @@ def accuracy(labels: Whole, predicted: Whole) -> Interval:
 
 
 def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
-    """Matthews' correlation coefficient, for any number of classes; 0 where one side is constant.
+    """Matthews' correlation coefficient, for any number of classes; 0 if guesses or labels are constant.
 
-    Without an error the delta method has nothing to go by: then the limit is that of a classifier that errs as often as
-    Clopper and Pearson allow, at the observed shares of the classes.
+    Without errors the delta method does not apply. The limit is then that of a classifier with Clopper–Pearson's upper
+    limit of the error rate, at the observed class shares.
 
     Args:
-        labels: [N], 0..classes−1; or [N, L], several labels a record, which then stand or fall together.
+        labels: [N], 0..classes−1; or [N, L], several labels a record, which are then resampled together.
         predicted: of the same shape.
         classes: ≥ 1.
 
@@ -148,8 +148,8 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     """Area under the ROC curve of scores [N, L] and targets [N, L], the mean over classes, one against the rest.
 
-    Ties count one half. Where all pairs are ranked right, the limit of each class is that of as many disjoint pairs as
-    it has, and all hold together. None where no class has both kinds of records.
+    Ties count one half. If all pairs are ranked right, the limit of each class is Clopper–Pearson's for its number of
+    disjoint pairs, and all limits hold jointly. None if no class has both kinds of records.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (what each
     record contributes to one area; their mean over classes is derived).

@@ -1,4 +1,4 @@
-"""What split learning costs a client: bytes on the wire, multiply-accumulates and peak memory."""
+"""Costs of split learning for a client: bytes on the wire, multiply-accumulates and peak memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kept_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of the smashed data that a client sends, on average over messages and clients.
 
     Args:
-        weights: `Release.weights`, float [M, k, T]; None where nothing is masked.
+        weights: `Release.weights`, float [M, k, T]; None without masks.
         present: bool [M, k], the seats that are taken; None for all.
     """
     if weights is None:
@@ -35,7 +35,7 @@ def kept_share(weights: Tensor | None, present: Tensor | None = None) -> float:
 
 
 def mixed_share(clients: int, group: int) -> float:
-    """Share of its smashed data that a client sends on average where masks divide a message among k clients: ⌈n/k⌉/n.
+    """Average share of its smashed data that a client sends if masks divide a message among k clients: ⌈n/k⌉/n.
 
     Clients of a last, smaller group divide theirs among themselves, as CutMixSL §4 has it.
     """
@@ -45,12 +45,12 @@ def mixed_share(clients: int, group: int) -> float:
 
 
 def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
-    """Most bytes in use at one time while `work` runs, the resident tensors included.
+    """The largest number of bytes in use while `work` runs, resident tensors included.
 
     On CUDA it is `max_memory_allocated` (whose running maximum is reset), after one run that is not counted, so that
     cuBLAS has its workspace already. A CPU has no such counter: every tensor that an operation returns is counted from
-    then until its storage is freed. That equals the peak that torch's profiler sees in the CPU allocator, but for what
-    a kernel borrows inside one call (convolutions do), which differs from processor to processor.
+    then until its storage is freed. This equals the peak in torch's profiler, except for temporary memory inside one
+    kernel (as in convolutions), which depends on the processor.
 
     Args:
         work: called once on a CPU and twice on CUDA; it must free what it allocates.
@@ -113,14 +113,14 @@ class Cost:
     """Costs of one client.
 
     Attributes:
-        bytes_up: an image: smashed data that travel, and label.
-        bytes_down: an image: cut-layer gradient; 0 where the client's segment is frozen.
-        bytes_up_model: a round: weights sent out to be averaged, spread over the rounds between two averages.
-        bytes_down_model: a round: averaged weights that come back, likewise.
-        bytes_seed: a round, down: the seed from which the client draws its masks.
-        client_macs: an image: multiply-accumulates of the forward pass: matrix products and convolutions; a gather or a
-            Fourier transform counts nothing.
-        client_training_macs: an image: forward and backward pass, companion included.
+        bytes_up: per image: smashed data that are sent, and the label.
+        bytes_down: per image: the cut-layer gradient; 0 if the client's segment is frozen.
+        bytes_up_model: per round: weights sent for averaging, spread over the rounds between two averages.
+        bytes_down_model: per round: returned averaged weights, likewise.
+        bytes_seed: per round, downwards: the seed from which the client draws its masks.
+        client_macs: per image: multiply-accumulates of matrix products and convolutions in the forward pass; a gather
+            or a Fourier transform counts as 0.
+        client_training_macs: per image: forward and backward pass, companion included.
         client_parameters: weights at the client, companion included.
         peak_memory: bytes for training on one batch: weights, gradients, AdamW's two moments, images, activations.
 
@@ -167,8 +167,8 @@ def measure(
         batch_size: images at a time, for the peak memory.
         kept: share in [0, 1] of the smashed data that travels (`privkit.metrics.cost`).
         gradient: "unicast" sends back the kept share of the gradient, "broadcast" and "average" send the whole.
-        label_bytes: an image; 0 where the server holds the labels.
-        seed_bytes: of the masks, a client and round.
+        label_bytes: bytes of a label; 0 if the server holds the labels.
+        seed_bytes: bytes of the masks' seed for a client and round.
         averaged_every: rounds between two averages of the lower segments; None for never.
         companion: a network that the client trains beside the task, smashed data -> anything: a simulated attacker.
 

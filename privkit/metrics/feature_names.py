@@ -1,4 +1,4 @@
-"""What users may ask for as `features`, checked before anything is loaded."""
+"""Checks of the setting `features`, before anything is loaded."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ class FeatureNetwork:
     """A frozen network from images to features; no gradient passes.
 
     Attributes:
-        label: name, size that images are given, and first twelve digits of the weights' SHA-256: for the row.
+        label: name for the row: the network, its image size, and the first twelve digits of the weights' SHA-256.
         body: prepared images [n, 3, S, S] -> features [n, F].
-        size: S in pixels, to which images are resized; None where the network takes any size.
-        mean: what is subtracted from each channel of images in [0, 1].
-        std: what each channel is divided by then.
+        size: S in pixels, to which images are resized; None if the network takes any size.
+        mean: number subtracted from each channel of images in [0, 1].
+        std: number by which each channel is then divided.
 
     >>> network = FeatureNetwork(label="mean color", body=lambda x: x.mean((2, 3)))
     >>> network(torch.full((2, 1, 4, 4), 0.5)).tolist()
@@ -86,7 +86,7 @@ def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNet
 
     Raises:
         UsageError: if there is no such network, or it does not give one row of features an image.
-        DataError: if weights, file or packages cannot be had; the message says what else there is.
+        DataError: if weights, file or packages are missing; the message names alternatives.
 
     Source: Yao et al., patch shuffling, §V-A take a ResNet18 of ImageNet for CIFAR-10 and FaceNet for faces; Schroff et
     al. 2015.

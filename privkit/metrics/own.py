@@ -1,4 +1,4 @@
-"""A user's own metric of reconstructed images: its contract, and its values as a row holds them."""
+"""A user's own metric of reconstructed images: its contract, and its values in a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ImageMetric(Protocol):
     """A frozen dataclass that compares images, one value an image.
 
     Attributes:
-        name: of its column, small letters, digits and _.
+        name: name of its column: small letters, digits and _.
         higher_is_closer: whether a larger value means that the guess is closer to the original.
     """
 

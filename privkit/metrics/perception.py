@@ -33,12 +33,12 @@ _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
 
 @dataclass(frozen=True, kw_only=True)
 class Perception:
-    """What reconstructions are looked at with, beside pixels.
+    """Networks and metrics that score reconstructions, in addition to pixels.
 
     Attributes:
         network: for F-SIM and identification, or None.
-        trunk: of LPIPS, or "".
-        classifier: of guesses, or None.
+        trunk: trunk of LPIPS, or "".
+        classifier: classifier of guesses, or None.
         learns: whether the classifier is one that `fitted` trains.
         own: label -> metric of a user's own.
     """
@@ -64,7 +64,7 @@ class Perception:
 
         Raises:
             UsageError: for two of a kind, or an unknown name.
-            DataError: if weights or packages cannot be had.
+            DataError: if weights or packages are missing.
 
         >>> Perception.of([], torch.device("cpu")).labels
         ()
@@ -93,7 +93,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """The same for a seed's images: its classifier is trained on labeled ones that are not attacked, or checked.
+        """The same for a seed's images: its classifier is checked, or trained on labeled images that are not attacked.
 
         Raises:
             UsageError: if images have several labels each, or the file's classifier has other classes.
@@ -111,7 +111,7 @@ class Perception:
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """What was named -> the hash of its weights; a classifier that is trained here follows from seed and images."""
+        """What was named -> the hash of its weights. A classifier that is trained here follows from seed and images."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:

@@ -35,7 +35,7 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
         network: of features.
 
     Returns:
-        float64 [N], in [0, 1]; 0 where all features are 0.
+        float64 [N], in [0, 1]; 0 if all features are 0.
 
     Source: Yao et al., patch shuffling, §V-A ("F-SIM"), with the absolute value of the authors' repository.
     """
@@ -46,7 +46,7 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
     """Mean |cosine| over all pairs of different originals of one class, and of different classes.
 
-    A guess that scores no more than these has told of the picture no more than its class, or nothing.
+    A guess that scores no more than these reveals at most the class of the picture.
 
     Args:
         truth: [N, C, H, W] in [0, 1].
@@ -88,8 +88,8 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     Returns:
         float64 [N] of 0 and 1.
 
-    Source: Yao et al., patch shuffling, §V-A ("ID"), whose network is a classifier trained on every person of the data
-    set; the nearest original stands for it here, so that no classifier need be trained.
+    Source: Yao et al., patch shuffling, §V-A ("ID"). They train a classifier on every person of the dataset; here the
+    nearest original replaces it.
 
     >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
     >>> truth = torch.eye(3).view(3, 1, 1, 3)
@@ -127,7 +127,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
 
 
 def lpips_weights(net: str) -> str:
-    """First digits of the SHA-256 of LPIPS's weights, for what a row is made of; arguments and errors as of `lpips`."""
+    """First digits of the SHA-256 of LPIPS's weights, for a row's provenance; arguments as for `lpips`."""
     return hash_weights(_lpips_model(net))[:12]
 
 
@@ -254,7 +254,7 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def fitting(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """A user's classifier; a `UsageError` if it gives another number of scores, or records have several labels each."""
+    """A user's classifier, checked: a `UsageError` if its number of scores is wrong, or records have several labels."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

@@ -1,4 +1,4 @@
-"""What a split model is: two modules, and what crosses between them."""
+"""The contract of a split model: two modules, and the smashed data between them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class SplitModel:
             stacked weights and images.
         upper: the server's segment, smashed data -> logits [N, classes].
         hides_places: whether permuting the patches of an image only permutes its tokens, which every permutation count
-            presumes; None where nobody could show it. A model that was built without positions may still say False:
-            where patches overlap, a token tells its neighbors, and a jigsaw solver may put a shuffled image together.
-            Tests hold privkit's own models to what they say; for any other one the audit looks for itself.
-        other_tokens: of the smashed data, that stand for no patch (a class token, registers), where places are hidden.
+            presumes; None if this is unknown. It may be False for a model built without positions: if patches overlap,
+            tokens reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this claim
+            for privkit's own models; an audit measures it for any other model.
+        other_tokens: number of tokens that stand for no patch (a class token, registers), if places are hidden.
         class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
-            is token 0 of the smashed data [N, T+1, D]. "none": there is none, or it is a user's own pair.
+            is token 0 of the smashed data [N, T+1, D]. "none": there is none, or the model is a user's own.
     """
 
     lower: nn.Module
@@ -48,7 +48,7 @@ class ModelSpec(Protocol):
     """A frozen specification that builds a `SplitModel`.
 
     Attributes:
-        domain: what it reads: "images", "tokens" or "tables", or "any".
+        domain: the records that it reads: "images", "tokens", "tables" or "any".
     """
 
     domain: ClassVar[str]
@@ -63,7 +63,8 @@ class ModelSpec(Protocol):
             seed: of the initial weights; the global generator is left as it was.
 
         Raises:
-            UsageError: if the segments cannot be built, or the lower one is seen to embed positions where it may not.
+            UsageError: if the segments cannot be built, or the lower one embeds positions although `positions` is
+                False.
         """
 
 
@@ -93,7 +94,7 @@ def check_heads(width: int, heads: int) -> None:
 
 
 def check_class_token(positions: bool, remedy: str) -> None:
-    """Refuse a class token among the client's tokens where these will be shuffled, with a remedy."""
+    """Refuse a class token among the client's tokens if these will be shuffled, and suggest a remedy."""
     if not positions:
         raise UsageError(
             "a shuffle moves every token that the client sends, and the server could not find the class token again: "

@@ -27,8 +27,8 @@ class _Centered(nn.Module):
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
     """Cut a chain behind the piece called `cut`, any but the last.
 
-    The pieces, name -> module in order, take images on [−1, 1] to logits. Convolutions mix neighboring pixels, so that
-    smashed data tell places.
+    The pieces, name -> module in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so
+    smashed data reveal their places.
     """
     names = list(pieces)
     below = names.index(cut) + 1
@@ -139,8 +139,8 @@ _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 51
 class Vgg16(NamedCuts):
     """VGG-16 with one linear classifier, as CIFAR has it.
 
-    Thirteen convolutions of 3×3 and five poolings; the mean of what is left goes to the classifier, in place of the
-    ImageNet network's two layers of 4096. Poolings round up, so that 28 pixels are enough for all five.
+    Thirteen convolutions of 3×3 and five poolings; their spatial mean goes to the classifier, instead of the ImageNet
+    network's two layers of 4096. Poolings round up, so that 28 pixels are enough for all five.
 
     Attributes:
         cut: last layer of the lower segment: "pool1" (after two convolutions and one pooling) to "pool5".

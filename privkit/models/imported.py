@@ -1,4 +1,4 @@
-"""A user's own segments, by import path, and whether tokens of a segment that nobody declared tell where they lay."""
+"""A user's own segments, by import path, and a test whether their tokens reveal their places."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _OTHERS = 8
 
 
 def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
-    """The first of what `told_places` gives."""
+    """Whether tokens hide their places: the first value of `told_places`."""
     return told_places(lower, domain)[0]
 
 
 @torch.no_grad()
 def told_places(lower: nn.Module, domain: Domain) -> tuple[bool | None, int]:
-    """Whether permuting the patches of an image, or the tokens of a sequence, only permutes what the segment gives.
+    """Whether permuting the patches of an image, or the tokens of a sequence, only permutes the segment's output.
 
     A shuffle hides the order of tokens only if no token tells its own place. Tokens may lie over the patches in any
     order, and some may stand for no patch, such as a class token: these must stay where they are. The patches are
-    those of the finest grid over the image that has at most as many as there are tokens. A position embedding fails
-    the test, and so do patches that overlap: they tell their neighbors. The test cannot tell the two apart. It runs a
-    copy of the segment, and may draw from the global generator if the segment does.
+    those of the finest grid over the image with at most as many patches as there are tokens. A position embedding fails
+    the test, and so do overlapping patches, which reveal their neighbors. The test cannot distinguish the two. It runs
+    a copy of the segment, and draws from the global generator if the segment does.
 
     Args:
         lower: the lower segment, on the CPU.
         domain: what a record is.
 
     Returns:
-        Whether places are hidden, and the number of tokens that stand for no patch (0 unless places are hidden). None
-        if it could not be shown, either way: the tokens are no grid over the image, nor one for each token of a
-        sequence; other tokens lie beside them and the test fails; the record is a table row; or the segment draws
-        noise of its own, or cannot be copied or run (training meets that error too, and reports it).
+        Whether places are hidden, and the number of tokens that stand for no patch (0 unless places are hidden). The
+        first is None if the test is not possible: the tokens form no grid over the image and do not match the tokens of
+        a sequence; there are other tokens and the test fails; the record is a table row; or the segment draws noise, or
+        cannot be copied or run. Training reports this last error.
 
     >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
     ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front

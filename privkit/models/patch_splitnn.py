@@ -1,4 +1,4 @@
-"""Patch SplitNN: an image's patches go through networks of their own, whose feature maps the server puts together."""
+"""Patch SplitNN: each patch of an image goes through a network of its own, and the server joins the feature maps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SharedConv(nn.Conv2d):
 
 
 class SharedNorm(nn.BatchNorm2d):
-    """One batch normalization for P patches, which see it one after another.
+    """One batch normalization that processes P patches one after another.
 
     So each patch is normalized by its own batch, and the running statistics move P times a step.
     """
@@ -73,7 +73,7 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """P networks of one architecture as one, on stacked channels; the first is changed in place.
+    """P networks of one architecture as one network on stacked channels; the first network is changed in place.
 
     >>> networks = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)) for _ in range(2)]
     >>> one_a_patch(networks)(torch.rand(5, 6, 8, 8)).shape
@@ -127,7 +127,7 @@ class Patches(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """Lay the feature maps of P = g·g patches where the patches lie in the image.
+    """Place the feature maps of P = g·g patches where the patches lie in the image.
 
     The map is larger than that of the whole image if patches overlap.
     """
@@ -145,7 +145,7 @@ class Concatenate(nn.Module):
 
 
 class WithAdaptation(nn.Module):
-    """The server's network with AdaptationNet beside it, which classifies every patch alone while it trains.
+    """The server's network with AdaptationNet beside it, which classifies every patch separately during training.
 
     Args:
         rest: the server's network.
@@ -217,7 +217,7 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """g, how many patches lie in a row and in a column.
+        """g, the number of patches in a row and in a column.
 
         Raises:
             UsageError: if the image is no square, or patches of this size and stride do not reach its edge exactly.

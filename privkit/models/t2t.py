@@ -52,7 +52,7 @@ class TokensToToken(nn.Module):
         self.project = nn.Linear(_TOKEN * self.splits[2][0] ** 2, width)
 
     def grid(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """Tokens (down, across) at the end."""
+        """Number of tokens of the output (down, across)."""
         _, height, width = image_shape
         for kernel, stride, pad in self.splits:
             height, width = ((side + 2 * pad - kernel) // stride + 1 for side in (height, width))
@@ -96,8 +96,8 @@ class Whole(nn.Module):
 class T2tVit(NamedCuts):
     """T2T-ViT with the transformer type of its tokens-to-token module.
 
-    Sixteen-pixel tokens at 224 pixels. Soft splits overlap, so that a token tells its neighbors even without positions:
-    `SplitModel.hides_places` is False. Positions are sinusoids and are not learned.
+    Tokens stand for 16 pixels at 224 pixels. Soft splits overlap, so tokens reveal their neighbors even without
+    positions: `SplitModel.hides_places` is False. Positions are sinusoids and are not learned.
 
     Attributes:
         width: token size D: 384 for T2T-ViT-14, 512 for T2T-ViT-24.
@@ -107,8 +107,8 @@ class T2tVit(NamedCuts):
         stride: of the first soft split; None is the published 4 from 64 pixels a side on, and 1 below.
         cut: last layer of the lower segment: "tokens" (tokens-to-token and positions: the edge of the patch-shuffling
             paper), "block1", "block2", ...
-        class_token: who owns it: "server" adds it to the smashed data, and blocks below the cut never see it; "client"
-            puts it in front of its tokens before positions are added, so that T+1 tokens cross.
+        class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see
+            it. "client" puts it in front of its tokens before positions are added, so T+1 tokens cross.
         checkpoint: the authors' state dict (.safetensors, or .pth read with weights_only). Their released weights scale
             the blocks' attention by D^(−1/2), not (D/heads)^(−1/2); queries are rescaled on loading.
 

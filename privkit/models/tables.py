@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class TableMlp(NamedCuts):
-    """Categories are embedded, dense columns taken as they are, and layers of one width follow.
+    """Categories are embedded, dense columns pass unchanged, and hidden layers of one width follow.
 
     Smashed data are vectors [N, D]: a defense that moves tokens cannot run on them.
 
@@ -95,11 +95,11 @@ _SPREAD = 0.1
 class Difm(NamedCuts):
     """Dual input-aware factorization machine: each column of a table is a field, and each field a token.
 
-    A field i has a weight w_i and a vector v_i, of a category its own, of a dense column times its value. Two networks
-    see all fields: attention between the vectors (the vector-wise part), and a perceptron on their numbers (the
-    bit-wise part). Each gives every field a factor; their sum multiplies w_i and v_i. The prediction layer is a
-    factorization machine, a sum over fields: it gives the same answer for every order of the fields. It tells two
-    labels apart.
+    Field i has a weight w_i and a vector v_i: those of its category, or, for a dense column, those of the column times
+    its value. Two networks see all fields: attention between the vectors (the vector-wise part), and a perceptron on
+    their numbers (the bit-wise part). Each gives every field a factor; their sum multiplies w_i and v_i. The prediction
+    layer is a factorization machine, a sum over fields, so its output does not depend on their order. There are two
+    labels.
 
     A shuffle hides little here, since every field has vectors of its own: `hides_places` is False.
 
@@ -110,9 +110,9 @@ class Difm(NamedCuts):
         width: units of each hidden layer of the bit-wise part.
         depth: hidden layers of the bit-wise part.
         cut: last layer of the lower segment. "embedding": fields cross, [N, T, 1 + embedding]. "vector": fields cross
-            with their bit-wise factor and their attended vector; behind a shuffle, one map gives every field its
-            vector-wise factor, where else each field has a map of its own. "factors": fields cross, multiplied by
-            their factors; only the prediction layer is the server's.
+            with their bit-wise factor and their attended vector. Each field has a map of its own to its vector-wise
+            factor; behind a shuffle, all fields share one map. "factors": fields cross, multiplied by their factors;
+            only the prediction layer is the server's.
 
     Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those
     of the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and

@@ -21,7 +21,7 @@ from privkit.torch_utils.seeded import seeded
 class TextMlp(NamedCuts):
     """Token embedding, the mean over all places, and one hidden layer, with tanh between them.
 
-    Padding is embedded as zeros and counts in the mean, since the server is not told the mask.
+    Padding is embedded as zeros and counts in the mean, since the server does not know the mask.
 
     Attributes:
         embedding: size of a token's vector.
@@ -147,8 +147,8 @@ RNN = Recurrent(kind="rnn")
 class Transformer(NamedCuts):
     """Token and position embedding, then blocks of attention in both segments, and the mean over tokens.
 
-    Padding is embedded as zeros without a position, and crosses the cut like any token: the server is not told the
-    mask.
+    Padding is embedded as zeros without a position, and crosses the cut like any token, since the server does not know
+    the mask.
 
     Attributes:
         width: token size D.

@@ -1,4 +1,4 @@
-"""Transformers in two segments, between which tokens cross: blocks with timm's names and weights, drawn or read."""
+"""Transformers in two segments with tokens between them. Blocks have timm's names and weights, drawn or read."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of several heads, each over an equal part of the width.
+    """Multi-head attention, each head over an equal part of the width.
 
     Attributes:
-        fused_attn: whether torch's fused kernel computes it, or plain products do.
+        fused_attn: whether torch's fused kernel computes it; otherwise plain products do.
     """
 
     def __init__(self, width: int, heads: int, qkv_bias: bool) -> None:
@@ -80,7 +80,7 @@ class Block(nn.Module):
 
 
 class UncutVit(nn.Module):
-    """The parts of a ViT before it is cut: what timm's `VisionTransformer` makes of the same arguments and seed."""
+    """The parts of a ViT before it is cut, equal to timm's `VisionTransformer` for the same arguments and seed."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class UncutVit(nn.Module):
 
 
 def draw(weight: Tensor) -> None:
-    """Draw weights from a normal law of deviation .02 in place, by timm's way from a seed to numbers.
+    """Draw weights from a normal distribution of deviation .02 in place, with the same numbers for a seed as in timm.
 
     Source: the inverse of the error function, as in timm's `trunc_normal_`; torch's own has drawn other numbers since.
     """
@@ -134,7 +134,7 @@ def draw_linear(network: nn.Module) -> None:
 
 
 def centered(images: Tensor) -> Tensor:
-    """Images in [0, 1] on the scale [−1, 1], which every lower segment of a transformer sees."""
+    """Images in [0, 1] scaled to [−1, 1], the input of every transformer's lower segment."""
     return (images - 0.5) / 0.5
 
 
@@ -169,9 +169,9 @@ class PatchLinear(nn.Module):
 
 
 def stackable(module: nn.Module) -> nn.Module:
-    """Lay the attention of blocks, ours and timm's, out in plain products, in place.
+    """Replace fused attention in blocks, ours and timm's, by plain products, in place.
 
-    torch has no batching rule for fused attention on a CPU, and would take n stacked clients one by one.
+    torch has no batching rule for fused attention on a CPU, and would compute n stacked clients one by one.
     """
     for part in module.modules():
         if hasattr(part, "fused_attn"):
@@ -233,7 +233,7 @@ class Upper(nn.Module):
 
 
 class FirstBlock(nn.Module):
-    """A model's first block above the cut as the client runs it: frozen, with the class token beside the tokens."""
+    """A model's first block above the cut, run by the client: frozen, with the class token beside the tokens."""
 
     def __init__(self, block: nn.Module, cls_token: Tensor | None) -> None:
         super().__init__()
@@ -267,9 +267,9 @@ def first_block(upper: nn.Module) -> FirstBlock:
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """A state dict from .safetensors, or from a .pth of plain tensors; a `UsageError` if it cannot be read so.
+    """A state dict from .safetensors, or from a .pth of plain tensors; a `UsageError` for other files.
 
-    What training scripts put around a state dict ("state_dict_ema", "state_dict", "model") is taken off.
+    A wrapper from a training script ("state_dict_ema", "state_dict", "model") is removed.
     """
     try:
         if path.endswith(".safetensors"):
@@ -290,13 +290,13 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
-    """Load what fits; a classifier of another size is left as it is.
+    """Load the weights that fit; a classifier of another size is not loaded.
 
     Args:
         model: the whole network.
         state: names -> tensors.
         path: of the file, for the error.
-        needed: prefixes of names that must be there in the model's shape; a `UsageError` otherwise.
+        needed: prefixes of names that must exist with the model's shapes; a `UsageError` otherwise.
         fit: what the file must fit, for the error, such as "width=96, depth=4".
     """
     own = model.state_dict()

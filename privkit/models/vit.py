@@ -25,14 +25,14 @@ class Vit(NamedCuts):
         width: token size D.
         depth: blocks in both segments together.
         heads: attention heads, a divisor of width.
-        grid: wished patches a side; the patch is the divisor of the image side that comes nearest. Ignored if `patch`
-            is given.
+        grid: desired number of patches a side; the patch size is the divisor of the image side that comes nearest.
+            Ignored if `patch` is given.
         patch: side of a patch in pixels, a divisor of the image side; None takes it from `grid`.
         cut: last layer of the lower segment: "embedding" (patches and positions), "block1", "block2", ...
         pool: "avg" over tokens, or "token" for a class token.
-        class_token: who owns it, with pool="token". "server" adds it to the smashed data, without a position; blocks
-            below the cut never see it. "client" puts it in front of its tokens before positions are added, so that T+1
-            tokens cross (DP-CutMixSL §3.A).
+        class_token: who owns the class token, with pool="token". "server" adds it to the smashed data, without a
+            position, so blocks below the cut do not see it. "client" puts it in front of its tokens before positions
+            are added, so that T+1 tokens cross (DP-CutMixSL §3.A).
         checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers and their weights for a seed are as timm's.

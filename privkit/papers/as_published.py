@@ -1,4 +1,4 @@
-"""The papers' own formulas for the same specification: what would have been claimed, and whether it is a bound."""
+"""The papers' own formulas for a specification: the ε that would have been claimed, and whether it is a bound."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def as_published(
         mechanism: the same specification as for `answer.epsilon`.
         delta: in (0, 1).
         paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and
-            Table 11's reading for Laplace noise). None takes the second for Laplace noise and for smashed data that go
-            out alone, without labels, mixing or sampling, and the first for everything else.
+            Table 11's reading for Laplace noise). None takes "accurate_sl" for Laplace noise and for smashed data that
+            are sent alone, without labels, mixing or sampling; otherwise "dp_cutmixsl".
         order: Rényi order of DP-CutMixSL's formulas, > 1.
 
     Returns:

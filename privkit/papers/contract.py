@@ -1,4 +1,4 @@
-"""What a paper of this wing declares, and one of its claims beside our result."""
+"""The contract of a paper in this package, and of one claim beside our result."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Comparison:
     """One claim of a paper beside our result.
 
     Attributes:
-        claim: what the paper states, with where.
-        published: the number that it gives, or None for a statement without one.
-        ours: the number that decides, or None if `why` says it all.
-        quantity: what both numbers are.
+        claim: the paper's statement and its place.
+        published: its number, or None without one.
+        ours: the number that decides, or None if `why` suffices.
+        quantity: meaning of both numbers.
         verdict: computed from them; see `Verdict`.
         why: the reason, in one sentence.
     """
@@ -57,7 +57,7 @@ class Paper:
         name: of the folder.
         title: of the paper.
         citation: authors and short title, as a certificate cites it.
-        from_runs: whether its module `figures` draws a run folder's models, too, by `of_run`.
+        from_runs: whether its module `figures` can also draw a run folder's models, by `of_run`.
     """
 
     name: str
@@ -92,11 +92,11 @@ class Paper:
 
     @property
     def effects(self) -> Effects | None:
-        """What judges pairs of runs; None if the paper's orderings say it all."""
+        """The judge of pairs of runs; None if the paper's orderings suffice."""
         return cast("Effects", self._module("effects")) if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
-        """File name -> the picture, with those of a given run folder's models; empty if the paper has none."""
+        """File name -> figure, including those of a given run folder's models; empty if the paper has none."""
         if not self.pictures:
             return {}
         module = self._module("figures")

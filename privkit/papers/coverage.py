@@ -1,4 +1,4 @@
-"""What became of every number that a paper prints: measured, configured, or why it cannot be had."""
+"""What became of every number that a paper prints: measured, configured, or the reason why not."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ STATES: tuple[State, ...] = get_args(State)
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What covers some printed numbers of a paper, or one of its figures; from `coverage.toml` of its folder.
+    """What covers some printed numbers of a paper, or one of its figures; read from `coverage.toml` in its folder.
 
     Attributes:
         table: table, figure or section; one without printed numbers is a figure that is only drawn.
         rows: pattern of its rows, with * for any text.
         columns: pattern of its columns.
         claims: patterns of claims of `Paper.comparisons`, each of which must have a verdict.
-        methods: of the paper's orderings, each of which must stand in an ordering that was run.
+        methods: methods of the paper, each of which must be in an ordering that was run.
         experiment: configuration in the paper's folder `experiments`, without its ending.
-        settings: what replaces settings of that configuration, such as the model.
-        reason: why there is no more, a sentence.
+        settings: settings that replace those of the configuration, such as the model.
+        reason: why there is no better coverage, in a sentence.
     """
 
     table: str
@@ -45,7 +45,7 @@ class Entry:
     reason: str = ""
 
     def matches(self, value: PrintedValue) -> bool:
-        """Whether a printed number is meant."""
+        """Whether the entry covers a printed number."""
         return (
             value.table == self.table and fnmatchcase(value.row, self.rows) and fnmatchcase(value.column, self.columns)
         )
@@ -53,11 +53,11 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Covered:
-    """An entry with what it comes to.
+    """An entry and its state.
 
     Attributes:
         entry: the entry.
-        state: the best that it can show.
+        state: the best state that it can show.
         by: the claims, methods, configuration or reason behind it.
         values: printed numbers that are its own: no better entry covers them.
     """
@@ -82,7 +82,7 @@ class Coverage:
 
     @cached_property
     def run(self) -> frozenset[str]:
-        """Methods that stand in an ordering that was run."""
+        """Methods that are in an ordering that was run."""
         judged = judge(self.paper, measured(self.paper, read_rows()))
         return frozenset(
             name for one in judged if one.verdict != "not run" for name in (one.ordering.better, one.ordering.worse)
@@ -97,7 +97,7 @@ class Coverage:
         return "configured" if entry.experiment else "reason" if entry.reason else None
 
     def covered(self) -> Iterator[Covered]:
-        """Every entry that shows something; if several cover one number, the best and then the first counts."""
+        """Every entry that shows something. A number with several entries counts for the best, then for the first."""
         states = [(entry, state) for entry in self.entries if (state := self.state(entry)) is not None]
         ranked = sorted(states, key=lambda pair: STATES.index(pair[1]))
         owner = {

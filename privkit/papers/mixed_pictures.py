@@ -1,4 +1,4 @@
-"""Pictures of masked and mixed data: what the papers' defenses make of two images, and of their smashed data."""
+"""Pictures of masked and mixed data: the papers' defenses applied to two images and to their smashed data."""
 
 from __future__ import annotations
 

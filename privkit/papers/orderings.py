@@ -1,6 +1,6 @@
 """Orderings of methods that papers publish, judged on the rows of audits: does "A is more accurate than B" show?
 
-An ordering is of one quantity, larger first: of the accuracy, or of the error of an attack.
+An ordering compares one quantity, the accuracy or the error of an attack, with the larger value first.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An ordering and what the rows say of it.
+    """An ordering and the verdict of the rows on it.
 
     Attributes:
         ordering: the published statement.
@@ -132,7 +132,7 @@ def needed(paper: str) -> dict[tuple[str, str], None]:
 
 
 def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Quantities of a row that some ordering of the paper needs; methods that name the row's attack go first."""
+    """Quantities of a row that an ordering of the paper needs; methods that name the row's attack come first."""
     methods = _toml("privkit.papers", "methods.toml")
     matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
     attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]
@@ -143,7 +143,7 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """The values of a paper's methods among the rows of audits, as `read_rows` returns them.
 
     Raises:
-        UsageError: if two rows of one method and seed have different values: they are of different runs.
+        UsageError: if two rows of one method and seed have different values, since they come from different runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
@@ -238,7 +238,7 @@ def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
 
 
 def without_protocol(defense: str) -> str:
-    """A defense as a row names it, without the protocol, which is a field of its own.
+    """A defense as a row names it, without the protocol, which is a separate field.
 
     >>> without_protocol("random_cutmix:group=3,protocol=cutmixsl"), without_protocol("none:protocol=psl")
     ('random_cutmix:group=3', 'none')

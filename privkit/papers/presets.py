@@ -1,4 +1,4 @@
-"""The papers' own settings by name: what an audit starts from, before a configuration and flags override it."""
+"""The papers' own settings by name: an audit starts from them; a configuration and flags override them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def settings_of(path: Path) -> dict[str, Any]:
 
 
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a preset with those that a user gives in their place; of `training`, one option at a time.
+    """Settings of a preset, with a user's settings in their place; `training` is replaced option by option.
 
     >>> overridden({"seed": [0], "training": {"batch_size": 128}}, {"training": "learning_rate=0.1"})
     {'seed': [0], 'training': {'batch_size': 128, 'learning_rate': 0.1}}

@@ -1,6 +1,6 @@
-"""Measure a table of a paper anew: its methods are audited, and stand beside the printed numbers.
+"""Measure a table of a paper again: audit its methods, and show the results beside the printed numbers.
 
-Which audits a table needs follows from the paper's orderings: their methods, found in its experiments.
+The paper's orderings determine the audits of a table: their methods are looked up in its experiments.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Work:
     Attributes:
         experiment: its configuration, such as cutmixsl/table_2_small.
         config: an audit of this cell alone.
-        row: what the result says of itself: the method's own data and model, whatever the scale.
-        quantities: what is recorded.
+        row: the method's own data and model, which the result names at any scale.
+        quantities: the recorded quantities.
     """
 
     experiment: str
@@ -57,7 +57,7 @@ def work(
     Args:
         experiment: its name, such as cutmixsl/table_2_small.
         path: its file.
-        changes: settings in place of its own; the rows keep its data and model all the same.
+        changes: settings that replace its own; the rows still name its data and model.
         judged: the paper whose orderings count; that of the experiment unless named.
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
     """
@@ -88,7 +88,7 @@ def work(
 
 
 def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Run a cell, and its row with the quantities; a `UsageError` if it has no result."""
+    """Run a cell and return its row with the quantities; a `UsageError` if it has no result."""
     run = run_audit(one.config, out=out / one.config.fingerprint, progress=progress)
     (row,) = run.rows
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
@@ -110,12 +110,12 @@ def _ran(config: AuditConfig) -> dict[str, str]:
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
-    """The cells behind a table: those whose method stands in one of its orderings, or whose run in one of its effects.
+    """The cells behind a table: their method is in one of its orderings, or their run in one of its effects.
 
-    Below the paper's scale, reduced experiments of other papers count as well: papers print the same methods.
+    Below the paper's scale, reduced experiments of other papers count as well, because papers share methods.
 
     Raises:
-        UsageError: if the paper has no such table, or no audit stands behind it.
+        UsageError: if the paper has no such table, or it needs no audit.
     """
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
@@ -151,7 +151,7 @@ def reproduce(
     out: Path | str = "privkit-runs/reproduce",
     progress: Progress | None = None,
 ) -> Reproduced:
-    """Measure a table of a paper, or go on with it.
+    """Measure a table of a paper, or continue to.
 
     Args:
         name: of the paper.
@@ -159,7 +159,7 @@ def reproduce(
         scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, or "paper".
         data_root: folder of the official datasets; not needed at tiny scale.
         out: where the runs are kept; finished cells are not run again.
-        progress: hears what happens.
+        progress: shows what happens.
 
     Raises:
         UsageError: if there is no such paper, table or scale, or nothing in the table can be measured; it says why.
@@ -201,7 +201,7 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_not(name: str, table: str, scale: Scale) -> str:
-    """Why nothing of a table is measured, and what to do."""
+    """Why nothing in a table is measured, and what to do."""
     entries = [entry for entry in coverage(name).entries if entry.table == table]
     files = dict.fromkeys(f"{entry.experiment}.toml" for entry in entries if entry.experiment)
     if files:

@@ -1,4 +1,4 @@
-"""A table of a paper, judged on rows that were measured anew; rows at tiny scale ship with the package."""
+"""A table of a paper, judged on new measurements; rows at tiny scale ship with the package."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduced:
-    """A table of a paper, measured anew.
+    """A table of a paper with new measurements.
 
     Attributes:
         paper: its name.
         table: the table.
-        scale: at which it was measured.
-        claims: what is computed, without an audit.
-        methods: what was measured of each method, with `published` beside it.
+        scale: scale of the measurement.
+        claims: claims that need no audit.
+        methods: the measured quantities of each method, with `published` beside them.
         published: (method, quantity) -> printed number, as a share if the paper prints per cent.
         orderings: the verdict on each printed ordering.
     """
@@ -44,7 +44,7 @@ class Reproduced:
     orderings: tuple[Judged, ...]
 
     def verdict(self, method: Measured) -> str:
-        """Whether the printed number lies in the measured interval; a smaller scale has other numbers by itself."""
+        """Whether the printed number lies in the measured interval. At a smaller scale, numbers differ in any case."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""

@@ -1,4 +1,4 @@
-"""Every number that a paper prints, as data: `values.csv` of its folder."""
+"""Every number that a paper prints, as data, in `values.csv` of its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PrintedValue:
         note: beside a setting, why the experiments of `privkit.papers` take another one.
         spread: the number after ±, or None.
         unit: unit, and the range of the data for an error of images.
-        line: of the paper's text from which it was read.
+        line: the line of the paper's text with this value.
     """
 
     table: str

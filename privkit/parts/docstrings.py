@@ -1,4 +1,4 @@
-"""What docstrings say of a part: its text, the meaning of each option, its source."""
+"""Parsing of a part's docstring: its text, the meaning of each option, its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text(part: object) -> str:
 
 
 def source(part: object) -> str:
-    """What a docstring names as its source, in one line; empty if it names none.
+    """The source that a docstring names, in one line; empty without one.
 
     >>> from privkit.attacks.scores.leak import roc_points
     >>> source(roc_points)
@@ -34,7 +34,7 @@ def source(part: object) -> str:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Field -> its meaning, from the "Attributes" of a class and of those that it inherits from.
+    """Field -> its meaning, from the "Attributes" section of a class and of its base classes.
 
     >>> from privkit.shared.interval import Interval
     >>> meanings(Interval)["n"]

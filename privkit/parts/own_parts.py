@@ -1,4 +1,4 @@
-"""A user's own part by its import path: what it must have, and what a function stands for."""
+"""A user's own part by its import path: what it must have, and which part a function gives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FUNCTIONS = {"datasets": "privkit.domains.images.own:FromFunction", "models": "
 
 
 def one_of(kind: str) -> str:
-    """What one part of a kind is called.
+    """The singular noun for parts of a kind.
 
     >>> one_of("defenses"), one_of("attacks")
     ('defense', 'attack')

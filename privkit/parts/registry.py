@@ -1,4 +1,4 @@
-"""Names to objects: looks a name up in the tables and in entry points, and suggests on a miss."""
+"""From names to parts: looks a name up in the tables and in entry points, and suggests the nearest one on a miss."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Component:
     Attributes:
         name: in the registry.
         spec: the frozen dataclass instance.
-        label: the shortest text that gives it, `name:key=value,…` with only what differs from the default.
+        label: the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults.
         stages: of a chain of defenses; empty for everything else.
     """
 
@@ -61,7 +61,7 @@ class Component:
     stages: tuple[Component, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Name and every field, defaults included; of a chain, those of its stages."""
+        """Name and every field, including defaults; for a chain, those of its stages."""
         if self.stages:
             return {"name": self.name, "stages": [stage.to_json() for stage in self.stages]}
         return {"name": self.name, **dataclasses.asdict(self.spec)}
@@ -110,7 +110,7 @@ def plug_ins(kind: str) -> Iterable[EntryPoint]:
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
-    """The installed package that brings a name by an entry point -> its version; nothing for privkit's own names.
+    """The installed package whose entry point brings a name -> its version; empty for privkit's own names.
 
     >>> distribution("defenses", "batch_shuffle")
     {}
@@ -122,7 +122,7 @@ def distribution(kind: str, name: str) -> dict[str, str]:
 
 
 def describe(kind: str) -> list[dict[str, Any]]:
-    """What `privkit list` shows: name, first line of the docstring, options with their defaults and what is allowed.
+    """The entries of `privkit list`: name, first line of the docstring, and options with defaults and allowed values.
 
     >>> describe("partitions")[0]["allowed"]["smallest"]
     'a whole number >= 1'
@@ -142,7 +142,7 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
 
 
 def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """One entry of `describe`; a plug-in may be anything.
+    """One entry of `describe`. It also accepts what a plug-in brings.
 
     Raises:
         UsageError: if it is neither a class, a function nor a dataclass.
@@ -224,7 +224,7 @@ def _parsed(kind: str, given: Any) -> Component:
 
 
 def named(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
-    """The name and the options of one component that is no chain, as text or as a table gives them.
+    """Name and options of one component that is no chain, given as text or as a table.
 
     Raises:
         UsageError: if it is neither, or a table without a name.
@@ -313,7 +313,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     """A frozen dataclass from its class (or from an instance that gives the defaults) and options.
 
     Args:
-        what: how to call it in an error.
+        what: its name in an error.
         template: the class, or an instance.
         options: field values; unknown names and wrong types are errors.
     """
@@ -368,7 +368,7 @@ def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
 
 
 def split_options(text: str) -> list[str]:
-    """What stands between commas; a list in brackets stays whole.
+    """The texts between commas; a list in brackets stays whole.
 
     >>> split_options(".1,[2,3]")
     ['.1', '[2,3]']
@@ -388,7 +388,7 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """A value as a user would write it.
+    """A value in the notation of the command line.
 
     >>> as_written(None), as_written(True), as_written((1, 2))
     ('none', 'true', '[1,2]')

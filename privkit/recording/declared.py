@@ -1,4 +1,4 @@
-"""The declared mechanism of a recording, compared with its data: what they refute, and what they leave open."""
+"""Test of a recording's declared mechanism on its data: what they refute, and what remains untested."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def compare(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool
     """Compare the declared mechanism of a recording with its tensors.
 
     Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). Declarations that
-    lower ε but show in no release, such as a frozen lower model, are named as not checked.
+    lower ε but leave no trace in a release, such as a frozen lower model, are listed as not checked.
 
     Args:
         recording: whole, with a mechanism.
         ask: images -> the clients' output before the noise; None if unknown.
         why: the reason, if `ask` is None.
         plain: whether the noise was added last, to the release itself. False if a recorded defense adds it to images,
-            or acts behind it; then neither noise nor form shows.
+            or changes the noisy data; then the noise cannot be tested.
     """
     mechanism, found = recording.mechanism, _Findings()
     assert mechanism is not None
@@ -402,7 +402,7 @@ def _most_rows(rows: Tensor) -> int:
 
 
 def variance_of(mechanism: SplitMechanism | None) -> float:
-    """Of the declared noise on a number of a release; 0 if none is declared.
+    """Variance of the declared noise on a number of a release; 0 if none is declared.
 
     >>> variance_of(None)
     0.0

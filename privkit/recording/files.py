@@ -1,7 +1,7 @@
-"""Files of a recording, perhaps a stranger's: plain files of limited size, and no pickle.
+"""Files of a recording, which may come from a stranger: plain files of limited size, and no pickle.
 
-A pickle is refused and never loaded, since reading one can run any code. Sizes are compared with limits before memory
-is taken for them.
+A pickle is refused and not loaded, since reading one can run any code. Sizes are compared with limits before memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Files:
 
     Args:
         folder: that holds them all.
-        listed: file -> SHA-256.
+        listed: file -> SHA-256, from the recording.
         every: whether each file must be listed.
 
     Attributes:
@@ -60,7 +60,7 @@ class Files:
         """The bytes of one file.
 
         Raises:
-            DataError: if it lies elsewhere, cannot be read, is too large, or is not what was recorded.
+            DataError: if it lies outside the folder, cannot be read, is too large, or differs from what was recorded.
         """
         data = plain(self.folder, name, _MOST_BYTES)
         self.read[name] = digest(data)

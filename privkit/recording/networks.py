@@ -31,14 +31,14 @@ _OBJECTS = ("custom_obj_", "opaque_obj_")
 
 
 def network(described: Network, files: Files, *, trust: Sequence[str] = (), training: bool = False) -> nn.Module:
-    """A segment without gradients of its weights, permanently in evaluation mode or in training mode.
+    """A segment whose weights need no gradients, permanently in evaluation or in training mode.
 
     Args:
         trust: modules that the command named; other import paths are refused (`privkit.files.import_path.only`).
         training: whether it stays in training mode.
 
     Raises:
-        UsageError: if the builder cannot be imported or called, its weights do not fit, or it is not trusted.
+        UsageError: if the builder is not trusted, cannot be imported or called, or its weights do not fit.
         DataError: if a file is a pickle, damaged or missing.
     """
     if described.program:
@@ -124,9 +124,11 @@ def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 class Program(nn.Module):
-    """A program as a module without weights, since programs refuse methods such as `train` that attacks call.
+    """A TorchScript or exported program as a module without parameters.
 
-    A module in it stays in its mode, too.
+    Programs refuse methods such as `train` that attacks call.
+
+    The modules inside stay in their mode.
     """
 
     def __init__(self, program: nn.Module) -> None:

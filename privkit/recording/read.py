@@ -43,12 +43,12 @@ class Recording:
         own_labels: whether these have labels.
         truth: the true images, perhaps none; their labels are 0 if only images are known.
         labels: true labels of all images, int64 [M]; None if they are not known.
-        members: int64 [R·N, k], of all rounds of one pass: the true image on each seat of each released row; −1 where
-            nobody knows it.
-        mechanism: what a certificate is computed from, with the first pass in it; or None.
-        left_out: fields that the mechanism of an old recording left out, so that nothing follows from it.
+        members: int64 [R·N, k], for all rounds of one pass: the true image on each seat of each released row; −1 if
+            unknown.
+        mechanism: the mechanism for the certificate, with the first pass counted; or None.
+        left_out: fields that are missing in an old recording's mechanism, so that it proves nothing.
         trust: modules that its segments and its defense may be built from, beside privkit.
-        untrimmed: the recording before a budget took a part of it; None if this is it.
+        untrimmed: the recording before it was cut to a budget; None if it was not cut.
         files: file -> SHA-256 of what was read.
         folder: of the recording.
     """
@@ -69,7 +69,7 @@ class Recording:
 
     @property
     def whole(self) -> Recording:
-        """All that the folder holds."""
+        """The recording before it was cut to a budget."""
         return self.untrimmed or self
 
     @property
@@ -90,7 +90,7 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """The first rounds of each pass and the first own images, as many as a budget allows; at least one round."""
+        """The first rounds of each pass and the first own images, as far as a budget allows; at least one round."""
         each = len(self.views) // self.description.passes
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
@@ -109,9 +109,9 @@ class Recording:
         )
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The mechanism with further passes of the attacked images; the recorded one counts the first.
+        """The mechanism with further passes of the attacked images; the recorded mechanism counts the first one.
 
-        Each further pass is charged with its rounds of a client, and with the releases of a record in it.
+        A further pass adds its rounds for a client, and its releases for a record.
 
         Args:
             passes: that an attack reads, at most those that were recorded.
@@ -133,8 +133,8 @@ class Recording:
         """How often one record is released in a pass; None if no true image is known.
 
         It is the largest number of rows of one true image. Without `truth.members` images are numbered by row, and
-        equal images count as one record; then at least one image in ten must be released as often, since a dataset
-        may hold a picture twice.
+        equal images count as one record. Since a dataset may hold an image twice, only a number that one image in ten
+        reaches counts.
         """
         known = self.members[self.members >= 0]
         if not len(known):
@@ -159,12 +159,12 @@ class Recording:
         return torch.tensor([first.setdefault(image.numpy().tobytes(), at) for at, image in enumerate(self.truth.x)])
 
     def lower(self) -> nn.Module | None:
-        """The clients' part, built anew, in the mode that made its release; None if it was not recorded."""
+        """The clients' part, rebuilt in the mode of its release; None if it was not recorded."""
         sent = self.description.replay
         return self._network(self.description.lower, training=sent is not None and sent.mode == "train")
 
     def upper(self) -> nn.Module | None:
-        """The server's segment, built anew; None if it was not recorded."""
+        """The server's segment, rebuilt; None if it was not recorded."""
         return self._network(self.description.upper)
 
     def _network(self, described: Network | None, *, training: bool = False) -> nn.Module | None:
@@ -181,14 +181,14 @@ def _of_one_in_ten(counts: Tensor) -> int:
 
 
 def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
-    """Read and check a recording; its segments are built later, but their files are checked here.
+    """Read and check a recording. Its segments are built later, but their files are checked here.
 
     Args:
         trust: modules that its builders and own parts may come from, beside privkit.
 
     Raises:
         DataError: with one sentence on what is missing, damaged, or does not fit.
-        Untrusted: if a builder is of another module; nothing was imported then.
+        Untrusted: if a builder is of another module, before anything is imported.
     """
     data = description_file(folder)
     described = description(data, folder / FILE)
@@ -298,7 +298,7 @@ def _single(value: Tensor | None) -> Tensor | None:
 def _images(
     described: Description, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Images of one kind with their labels, which are 0 where there are none; and the labels, if they are known."""
+    """Images of one kind with their labels, which are 0 if there are none; and the labels, if they are known."""
     images, labels = tensors.get(f"{kind}.images"), tensors.get(f"{kind}.labels")
     domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     if labels is not None and (labels.is_floating_point() or labels.ndim != 1 or bool((labels < 0).any())):

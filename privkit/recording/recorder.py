@@ -39,10 +39,10 @@ class _Round:
 
 
 class Recorder:
-    """Remembers the last rounds of a training loop, and writes them as a recording that `privkit audit` reads.
+    """Keeps the last rounds of a training loop, and writes them as a recording for `privkit audit`.
 
-    Give it the module whose output crosses the cut; it watches the module in training mode. Or call it on that output:
-    `recorder(smashed, x=images, y=labels)`. It also records the gradient that comes back. The loop's results do not
+    Give it the module whose output crosses the cut, and it watches the module in training mode. Or call it on that
+    output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient. The loop's results do not
     change.
 
     Args:
@@ -124,7 +124,7 @@ class Recorder:
                 TorchScript program, traced on the recorded images.
             upper: the server's segment, from what crosses the cut to logits.
             upper_builder: "module:object" that builds `upper`; empty to record it as a program.
-            mechanism: what the defense's certificate is computed from.
+            mechanism: the mechanism for the defense's certificate.
             accuracy: share of right answers, and the number of test images.
             **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
 

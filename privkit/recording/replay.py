@@ -1,4 +1,4 @@
-"""A recorded lower segment on the recorded images, compared with the release."""
+"""A recorded lower segment applied to the recorded images, and compared with the release."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Replay:
 
     Attributes:
         released: float [N, ...], as it was recorded.
-        clean: float [N, ...], the mean of the segment's answers.
-        spread: standard deviation of one answer; 0 for a segment that draws nothing.
-        draws: number of answers.
+        clean: float [N, ...], the mean of the segment's outputs.
+        spread: standard deviation of one output; 0 for a segment without randomness.
+        draws: number of outputs.
     """
 
     released: Tensor
@@ -46,14 +46,14 @@ class Replay:
 
     @property
     def blur(self) -> float:
-        """Standard deviation of the mean."""
+        """Standard deviation of `clean`."""
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖, beyond what noise explains.
+        """‖release − replay‖ / ‖release‖, without the part that noise explains.
 
         Args:
-            variance: of the declared noise, mean over all numbers; not used for a segment that draws its own.
+            variance: mean variance of the declared noise; not used for a segment that draws its own noise.
 
         Returns:
             The root of squared distance over squared norm of the release. Noise is subtracted from both, and four
@@ -89,7 +89,7 @@ def replay(ask: Ask, images: Tensor, released: Tensor) -> Replay:
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again; images that were mixed are sent apart and mixed by their recorded shares.
+    """Send one recorded round again. Mixed images are sent separately and mixed by their recorded weights.
 
     Args:
         recording: with true images.
@@ -140,11 +140,11 @@ def _drawn(answer: Callable[[], Tensor], number: int) -> Tensor:
 
 
 def rounds_to_replay(recording: Recording, pixels: int = 2**21, numbers: int = 2**21) -> Sequence[int]:
-    """Few rounds for a quick check, evenly spaced, with the last one.
+    """A few rounds for a quick check, evenly spaced and including the last one.
 
     Args:
-        pixels: at most, of all images together, but at least one round.
-        numbers: at most, of all releases together, but at least one round.
+        pixels: largest number of pixels of all images; there is always one round.
+        numbers: largest number of values of all releases; likewise.
     """
     last = recording.views[-1]
     shape = recording.description.image_shape

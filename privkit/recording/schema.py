@@ -93,8 +93,8 @@ class Replayed(_Frozen):
     """The last round sent again through the lower segment as it was written; an audit measures it anew.
 
     Attributes:
-        mode: of the segment, evaluation or training; batch normalization and dropout differ between them.
-        distance: from what was released, relative (`privkit.recording.replay`).
+        mode: evaluation or training mode of the segment; batch normalization and dropout differ between them.
+        distance: relative distance from the release (`privkit.recording.replay`).
     """
 
     mode: Literal["eval", "train"]
@@ -116,13 +116,12 @@ class Description(_Frozen):
         messages: number of messages in a round, all with equally many rows.
         mixed: images that each released row holds.
         whole: whether each patch of an image has its token.
-        classes: number of labels; None takes the largest label there is.
+        classes: number of labels; None if it follows from the largest label.
         tensors: file of the tensors.
         lower: the clients' part with its defense, unless `defense` names that.
-        defense: what stands between the lower segment and the release, as `--defense` takes it; empty if `lower` holds
-            it.
+        defense: the defense between the lower segment and the release, as in `--defense`; empty if `lower` contains it.
         upper: the server's segment.
-        replay: of the last round through `lower`, as the recorder measured it; its mode is that of `lower`.
+        replay: replay of the last round through `lower`, as the recorder measured it; its mode is that of `lower`.
         mechanism: the basis of a certificate, as `privkit.accountants.spec.records` reads it.
         measured: what the owner measured.
         dataset: a name for tables.
@@ -232,10 +231,10 @@ def plain(folder: Path, name: str, most: int) -> bytes:
 
     Args:
         folder: which may itself be reached through links.
-        most: bytes that are read at most.
+        most: the largest number of bytes.
 
     Raises:
-        DataError: if it lies elsewhere, is a link, a pipe or a device, is larger, or cannot be read.
+        DataError: if it lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.
     """
     if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
         raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")

@@ -1,4 +1,4 @@
-"""Writing a recording: tensors, weights and `recording.json`, written last, which seals itself and all the others."""
+"""Writing of a recording: tensors, weights and, last, `recording.json`, which seals itself and the other files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_recording(
         own: the adversary's images and labels.
         truth: the true images and labels.
         members: see `Recording.members`; None if image n is on row n.
-        **described: fields of `Description` that views do not say.
+        **described: fields of `Description` that do not follow from the views.
 
     Raises:
         UsageError: if the folder is not empty.

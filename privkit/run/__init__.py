@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its records, what its numbers are made of, and what a user hears on the way."""
+"""A run on disk: its folder, its records, the provenance of its numbers, and its progress for the user."""

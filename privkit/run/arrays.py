@@ -1,4 +1,4 @@
-"""Arrays of a run's `*.npz` files: unpacked only if they are as small as such files are."""
+"""Arrays of a run's `*.npz` files, unpacked only up to a size limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_arrays(
 
     Args:
         path: of the file, for errors.
-        wanted: name -> kind of its numbers as numpy has it ("f", "u", "b", "U") and number of dimensions.
+        wanted: name -> numpy's kind of its numbers ("f", "u", "b", "U") and number of dimensions.
         optional: the same for arrays that the file may lack.
 
     Raises:

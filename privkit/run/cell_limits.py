@@ -1,4 +1,4 @@
-"""Limits on what one cell may take: seconds, and memory of its process."""
+"""Limits of one cell: seconds, and memory of its process."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _STATUS = Path("/proc/self/status")
 
 
 class OverLimit(BaseException):
-    """A cell took more than it may. No `Exception`, so that nothing in the cell takes it for a failure of its own."""
+    """A cell exceeded a limit. It is no `Exception`, so that code in the cell does not catch it as its own failure."""
 
 
 def written_memory(size: int) -> str:
-    """Bytes as the setting cell_memory takes them.
+    """Bytes in the notation of the setting cell_memory.
 
     >>> written_memory(2**31), written_memory(500 * 2**20)
     ('2GiB', '500MiB')
@@ -34,7 +34,7 @@ def written_memory(size: int) -> str:
 
 @contextmanager
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
-    """Stop a block that takes longer, or more memory, than it may.
+    """A block that is stopped if it exceeds its limits of time or memory.
 
     The time is a timer of this process. Memory is what the process holds (`ulimit -d`), the libraries among it: an
     allocation above the limit fails, and nothing is killed.
@@ -105,7 +105,7 @@ def _ceiling(memory: int | None) -> Iterator[None]:
 
 
 def _held() -> int:
-    """Bytes that count against the limit now; 0 where the system does not say."""
+    """Bytes that count against the limit now; 0 if the system does not say."""
     try:
         return int(next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmData:")).split()[1]) << 10
     except (OSError, StopIteration):

@@ -1,4 +1,4 @@
-"""The command of one cell, from the command of its run."""
+"""The command that runs one cell of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     """A command that runs one cell alone, beside the undefended baseline; empty if the run was started from Python.
 
     Args:
-        argv: of the run, as its manifest has it.
+        argv: the run's command, from its manifest.
 
     >>> from privkit.reports.schema import Row
     >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")

@@ -1,4 +1,4 @@
-"""In what two configurations differ, as sentences name it."""
+"""Differences of two configurations, in words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def config_differences(
     """Each field in which two configurations differ, with both values.
 
     Args:
-        old: fields of a configuration, as a manifest holds them.
-        called: how to call the one and the other.
-        prefix: the field that holds these.
+        old: fields of a configuration, from a manifest.
+        called: names for the old and the new one.
+        prefix: the field that contains these.
 
     >>> old = {"delta": 1e-5, "defenses": [{"name": "none"}, {"name": "mixup", "group": 2}]}
     >>> new = {"delta": 1e-6, "defenses": [{"name": "none"}, {"name": "mixup", "group": 4}]}

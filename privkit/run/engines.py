@@ -1,4 +1,4 @@
-"""What computes the cells of a run: any `concurrent.futures.Executor`, named by `--engine`."""
+"""Engines that compute the cells of a run: any `concurrent.futures.Executor`, named by `--engine`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ device = ""
 
 
 class Processes(Executor):
-    """One pool for each process: a process that is lost takes one task with it.
+    """Pools of one process each, so that a lost process loses only its own task.
 
     Args:
-        devices: of each process.
+        devices: device of each process.
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ def _begin(own: str) -> None:
 
 @contextmanager
 def main_hidden() -> Iterator[None]:
-    """Inside, new processes do not import the program that runs: it may be a script that would begin its audit anew."""
+    """A block in which new processes do not import the running program, which could start its audit again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -136,7 +136,7 @@ class _Task:
 
 
 class Jobs(Executor):
-    """Jobs of submitit, which submits those that come together as one array.
+    """An executor of submitit jobs. Jobs that are submitted together become one array.
 
     Args:
         home: folder of its files and logs, which all nodes see.
@@ -232,11 +232,11 @@ def _submitit_module() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a run asks of its engine.
+    """The requirements of a run on its engine.
 
     Attributes:
-        devices: of each worker, as many as workers.
-        threads: of each worker.
+        devices: one device for each worker.
+        threads: threads of each worker.
         run: the run folder.
     """
 

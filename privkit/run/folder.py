@@ -1,4 +1,4 @@
-"""Where the models, control experiments and cells of a run lie, and what they are made of."""
+"""The models, control experiments and cells in a run folder, and their provenance."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _OF_THE_RUN = ("result.json", "reconstructions.png")
 
 
 class RunFolder:
-    """Models, control experiments and cells by their ids: of a whole run, or of the one cell that a worker computes.
+    """Models, control experiments and cells by their ids, of a whole run or of the one cell that a worker computes.
 
     Args:
-        origin: the folder of the run, for a reader; None if it is this one.
+        origin: the run's own folder, for reading; None if it is this one.
     """
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
@@ -46,7 +46,7 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """Paths in the folder of what a cell goes on with or has made, its row apart; all that there are for None."""
+        """Paths in the folder that a cell made or continues from, without its row; all paths for None."""
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]
@@ -62,9 +62,9 @@ class RunFolder:
             return None
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """Checks stored by `write_checks` and their seconds, None if there are none or they are made of something else.
+        """Checks stored by `write_checks` and their seconds; None without any, or if their provenance differs.
 
-        Control experiments are done once a run, on the images of the seed that comes to them first.
+        Control experiments run once in a run, on the images of the first seed that needs them.
         """
         record = read_record(path, control=path.stem)
         if record is None:
@@ -79,12 +79,12 @@ class RunFolder:
     def write_checks(
         self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...], seconds: float
     ) -> None:
-        """Store checks with what they are made of and what they took."""
+        """Store checks with their provenance and seconds."""
         fields = {"made_of": made_of.model_dump(), "checks": [check.model_dump(mode="json") for check in checks]}
         write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
-        """What a model or a cell that began is made of; None if no record says it."""
+        """The provenance of a model or a cell that began; None if no record has it."""
         try:
             record = read_record(home / MADE_OF, of=home.name)
         except DamagedFile:
@@ -92,7 +92,7 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store what a cell and its model are made of, before they are made; and again, when more of it was seen.
+        """Store the provenance of a cell and its model before they are computed, and again when more is known.
 
         Raises:
             RunFolderError: if the images or a file changed since this command looked at them.
@@ -114,7 +114,7 @@ class RunFolder:
 
         Raises:
             UsageError: if a file was edited since the code read it.
-            RunFolderError: if it is not what an earlier process of this run read.
+            RunFolderError: if an earlier process of this run read another content.
         """
         if not made_of.cell.code:
             return made_of.cell

@@ -1,4 +1,4 @@
-"""What each model, control experiment and cell of a run is made of."""
+"""The provenance of each model, control experiment and cell of a run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TRAINED_ON = ("private", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
-    """What one cell is made of, and what it shares with others.
+    """The provenance of one cell, and the parts of it that other cells share.
 
     Attributes:
-        model: of the defended model.
-        control: of the attack's control experiments.
-        cell: of the row: model, attack and metrics.
+        model: provenance of the defended model.
+        control: provenance of the attack's control experiments.
+        cell: provenance of the row: model, attack and metrics.
     """
 
     model: Provenance
@@ -36,7 +36,7 @@ class Ingredients:
     cell: Provenance
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """The same with images.
+        """The same, including the images.
 
         Args:
             images: part -> SHA-256.
@@ -49,7 +49,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """The same with the files that the code of each was seen to read in this process.
+        """The same, including the files that each part's code was seen to read in this process.
 
         Raises:
             UsageError: if one was edited since.
@@ -65,10 +65,10 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """What each cell is made of but its images, by its id.
+    """The provenance of each cell, without its images, by its id.
 
     Args:
-        here: what all numbers of this process share (`privkit.run.provenance.circumstances`).
+        here: provenance that all numbers of this process share (`privkit.run.provenance.circumstances`).
 
     Raises:
         UsageError: if a user's module cannot be imported, or was edited since.

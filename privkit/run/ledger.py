@@ -1,4 +1,4 @@
-"""The folder of a run as its ledger, with one writer: safe against kills, full disks and other commands."""
+"""The run folder as a ledger with a single writer, safe against kills, full disks and other commands."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ SCRATCH = ".scratch"
 
 
 def check_usable(path: Path) -> Manifest | None:
-    """Refuse a place where no run can be, before anything is made there.
+    """Refuse a place where no run can be, before anything is written.
 
     Returns:
-        The manifest of the run that it holds; None if it is empty or not there.
+        The manifest of the run in it; None if the folder is empty or missing.
 
     Raises:
         RunFolderError: if it is a file, or holds other files.
@@ -89,15 +89,15 @@ def check_usable(path: Path) -> Manifest | None:
 
 
 class Ledger(RunFolder):
-    """The folder of one run; a `with` block makes this process its only writer.
+    """The folder of one run. A `with` block makes this process its only writer.
 
     Args:
         path: created if absent; must be empty or hold this configuration's run.
         manifest: of the run that is about to start.
 
     Attributes:
-        unlocked: why the folder could not be locked, in a sentence; empty where it is.
-        token: of this writer, by which its workers know the folder.
+        unlocked: why the folder could not be locked, in a sentence; empty if it is locked.
+        token: token of this writer, by which workers recognize the folder.
 
     Raises:
         RunFolderError: if the path is a file, or the folder belongs to another configuration, holds other files or is
@@ -187,7 +187,7 @@ class Ledger(RunFolder):
         self._lock.release()
 
     def set_aside(self, homes: Iterable[Path]) -> None:
-        """Move models and cells that are to be made anew to RUN/superseded: nothing finished is lost."""
+        """Move models and cells that are computed anew to RUN/superseded, so that nothing is lost."""
         past = self.path / "superseded"
         numbers = [int(there.name) for there in past.glob("*") if there.name.isdigit()]
         here = past / str(max(numbers, default=0) + 1)
@@ -199,7 +199,7 @@ class Ledger(RunFolder):
 
     @property
     def results(self) -> Path:
-        """One row a finished cell."""
+        """The file with one row for each finished cell."""
         return self.path / "results.jsonl"
 
     def save_manifest(self) -> None:
@@ -207,18 +207,18 @@ class Ledger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Note in the manifest with how many threads and with which settings the run goes on."""
+        """Record the threads and settings with which the run goes on in the manifest."""
         changes = {"threads": threads, "settings": dict(settings)}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
             self.manifest = self.manifest.model_copy(update=changes)
             self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
-        """Rows of the finished cells, and a sentence for everything that had to be mended.
+        """Rows of the finished cells, and a sentence for each repair.
 
-        The cells' own `result.json` are the truth; `results.jsonl` is their append-only copy, which is written anew
-        where it differs. A damaged `result.json` is restored from a whole line of the copy. A cell runs again where
-        there is none, where it ended in an error, or where another file of the cell is damaged.
+        The cells' own `result.json` are authoritative; `results.jsonl` is their append-only copy, which is rewritten if
+        it differs. A damaged `result.json` is restored from an intact line of the copy. A cell runs again if it has no
+        result, if it ended in an error, or if another file of it is damaged.
         """
         rows = {}
         present, mended = self._lines()
@@ -249,13 +249,13 @@ class Ledger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Take over what a worker computed, so that a kill between two files leaves nothing that looks finished.
+        """Store the files that a worker computed, in an order in which a kill leaves nothing that looks finished.
 
-        A finished model and a finished cell stay as they are, but for what the model's code was seen to read.
+        A finished model or cell stays unchanged, except for the record of files that the model's code read.
 
         Args:
             files: path in the folder -> content.
-            gone: paths of checkpoints that are of no more use.
+            gone: paths of checkpoints that are no longer needed.
         """
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
@@ -266,7 +266,7 @@ class Ledger(RunFolder):
             remove(inside(self.path, *name.split("/")))
 
     def recover(self, task: str = "*") -> None:
-        """Take over what a lost worker had saved, and remove its folder.
+        """Store what a lost worker had saved, and remove its folder.
 
         Args:
             task: its name; "*" for all of them, which no worker may use any more.
@@ -278,10 +278,10 @@ class Ledger(RunFolder):
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def finish(self, row: Row) -> Row:
-        """Store a finished cell: first its own file, then the line in `results.jsonl`; the row as it was stored.
+        """Store a finished cell, first its own file, then its line in `results.jsonl`; return the stored row.
 
-        A kill loses neither. After a loss of power, lines since the last tenth of a second before may be gone, and
-        their cells run again.
+        A kill loses neither. A power failure may lose the lines of the last tenth of a second; their cells then run
+        again.
         """
         row = row.model_copy(update={"files": digests(self.cell(row.cell), CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)
@@ -291,7 +291,7 @@ class Ledger(RunFolder):
         return row
 
     def arrange(self, rows: Iterable[Row]) -> None:
-        """Bring the lines of `results.jsonl` into the order of these rows, as one worker alone writes them."""
+        """Sort the lines of `results.jsonl` into the order of these rows, the order of a single worker."""
         wanted = [line(row) for row in rows]
         if [data.decode() for data in lines_of(self.results)] != wanted or self._flushed:
             self._write_lines(wanted)  # and flushed

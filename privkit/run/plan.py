@@ -1,4 +1,4 @@
-"""The cells of a run: their ids, a versioned hash of the fields that change the answer, and which comes next."""
+"""The cells of a run and their order. An id is a versioned hash of the fields that change the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cell:
         model_id: of the defended model, which cells with other attacks share.
         defense: the defense.
         attack: the attack.
-        seed: of everything random in it.
+        seed: seed of everything random in it.
     """
 
     id: str
@@ -92,11 +92,11 @@ def short_hash(fields: dict[str, Any]) -> str:
 
 
 class Schedule:
-    """The cells of a run that have no row yet, in the order of the plan as far as others need not wait.
+    """The cells of a run without a row, in the order of the plan, except that some cells wait for others.
 
     A cell waits while another one trains its model. Control experiments use the first seed's images, so a later seed's
     cell waits for the first seed's cells with its defense and its attack. A cell also waits while another one begins
-    its attack, since both would do the control experiments; it waits no longer if nothing else is left to begin.
+    the same attack, because both would run the control experiments; if no other cell can begin, it begins all the same.
 
     Args:
         cells: the plan.
@@ -121,7 +121,7 @@ class Schedule:
                 self._first.setdefault((cell.defense.label, cell.attack.label), []).append(cell.id)
 
     def take(self) -> Cell | None:
-        """The next cell, which begins now; None if all that are left have begun or wait."""
+        """The next cell, which begins now; None if all remaining cells have begun or wait."""
         while self._ready:
             number = heappop(self._ready)
             cell = self._cells[number]
@@ -140,7 +140,7 @@ class Schedule:
         return None
 
     def finish(self, cell: Cell) -> None:
-        """A cell that began has a row."""
+        """Note that a cell has a row."""
         self._done.add(cell.id)
         self._release(cell)
         self._ready_again(self._waiting.pop(cell.id, []))
@@ -150,7 +150,7 @@ class Schedule:
             self._begins = []
 
     def again(self, cell: Cell) -> None:
-        """A cell that began ended without a row, and is to begin once more."""
+        """Note that a cell ended without a row and must begin again."""
         self._release(cell)
         self._ready_again([self._order[cell.id]])
 

@@ -20,19 +20,19 @@ class Progress:
     """Shows a run while it works."""
 
     def note(self, text: str) -> None:
-        """One line that stays."""
+        """Show one line that stays."""
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """A cell begins, the `number`-th of `total`, counted from 1; finished ones of an earlier command count."""
+        """Note that a cell begins, the `number`-th of `total`, counted from 1; cells of an earlier command count."""
 
     def ended(self, status: str) -> None:
-        """The cell ends: "done", "not_applicable" or "error"."""
+        """Note that the cell ended: "done", "not_applicable" or "error"."""
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """A stage of the cell begins; its steps are counted in `unit`."""
+        """Note that a stage of the cell begins; its steps are counted in `unit`."""
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """`done` of `total` steps of the stage, with the newest value of its curve, where it has one."""
+        """Note `done` of `total` steps of the stage, with the newest value of its curve, if it has one."""
 
 
 class Silent(Progress):
@@ -40,7 +40,7 @@ class Silent(Progress):
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a reader says them.
+    """Seconds in a reader's unit.
 
     >>> duration(4.2), duration(75), duration(7300)
     ('4 s', '1 min 15 s', '2 h 1 min')
@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one a stage and one a cell, and one every `SILENCE` seconds of a long stage."""
+    """Plain lines for logs and CI: one a stage, one a cell, and one every `SILENCE` seconds of a long stage."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()
@@ -72,11 +72,11 @@ class Lines(Progress):
         self.begun(self._cell)
 
     def begun(self, cell: str) -> None:
-        """A cell begins, in words."""
+        """A line that says that a cell begins."""
         self.note(cell)
 
     def ended(self, status: str) -> None:
-        """Say how long the cell took, and how long the others may take if they take as long on average."""
+        """A line with the cell's time, and an estimate for the others at the average time."""
         now, finished = perf_counter(), self._number - self._first + 1
         left = (now - self._begun) / finished * (self._total - self._number)
         rest = f", about {duration(left)} left" if self._number < self._total else ""
@@ -144,7 +144,7 @@ def event(kind: str, **fields: object) -> None:
 
 @contextmanager
 def shown() -> Iterator[Progress]:
-    """The progress that fits standard error."""
+    """The progress display that suits standard error."""
     if not sys.stderr.isatty():
         yield Lines()
         return

@@ -33,7 +33,7 @@ _MOST_THREADS = 8
 
 
 def default_threads() -> int:
-    """CPU threads of a new run: all that this process may use, at most eight."""
+    """CPU threads of a new run: all that this process may use, but at most eight."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST_THREADS, usable)
 
@@ -59,7 +59,7 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
 
 
 def circumstances(device: str, threads: int) -> Provenance:
-    """What all numbers of this process share: privkit and its libraries, the device, the threads, the processes.
+    """Provenance that all numbers of this process share: privkit and its libraries, device, threads, processes.
 
     Args:
         device: "cpu" or "cuda".
@@ -84,7 +84,7 @@ def circumstances(device: str, threads: int) -> Provenance:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of installed packages, given by what they are imported as; those of no distribution are left out.
+    """Versions of installed packages, given by their import names; packages without a distribution are left out.
 
     >>> sorted(versions({"numpy", "json"}))
     ['numpy']

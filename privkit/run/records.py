@@ -41,7 +41,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def line(row: Row) -> str:
-    """A row as it stands in `results.jsonl`."""
+    """A row as its line in `results.jsonl`."""
     return sealed(row.model_dump(mode="json"))
 
 
@@ -72,7 +72,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """How long the last computation of a cell took, by the times of its log; None without such a log."""
+    """The time of a cell's last computation, from the times in its log; None without such a log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -87,7 +87,7 @@ def seconds_of(cell: Path) -> float | None:
 
 
 def holds(home: Path) -> bool:
-    """Whether the folder of a model or a cell holds something that a run would go on with."""
+    """Whether the folder of a model or a cell contains something from which a run can continue."""
     return any((home / name).exists() for name in (TRAINED, TRIALS, "training.ckpt", "attack.ckpt"))
 
 
@@ -123,7 +123,7 @@ def read_rows(path: Path) -> list[Row]:
 
     Raises:
         RunFolderError: if it is no run folder.
-        DamagedFile: if a line is damaged, or is of no cell of this run, or contradicts another line.
+        DamagedFile: if a line is damaged, belongs to no cell of this run, or contradicts another line.
     """
     manifest = read_manifest(path)
     if manifest is None:
@@ -159,7 +159,7 @@ def lines_of(results: Path) -> list[bytes]:
 
 
 class OtherVersion(Broken):
-    """A whole record of another schema version."""
+    """An intact record of another schema version."""
 
 
 def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
@@ -195,7 +195,7 @@ VERDICT = "verdict.json"
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
-    """The verdict on the rows that a run has so far."""
+    """The verdict on a run's rows so far."""
     also = manifest.config.get("also", [])
     parts = [manifest.config, *(also if isinstance(also, list) else [])]
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]

@@ -1,4 +1,4 @@
-"""A stage that cannot go on from its saved state starts over."""
+"""A stage that cannot continue from its saved state starts over."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OTHER_FAULTS = (StorageError, UsageError, DataError, MemoryError, NotApplicable
 
 
 def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None]) -> Result:
-    """What `stage` gives; if it found a saved state and failed, that is removed and the stage runs once more.
+    """The result of `stage`. If it fails on a saved state, the state is removed and the stage runs once more.
 
-    A saved state can be whole and still be no state of this stage: another architecture, missing keys, wrong shapes.
-    Which of them it is makes no difference, since the stage can do without it.
+    An intact saved state may still not fit this stage: another architecture, missing keys, wrong shapes. The cause does
+    not matter, since the stage can start over.
 
     Args:
-        stage: goes on from `saved` where that exists, and otherwise begins; with new networks in each call.
-        tell: is given a sentence where the stage starts over.
+        stage: function that continues from `saved` if it exists, and otherwise begins; each call has new networks.
+        tell: function that receives a sentence if the stage starts over.
 
     >>> or_anew(lambda: "result", Path("/none"), print)
     'result'

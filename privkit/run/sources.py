@@ -1,4 +1,4 @@
-"""What code a number was computed by: hashes of privkit's own source, and of every user's module that takes part."""
+"""The code behind a number: hashes of privkit's own source, and of every user module that takes part."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _seen: dict[str, tuple[object, str]] = {}
 
 @cache
 def own_source() -> str:
-    """SHA-256 of all Python files of privkit, as they were when this process first asked.
+    """SHA-256 of all Python files of privkit, as they were at the first call in this process.
 
     >>> len(own_source())
     64
@@ -57,8 +57,11 @@ def own_source() -> str:
 
 
 class Sources(NamedTuple):
-    """What modules are: `code` module -> SHA-256 of its file, `files` name -> SHA-256 of weights and of environment
-    variables ($NAME) that the code names, and `installed` packages that they import."""
+    """The provenance of modules.
+
+    `code` is module -> SHA-256 of its file, `files` is name -> SHA-256 of weights and of environment variables ($NAME)
+    that the code names, and `installed` are packages that they import.
+    """
 
     code: dict[str, str]
     files: dict[str, str]
@@ -68,15 +71,16 @@ class Sources(NamedTuple):
 def sources(named: Iterable[str]) -> Sources:
     """Hashes of modules and of all that they import, and the other installed packages that they import.
 
-    Imports are read from the source, wherever they stand in it, and from the objects that a loaded module holds.
-    privkit, the standard library and `_LIBRARIES` are left out; of installed packages only those named are hashed.
-    A file of weights counts where the source names it in a text, beside the module or in the current folder.
+    Imports are found in the source, anywhere in it, and in the objects of a loaded module. privkit, the standard
+    library and `_LIBRARIES` are left out; of installed packages only those named are hashed. A file of weights counts
+    where the source names it in a text, beside the module or in the current folder.
 
     Args:
         named: modules such as "mynets.client", already imported.
 
     Raises:
-        UsageError: if a file was edited after this process imported it: what runs is not what it says.
+        UsageError: if a file was edited after this process imported it, since the running code then differs from the
+            file.
 
     >>> sources(["privkit.audit.cell", "json"])
     Sources(code={}, files={}, installed=set())
@@ -113,9 +117,9 @@ def sources(named: Iterable[str]) -> Sources:
 
 
 def files_read(made_of: Provenance) -> dict[str, str]:
-    """Name -> SHA-256 of the files that code was seen to read in this process, and that its provenance lacks.
+    """Name -> SHA-256 of the files that code was seen to read in this process, and that its provenance lacks so far.
 
-    Names are relative to the current folder where they can be.
+    Names are relative to the current folder if possible.
 
     Raises:
         UsageError: if a file was edited since.
@@ -142,7 +146,7 @@ def _source(name: str, digest: str) -> Path | None:
 
 
 def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
-    """What a command is made of, with the content that files of a stored number have now: it read them at that time."""
+    """A command's provenance, with the present content of the files that a stored number read."""
     names = [name for name in there.files if name not in here.files and not name.startswith("$")]
     now = {name: content(name) for name in names}
     found = {name: digest for name, digest in now.items() if digest != ABSENT or there.files[name] == ABSENT}

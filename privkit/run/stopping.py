@@ -1,4 +1,4 @@
-"""Signals that stop a command: it says what is kept and which command goes on, and exits with 128 plus the signal."""
+"""Signals that stop a command: it says what is kept and how to continue, and exits with 128 plus the signal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SIGNALS = tuple(
 class Stopped(BaseException):
     """A signal stopped the command.
 
-    No `KeyboardInterrupt`, which the command-line library turns into a silent exit, and no `Exception`, so that a cell
-    that is stopped is not taken for one that failed.
+    It is no `KeyboardInterrupt`, which the command-line library turns into a silent exit. It is no `Exception`, so that
+    a stopped cell does not count as a failed one.
 
     Attributes:
         signal: the signal.
-        kept: what is kept, in a few words; empty if that is unknown, such as while the libraries load.
+        kept: what is kept, in a few words; empty if this is unknown, for example while libraries load.
     """
 
     def __init__(self, number: int) -> None:
@@ -34,12 +34,12 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """As a shell says it: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+        """The exit code of a shell: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + self.signal
 
     @property
     def sentence(self) -> str:
-        """What happened, what is kept and how to go on."""
+        """What happened, what is kept and how to continue."""
         by = "Ctrl-C (SIGINT)" if self.signal == signal.SIGINT else self.signal.name
         kept = self.kept or "files that were finished before stay as they are"
         return f"stopped by {by}; {kept}; go on with: {command()}"
@@ -47,9 +47,9 @@ class Stopped(BaseException):
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Raise `Stopped` on SIGINT, SIGTERM and SIGHUP; the third signal ends the process at once.
+    """A block in which SIGINT, SIGTERM and SIGHUP raise `Stopped`; the third signal ends the process at once.
 
-    A signal that the parent process told to ignore, as `nohup` does with SIGHUP, stays ignored.
+    A signal that the parent process set to be ignored, such as SIGHUP under `nohup`, stays ignored.
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     count = 0
@@ -74,7 +74,7 @@ def heeded() -> Iterator[None]:
 
 @contextmanager
 def keeping(kept: Callable[[], str]) -> Iterator[None]:
-    """Tell what a block keeps where it is stopped."""
+    """A block that tells `Stopped` what is kept if a signal stops it."""
     try:
         yield
     except Stopped as stopped:
@@ -83,7 +83,7 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def finished_cells(folder: Path, planned: int) -> str:
-    """How far a run has come, for `keeping`.
+    """How many cells a stopped run has finished, in words.
 
     >>> finished_cells(Path("absent"), 4)
     'nothing was begun'
@@ -96,6 +96,6 @@ def finished_cells(folder: Path, planned: int) -> str:
 
 
 def command() -> str:
-    """The command line of this process, as it can be pasted into a shell."""
+    """The command line of this process, ready to be pasted into a shell."""
     program = ["python", "-m", "privkit"] if Path(sys.argv[0]).name == "__main__.py" else ["privkit"]
     return shlex.join([*program, *sys.argv[1:]])

@@ -30,14 +30,14 @@ _REPORT = "write it again with privkit report"
 
 @dataclass
 class Examination:
-    """What was found in a run folder.
+    """The result of checking a run folder.
 
     Attributes:
         run: the folder.
         checked: files that were checked, by their path in the run.
         faults: (path in the run, what is wrong with it and what to do).
-        left: temporary files that killed writes left.
-        verdict: of the run, in a sentence; empty where it cannot be read.
+        left: temporary files of killed writes.
+        verdict: the run's verdict in a sentence; empty if it cannot be read.
     """
 
     run: Path
@@ -48,7 +48,7 @@ class Examination:
 
     @property
     def exit_code(self) -> int:
-        """0 where all is whole, 3 where something is not."""
+        """0 if all files are intact, 3 otherwise."""
         return 3 if self.faults else 0
 
     @property
@@ -63,11 +63,11 @@ class Examination:
         return f"whole: {told}; {self.verdict}"
 
     def fault(self, path: Path, what: str, cure: str) -> None:
-        """Note that a file is not what was written."""
+        """Note that a file differs from what was written."""
         self.faults.append((self._name(path), f"{what}; {cure}"))
 
     def reads(self, path: Path, problem: Exception | None, cure: str) -> None:
-        """Note that a file was checked, and what the check said."""
+        """Note a checked file and the result."""
         self.checked.append(self._name(path))
         if problem is not None:
             self.fault(path, str(problem).replace(f"{path} ", "").partition(";")[0], cure)
@@ -77,10 +77,10 @@ class Examination:
 
 
 def examine(run: Path) -> Examination:
-    """Check a run folder whole; nothing in it is changed.
+    """Check a whole run folder without changing anything in it.
 
     Args:
-        run: the folder, on which no other command works at the moment: what is being written looks missing.
+        run: the folder. No other command may work on it, because a file that is being written looks missing.
 
     Raises:
         RunFolderError: if it is no run folder.

@@ -1,1 +1,1 @@
-"""What a user named: read from flags, files and calls, checked, and made into one configuration."""
+"""A user's settings: read from flags, files and calls, checked, and combined into one configuration."""

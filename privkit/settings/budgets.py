@@ -21,7 +21,7 @@ _Passes = Annotated[int, Ge(0), Le(_MOST)]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Checked):
-    """How much work a run does; a dataset that is smaller is shared out in the same proportions.
+    """How much work a run does. If a dataset is too small, its records are shared out in the same proportions.
 
     Attributes:
         private: the client's training images.
@@ -31,7 +31,8 @@ class Budget(Checked):
         victims: private images that are attacked, a multiple of the batch size (else rounded down).
         epochs: of task training.
         attack_epochs: of an attack's training, unless the attack names its own.
-        attack_doublings: of these epochs, at most, while each lowers an attack's held-out error by more than 5 %.
+        attack_doublings: largest number of times that these epochs are doubled, as long as each doubling lowers an
+            attack's held-out error by more than 5 %.
     """
 
     private: _Images
@@ -49,8 +50,8 @@ class Tuning(Checked):
     """How the fields of attacks are chosen, on the adversary's own records alone.
 
     Attributes:
-        trials: sets of values that are tried, the attack as given among them.
-        share: of the own records, those that play victims; at most as many as are attacked.
+        trials: number of tried sets of values, including the attack as given.
+        share: share of the own records that act as victims; at most as many as are attacked.
     """
 
     trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
@@ -90,7 +91,7 @@ def as_escalation(given: int | None, budget: Budget) -> int:
 
 
 def as_budget(given: Any) -> tuple[str, Budget]:
-    """The name of a preset, and the preset with its overrides: "small:epochs=3" or {name="small", epochs=3}.
+    """The name of a preset, and the preset with the user's changes: "small:epochs=3" or {name="small", epochs=3}.
 
     >>> as_budget("smoke:epochs=3")[1].epochs
     3
@@ -107,6 +108,6 @@ def as_budget(given: Any) -> tuple[str, Budget]:
 
 
 def as_tuning(given: Any) -> Tuning:
-    """How attacks are tuned, as options."""
+    """The tuning of attacks, from its options."""
     tuning: Tuning = specify("tune", Tuning, as_options("tune", given))
     return tuning

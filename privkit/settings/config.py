@@ -25,7 +25,7 @@ _OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "escalate", "al
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
-    """Components, each once, even if two texts name the same one."""
+    """Components without repetitions, even if two texts name the same one."""
     found: dict[str, Component] = {}
     for component in components:
         found.setdefault(json.dumps(component.to_json(), sort_keys=True, default=str), component)
@@ -34,37 +34,38 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(ExecutionSettings):
-    """Everything that a run depends on; how it is computed is inherited.
+    """Everything that a run depends on. The settings of its execution are inherited fields.
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
-        attacks: the attacks to mount on each; none if `automatic` has them all.
-        automatic: label of a defense -> attacks that `--attack auto` mounts on it beside.
+        attacks: the attacks to mount on each defense; empty if `automatic` has them all.
+        automatic: label of a defense -> further attacks, which `--attack auto` mounts on it.
         remarks: label of a defense -> a sentence, if `auto` has not measured it.
         dataset: where private images come from.
-        model: what is split.
+        model: the network that is split.
         protocol: who trains with whom.
         also: the same run for the defenses under other protocols, one configuration a protocol; see `parts`.
         partition: which client gets which images.
         delta: the δ at which ε is given.
-        seeds: one run of everything for each.
-        budget: how much work.
-        budget_name: the preset it started from.
+        seeds: everything is run once for each seed.
+        budget: how much work is done.
+        budget_name: the preset from which the budget was made.
         training: how the task is trained.
         auxiliary: the adversary's images: "disjoint" (same distribution), "training" (the client's own training
             images, the patch-shuffling paper's worst case) or the name of another dataset.
         victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
-        queries: what the threat model allows to ask of the defended edge.
+        queries: the queries to the defended clients that the threat model allows.
         tune: how the fields of attacks are chosen; None mounts them as they are given.
         escalate: how often, at most, an attack that fails goes on with twice the work.
         held: names of the parts of a split release that the adversary holds; none for all of them.
         features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
             a classifier of guesses.
-        metrics: own metrics of images, beside those of every row.
+        metrics: the user's own metrics of images, in addition to those of every row.
         gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
         recording: a recording of a training, in place of a training here; None to train.
-        settings: what `privkit.settings.resolve.resolve` made this of, as JSON; nothing if it was made otherwise.
+        settings: the settings from which `privkit.settings.resolve.resolve` made this, as JSON; empty if it was made
+            otherwise.
     """
 
     defenses: tuple[Component, ...]
@@ -104,21 +105,24 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
-        """The run protocol by protocol; `defenses`, `protocol` and `training` are of the first alone."""
+        """The run as one configuration for each protocol.
+
+        `defenses`, `protocol` and `training` of the run itself are those of the first.
+        """
         return (self, *self.also)
 
     @property
     def own_metrics(self) -> dict[str, ImageMetric]:
-        """Label -> own metric."""
+        """Label -> the user's own metric."""
         return {metric.label: metric.spec for metric in self.metrics}
 
     @property
     def attacked(self) -> Literal["private", "test"]:
-        """Which images are attacked."""
+        """Which images are attacked: "private" or "test"."""
         return self.victims or ("test" if self.auxiliary == "training" else "private")
 
     def answers(self) -> dict[str, Any]:
-        """The fields that change an answer; where it is computed and which gates judge it are left out."""
+        """The fields that change a result; those on execution and gates are left out."""
         fields = {
             "defenses": [c.to_json() for c in self.defenses],
             "attacks": [c.to_json() for c in self.attacks],
@@ -145,5 +149,5 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what changes an answer; a run folder belongs to one."""
+        """Hash of the fields that change a result. A run folder belongs to one."""
         return hashlib.sha256(json.dumps(self.answers(), sort_keys=True).encode()).hexdigest()[:12]

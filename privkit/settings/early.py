@@ -1,4 +1,4 @@
-"""Names, options and values that are not allowed, refused before torch is imported, by the index in `parts.json`."""
+"""Early checks of names, options and values, before torch is imported, by the index in `parts.json`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 
 
 def check(settings: Mapping[str, Any]) -> None:
-    """Refuse unknown names of parts, unknown options and their values, as `registry.parse` does later and more slowly.
+    """Refuse unknown names of parts, unknown options and their values, sooner than `registry.parse` could.
 
-    What the index does not tell (a plug-in's options, rules between options) is left to that.
+    `registry.parse` checks what the index lacks: a plug-in's options, and rules between options.
 
     Raises:
         UsageError: with the nearest name that exists.
@@ -73,7 +73,7 @@ def check(settings: Mapping[str, Any]) -> None:
 
 
 def own_table(kind: str) -> Mapping[str, str]:
-    """A table of the registry, name -> "module:object"; if its module is imported, with what a program added."""
+    """A table of the registry, name -> "module:object", with a program's additions if its module is imported."""
     module, _, name = TABLES[kind].partition(":")
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)
@@ -94,13 +94,13 @@ def _literal(module: str, name: str) -> dict[str, str]:
 
 @cache
 def indexed() -> dict[str, dict[str, dict[str, Any]]]:
-    """What `INDEX` holds."""
+    """The content of `INDEX`."""
     parts: dict[str, dict[str, dict[str, Any]]] = json.loads(INDEX.read_text(encoding="utf-8"))
     return parts
 
 
 def annotation(text: str) -> Any:
-    """An annotation of the index.
+    """An annotation as the index stores it, as a type.
 
     >>> annotation("Annotated[float, Gt(gt=0)] | None")
     typing.Optional[typing.Annotated[float, Gt(gt=0)]]

@@ -1,4 +1,4 @@
-"""Which defense runs under which protocol: the run's, its own, or the one that its mixing needs."""
+"""Which defense runs under which protocol: the run's, the defense's own, or the one that its mixing needs."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def _with_protocol(label: str, protocol: str) -> str:
 def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     """Defenses under their protocols, in the order in which protocols are first needed.
 
-    A defense runs under the protocol that it names, else under the run's, else under the natural one: `cutmixsl` where
-    it mixes several clients, `sl` otherwise. Every protocol gets the undefended baseline, since accuracy and attacks
-    under one say little of another. A baseline that names no protocol goes with the first defense.
+    A defense runs under the protocol that it names, otherwise under the run's. Without either it gets `cutmixsl` if it
+    mixes several clients, and `sl` if not. Every protocol gets the undefended baseline, since results under one
+    protocol say little about another. A baseline without a protocol gets that of the first defense.
 
     Args:
-        protocol: of the run, as a user names it; None if none is named.
+        protocol: the run's protocol as the user names it, or None.
 
     Raises:
         UsageError: for what does not exist, or a group that its protocol cannot fill.

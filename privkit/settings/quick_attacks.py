@@ -22,12 +22,12 @@ LINKED = ("white_box", "white_box:passes=8")
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """What `auto` mounts on one defense.
+    """The attacks that `auto` mounts on one defense.
 
     Attributes:
-        attacks: as a user would name them.
-        remark: a sentence, if the table does not know this defense as it is.
-        falls: those of the attacks that won on this very defense in the table.
+        attacks: their names as on the command line.
+        remark: a sentence, if the table lacks this defense with these options.
+        falls: the attacks to which this very defense falls in the table.
     """
 
     attacks: tuple[str, ...]
@@ -36,20 +36,20 @@ class Chosen:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Attacks that may fail; then it counts whether they win on the undefended model, which they meet, too."""
+        """The attacks that may fail. They also meet the undefended model, to see whether they win there."""
         return tuple(attack for attack in self.attacks if attack not in self.falls)
 
 
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """The attacks that `auto` mounts.
 
-    The table knows single defenses with their default options. What it knows of a chain's stages, or of a defense with
-    other options, is mounted first, and the general list behind it.
+    The table has single defenses with their default options. For a chain, or other options, the attacks that the table
+    has for the stages or the defense come first, and then the general list.
 
     Args:
         defense: with all its options.
         domain: of the records.
-        shared: whether several clients share a lower segment, which the server then knows: it is averaged or frozen.
+        shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
 
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
     ('jigsaw', 'jigsaw_white_box')

@@ -1,4 +1,4 @@
-"""A recording in place of the named parts of a run: what its configuration, its tables and `auto` make of it."""
+"""A recording that replaces parts of a run: its configuration, its tables, and the choice of `auto`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NAME = "recorded"
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """The part of a run that a recording stands for.
+    """One part of a run that a recording replaces.
 
     Attributes:
-        part: which of its parts.
-        sha256: of the recording's files.
-        builders: modules that its segments are built by.
+        part: name of the part.
+        sha256: SHA-256 of the recording's files.
+        builders: modules that build its segments.
     """
 
     name: ClassVar[str] = _NAME
@@ -42,13 +42,13 @@ class Recorded:
     builders: tuple[str, ...] = ()
 
     def imports(self) -> Iterable[str]:
-        """Modules of the user's whose source takes part."""
+        """User modules whose source takes part."""
         return self.builders
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedParts:
-    """What `privkit.settings.resolve.resolve` takes from a recording.
+    """The settings that `privkit.settings.resolve.resolve` takes from a recording.
 
     Attributes:
         recording: read and checked.
@@ -82,14 +82,14 @@ class RecordedParts:
 
     @property
     def training(self) -> dict[str, Any]:
-        """What is known of the training."""
+        """The known options of the training."""
         return {"batch_size": self.recording.description.batch_size}
 
     def chosen(self) -> Chosen:
-        """What `auto` mounts: of the attacks that it knows on this defense, those that the recording has enough for.
+        """What `auto` mounts: those of its attacks on this defense for which the recording suffices.
 
         Raises:
-            UsageError: if it has enough for none.
+            UsageError: if it suffices for none.
         """
         described, own = self.recording.description, len(self.recording.own) > 0
         with only(self.recording.trust):
@@ -121,7 +121,7 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> RecordedParts
 
     Raises:
         UsageError: if features need labels that were not recorded.
-        DataError: if the recording does not fit together.
+        DataError: if the recording contradicts itself.
     """
     recording = read_recording(Path(settings["recorded"]).expanduser(), as_trust(settings.get("trust")))
     features = settings.get("features") or []

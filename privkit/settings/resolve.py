@@ -114,10 +114,10 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedParts:
-    """The parts of a run as the settings name them; `RecordedParts` has those of a recording.
+    """The parts of a run, by the settings that name them; `RecordedParts` has those of a recording.
 
     Attributes:
-        asked: the settings.
+        asked: the user's settings.
     """
 
     recording: ClassVar[None] = None
@@ -131,7 +131,7 @@ class NamedParts:
 
     @property
     def model(self) -> Component:
-        """What is split."""
+        """The network that is split."""
         return model_for(self.dataset, self.asked.model)
 
     @property
@@ -145,7 +145,7 @@ class NamedParts:
         return as_options("training", self.asked.training)
 
     def chosen(self) -> None:
-        """What `auto` mounts depends on the defense."""
+        """The attacks that `auto` mounts, by defense."""
 
 
 def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
@@ -366,10 +366,10 @@ def _place(dataset: Component) -> Path | None:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check what an attack declares, and give it its share of the budget's epochs, unless it named its own.
+    """Check what an attack declares, and give it its share of the budget's epochs, unless it names its own.
 
     Raises:
-        UsageError: if a plug-in's attack lacks something of the contract.
+        UsageError: if a plug-in's attack breaks the contract.
     """
     from privkit.attacks.declaration import check_declared
 

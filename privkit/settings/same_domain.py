@@ -1,4 +1,4 @@
-"""Dataset, model and what else reads records must be of one domain, such as images."""
+"""The check that dataset, model and everything else that reads records are of one domain, such as images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def domain_of(dataset: Component) -> str:
     """The domain of a dataset.
 
     Raises:
-        UsageError: if a plug-in's dataset names none that exists.
+        UsageError: if a plug-in's dataset names an unknown domain.
 
     >>> domain_of(parse("datasets", "digits"))
     'images'
@@ -34,7 +34,7 @@ def model_for(dataset: Component, given: Any) -> Component:
         given: as a user wrote it; None for the default.
 
     Raises:
-        UsageError: if the model reads records of another domain, with the models that fit.
+        UsageError: if the model reads records of another domain; the error names the models that fit.
 
     >>> model_for(parse("datasets", "breast_cancer"), None).name
     'table_mlp'
@@ -52,7 +52,7 @@ def model_for(dataset: Component, given: Any) -> Component:
 
 
 def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Iterable[str]) -> UsageError:
-    """The error of a model that reads records of another domain than the dataset's.
+    """The error for a model that reads records of another domain than the dataset's.
 
     Args:
         fitting: names of models of this domain.
@@ -66,12 +66,12 @@ def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Ite
 def check_same_domain(
     dataset: str, domain: str, *, auxiliary: str, other: str, augment: str, features: Sequence[str]
 ) -> None:
-    """Refuse what reads or brings records of another domain.
+    """Refuse attacks, datasets and networks of another domain.
 
     Args:
         auxiliary: "disjoint", "training" or another dataset.
         other: the domain of the auxiliary records.
-        features: networks that look at reconstructions.
+        features: networks for perceptual metrics.
     """
     if other != domain:
         raise UsageError(

@@ -45,13 +45,13 @@ class Setting:
         kind: what its flag reads: str, int, float, Path, or bool for a switch.
         many: whether several values may be given, by a flag that is repeated or a list in a file.
         default: None if there is none, or if it depends on other settings.
-        absent: in words, what holds without it, if `default` does not say it.
-        check: a value as a flag, a file or Python gives it -> the value in one form; raises UsageError. Without one, a
-            switch is a bool, and one value of several is a list.
+        absent: what applies without it, in words, if `default` does not show it.
+        check: function from a value of a flag, a file or Python to its checked form; raises UsageError. Without one, a
+            switch is a bool, and `many` values are a list.
         answer: whether it may change an answer, so that the fingerprint of a run depends on it.
         file: whether a configuration file may hold it.
         recorded: whether an audit of a recording may have it; others describe a training.
-        of_cell: whether the command of one cell takes it over from the command of its run.
+        of_cell: whether the command of one cell repeats it from the command of its run.
     """
 
     name: str
@@ -68,18 +68,18 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """Such as --cell-seconds."""
+        """The flag's spelling, such as --cell-seconds."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def otherwise(self) -> str:
-        """What holds without it, in words; empty if its sentence says it."""
+        """What applies without it, in words; empty if its sentence says so."""
         default = self.default or ""
         return self.absent or (", ".join(map(str, default)) if isinstance(default, list) else str(default))
 
     @property
     def text(self) -> str:
-        """The help of the flag: its sentence, and what holds without it in brackets."""
+        """The help of the flag: its sentence, and in brackets what applies without it."""
         return self.help + (f" [{self.otherwise}]" if self.otherwise else "")
 
 
@@ -103,7 +103,7 @@ _PART = "NAME or NAME:key=value,…"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """What is audited, under which adversary, and what is measured."""
+    """Settings on what is audited, under which adversary, and what is measured."""
 
     recorded: Path | None = _setting(
         "Folder of a recording (privkit.Recorder) to audit, in place of a training here.",
@@ -206,7 +206,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSettings:
-    """How a run is computed; an answer depends on none of these. A configuration has them as its own fields."""
+    """Settings on how a run is computed. Results depend on none of these. A configuration has them as fields."""
 
     data_root: Path | None = _how(
         "Folder of the official datasets.", kind=Path, absent=f"${DATA_ROOT_VARIABLE}", check=as_folder("data_root")
@@ -235,7 +235,7 @@ class ExecutionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandFlags:
-    """Where the settings of one command come from, and what it does with them."""
+    """Flags on where the settings of one command come from, and what the command does."""
 
     preset: str | None = _flag("A paper's own settings (privkit papers lists them); --config and flags override them.")
     config: Path | None = _flag("TOML file with these settings; flags override it.", kind=Path)
@@ -295,7 +295,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the defaults of those that are absent or None.
+    """Settings, with defaults for those that are absent or None.
 
     Raises:
         UsageError: for a name that is no setting.
@@ -320,9 +320,9 @@ def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
 
 
 def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON, as the manifest keeps them for the workers of a run.
+    """Settings as JSON, stored in the manifest for the workers of a run.
 
-    What no file may hold (whom the user trusts) is no part of them: the command of each worker says it.
+    Trusted modules may stand in no file, so they are left out; the command of each worker names them.
     """
     return {key: _plain(value) for key, value in settings.items() if value is not None and SETTINGS[key].file}
 

@@ -1,4 +1,4 @@
-"""Single settings of an audit, as flags, TOML or Python give them, checked and in one form."""
+"""Checks of single settings: a value of a flag, of TOML or of Python becomes one checked form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_folder(name: str) -> Callable[[Any], Path]:
 
 
 def as_many(value: Any) -> Sequence[Any]:
-    """The value as a list, unless it is one already."""
+    """The value as a list, if it is not one already."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -113,7 +113,7 @@ def as_trust(given: Any) -> tuple[str, ...]:
 
 
 def as_device(given: Any) -> str:
-    """What computes: auto, cpu, cuda, or one of several GPUs by its number.
+    """The computing device: auto, cpu, cuda, or one of several GPUs by its number.
 
     >>> as_device("cuda:1")
     'cuda:1'
@@ -133,7 +133,7 @@ def as_delta(given: Any) -> float:
 
 
 def as_victims(given: Any) -> str:
-    """Which images are attacked."""
+    """Which images are attacked: "private" or "test"."""
     victims: str = of_type("victims", str, "private or test")(given)
     if victims not in ("private", "test"):
         raise unknown("victims", victims, ["private", "test"])
@@ -141,7 +141,7 @@ def as_victims(given: Any) -> str:
 
 
 def as_queries(given: Any) -> QueryRules:
-    """What an adversary may ask."""
+    """The queries that an adversary may send."""
     rules: QueryRules = specify("queries", QueryRules, as_options("queries", given))
     return rules
 

@@ -1,1 +1,1 @@
-"""Small ideas that every library shares; they import nothing of privkit."""
+"""Small types that every library shares; they import nothing of privkit."""

@@ -1,4 +1,4 @@
-"""The array of everything that is computed in double precision."""
+"""The array type of everything computed in double precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is proven: a certificate, as accountants return it and as rows, tables and the page show it."""
+"""A certificate states what is proven; accountants return it, and rows, tables and the page show it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Certificate:
     Attributes:
         kind: "nothing", "permutation_count" or "differential_privacy".
         statement: the claim in one sentence, together with what it does not say.
-        standing: "proven" if privkit ran the mechanism itself, or was asked about the mechanism alone; "declared" if
-            somebody else says that the release came from this mechanism (docs/explanation/claims.md).
-        epsilon: smallest proven ε ≥ 0, in nats; `inf` where no (ε, δ < 1) is proven.
-        delta: the δ that goes with it; None where ε is infinite.
-        lower: a proven lower bound on the same ε at the same δ, where one is known.
-        method: which of the valid methods gave `epsilon`, in words.
-        order: Rényi order at which it was found; None where no order is involved.
+        standing: "proven" if privkit ran the mechanism itself, or was asked about the mechanism alone; "declared" if a
+            user claims that the release came from this mechanism (docs/explanation/claims.md).
+        epsilon: smallest proven ε ≥ 0, in nats; `inf` if no (ε, δ < 1) is proven.
+        delta: the δ of this ε; None if ε is infinite.
+        lower: a proven lower bound on the same ε at the same δ, if one is known.
+        method: the method that gave `epsilon`, in words.
+        order: the Rényi order used; None without one.
         at_grid_edge: whether that order is the first or last of those tried, so that a wider grid may do better.
-        relation: neighboring relation; None where no differential privacy is claimed.
-        unit: what one neighbor differs in; None likewise.
-        covers: "release" (the smashed data, and labels where they travel) or "labels" alone.
+        relation: neighboring relation; None if no differential privacy is claimed.
+        unit: what neighbors differ in; None likewise.
+        covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
         sound: False for formulas that are reproduced as published although they are no bound.
-        objection: one sentence why, where `sound` is False.
+        objection: the reason in one sentence, if `sound` is False.
         quantities: named numbers behind the statement (log10 of counts, shares, the calibrated σ), JSON-able.
         assumptions: what must hold for the statement, one sentence each.
         source: paper and equation.
@@ -63,10 +63,10 @@ class Certificate:
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
 
     def declared(self, *assumptions: str) -> Certificate:
-        """The same claim, on somebody else's word.
+        """The same claim, on a user's word.
 
         Args:
-            *assumptions: whose word it is, and what was measured of it.
+            *assumptions: who claims it, and what was measured.
 
         >>> Certificate(kind="permutation_count", statement="16! orders").declared("it says so").statement
         'declared, not proven: 16! orders'

@@ -1,4 +1,4 @@
-"""A value with its confidence limits: the one form of every measured number, whoever measures, stores or shows it."""
+"""A value with its confidence limits, the one form of every measured number."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Interval:
     """A value with its confidence interval.
 
     Attributes:
-        value: what was measured.
+        value: the measured value.
         low: lower limit.
         high: upper limit.
-        n: how many trials, records or seeds it rests on.
+        n: number of trials, records or seeds behind it.
         confidence: of both limits together, in (0, 1).
         method: how the limits were found, in words; "exact" for a number that is no estimate.
     """
@@ -31,7 +31,7 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
     """The share of hits among independent trials with its exact interval; a ValueError without trials.
 
     Args:
-        hits: 0..trials; the sum of shares where a trial has several parts that depend on each other. The interval then
+        hits: 0..trials. If a trial has several dependent parts, it counts by its share of hits; the interval then
             rounds outwards.
         trials: n ≥ 1.
         confidence: in (0, 1).

@@ -1,4 +1,4 @@
-"""What a certificate leaves to any attack: rates of true and false positives, on the axis of a measured ROC."""
+"""The limits that a certificate sets to any attack: rates of true and false positives, as on the axes of a ROC."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NO_USE = "proves nothing of use"
 class Limits:
     """The proven region of any test of "this record" against "another record", by a whole trade-off curve.
 
-    The same curve bounds reconstruction: what a guess without the release gets right with probability κ, an attack gets
-    right with a probability of at most the true positive rate at the false positive rate κ. That guess knows everything
-    that the certificate does not cover, such as labels in the clear and all other records.
+    The same curve bounds reconstruction. If a guess without the release succeeds with probability κ, an attack succeeds
+    with at most the true positive rate at the false positive rate κ. The guess may use everything that the certificate
+    does not cover, such as unprotected labels and all other records.
 
     Attributes:
         advantage: the largest true positive rate minus false positive rate, in [0, 1].
@@ -38,7 +38,7 @@ class Limits:
     true_positives: tuple[float, ...]
 
     def at(self, false_positive_rate: float) -> float:
-        """The largest true positive rate at a false positive rate in [0, 1]; between two rates, that of the larger."""
+        """The largest true positive rate at a false positive rate in [0, 1]; between two rates, the larger one's."""
         return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
 
     @property
@@ -53,12 +53,12 @@ class Limits:
 
 
 def of_use(epsilon: float, delta: float, limits: Limits | None) -> bool:
-    """Whether a proven bound keeps every attack below a true positive rate of .99 at a false positive rate of .01.
+    """Whether a proven bound keeps every attack's true positive rate below .99 at a false positive rate of .01.
 
     Args:
-        epsilon: that is proven at `delta`, ≥ 0 or infinite.
+        epsilon: the proven ε at `delta`, ≥ 0 or infinite.
         delta: in [0, 1).
-        limits: of the whole trade-off curve; None if ε at δ is all that is known.
+        limits: those of the whole trade-off curve; None if only ε at δ is known.
 
     Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1 (the region of one ε and δ).
 

@@ -1,7 +1,7 @@
-"""The one table of measures: every number that says how close a guess is, its direction, its range and how it is shown.
+"""The only table of measures. Each says how close a guess is; the table has its direction, range and display.
 
-How a measure is computed stands with its records (`privkit/domains/<domain>`) or its goal (`privkit/audit/goals`). Who
-reads a finished run finds here all that it needs, and loads no torch.
+The computation of a measure stands with its records (`privkit/domains/<domain>`) or its goal (`privkit/audit/goals`).
+Code that reads a finished run needs only this table, and loads no torch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Measure:
 
     Attributes:
         name: its column in rows, tables and gates.
-        title: how sentences, charts and cards call it; empty for the name.
-        heading: over its column of a table; empty for the title with an arrow to what a defender wishes.
-        spoken: how a check calls it; empty for the title.
-        higher_is_closer: whether a higher value means a closer guess; None if either may, as of an AUC.
-        within: its range (low, high), which an interval over seeds does not leave.
+        title: its name in sentences, charts and cards; empty for `name`.
+        heading: heading of its table column; empty for the title with an arrow in the defender's favor.
+        spoken: its name in a check; empty for the title.
+        higher_is_closer: whether a higher value means a closer guess; None if either may, as for an AUC.
+        within: its range (low, high), which limits intervals over seeds.
         unit: empty for numbers without one.
         digits: decimals.
         compared: whether attacks and runs are compared by it; False if another measure says the same.
@@ -48,15 +48,16 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A guess at a record that needs no release, and so bounds what an attack is worth.
+    """A guess at a record that needs no release. An attack must do better than this.
 
     Attributes:
-        name: of the guess, as a row's `floors` has it.
-        title: how tables call it.
-        gate: how a gate calls it.
-        beaten: how the check calls it that an attack is better; empty if there is no such check.
+        name: key of the guess in a row's `floors`.
+        title: its name in tables.
+        gate: its name in a gate.
+        beaten: name of the check that an attack is better; empty if there is no such check.
         mounted: whether it is also registered as an attack.
-        labels: whether it knows each record's true label; then it tells what is the record's from what is its class's.
+        labels: whether it uses each record's true label; it then separates what belongs to the record from what belongs
+            to its class.
     """
 
     name: str
@@ -69,17 +70,17 @@ class Floor:
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """One kind of record: what its guesses are measured by and held against, and what a run takes by default.
+    """One kind of record: its measures, its floors, and the defaults of a run.
 
     Attributes:
         name: of the domain, which datasets, models and attacks name.
         noun: the plural noun of sentences, which a row's `records` has.
-        measures: of guesses, the one first by which attacks are compared.
-        perceived: measures by networks, which have a column where a run has them.
-        likeness: name of the measure that shows how much a guess gives away, of a higher one more.
+        measures: measures of guesses, first the one that compares attacks.
+        perceived: measures by networks, with a column only in runs that have them.
+        likeness: name of the measure that shows how much a guess reveals; higher values reveal more.
         floors: guesses that need no release.
-        note: what stands below a table of these measures.
-        model: that a run takes if the user names none.
+        note: note below a table of these measures.
+        model: default model of a run.
         baseline: the attack that `auto` mounts on an undefended model.
         general: attacks that `auto` mounts where nothing was measured: all quick ones.
         pictures: whether records are shown as pictures.
@@ -266,7 +267,7 @@ CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mo
 
 
 def measure(name: str) -> Measure:
-    """A measure by its name; of one that nobody declared, such as a plug-in's, the name is the title.
+    """A measure by its name. An undeclared measure, such as a plug-in's, has its name as the title.
 
     >>> measure("ssim").title, measure("matched_ssim").within, measure("sharpness").heading
     ('SSIM', (-1.0, 1.0), 'sharpness')
@@ -276,7 +277,7 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str) -> str:
-    """How tables call a guess that needs no release; its name if nobody declared it.
+    """The name in tables of a guess without the release; the key itself if it is undeclared.
 
     >>> floor_title("mid_grey"), floor_title("loudest")
     ('mid-grey', 'loudest')
@@ -285,7 +286,7 @@ def floor_title(name: str) -> str:
 
 
 def records_called(noun: str) -> Records | None:
-    """The kind of record that a row names; None for one that nobody declared.
+    """The kind of record that a row names; None if it is undeclared.
 
     >>> records_called("table rows").likeness
     'cells'
@@ -294,9 +295,9 @@ def records_called(noun: str) -> Records | None:
 
 
 def deciding(names: list[str]) -> str:
-    """The measure by which attacks are compared, among those that a row has; empty if it has none.
+    """The measure that compares attacks, among those of a row; empty without one.
 
-    It is the first of the kind of record, and of undeclared measures the row's own first one.
+    It is the first measure of the kind of record; if all are undeclared, the row's first one.
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')
@@ -306,7 +307,7 @@ def deciding(names: list[str]) -> str:
 
 
 def likeness(names: list[str]) -> str:
-    """The measure that shows how much guesses give away, among those that a row has; empty if it has none.
+    """The measure that shows how much guesses reveal, among those of a row; empty without one.
 
     >>> likeness(["mse", "psnr", "ssim"]), likeness(["mse", "psnr"])
     ('ssim', '')

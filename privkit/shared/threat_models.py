@@ -1,4 +1,4 @@
-"""Threat models: what an adversary may do, and whose attacks each adversary can mount as well."""
+"""Threat models: what each adversary may do, and which other models' attacks it can also mount."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
 
 
 def shown(model: str) -> str:
-    """How a threat model stands in tables and sentences.
+    """The name of a threat model in tables and sentences.
 
     >>> shown("many_passes")
     'many passes'

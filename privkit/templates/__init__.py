@@ -1,1 +1,1 @@
-"""Files to start from, one a kind of part: `privkit new` writes a copy with another name."""
+"""Templates, one for each kind of part: `privkit new` writes a copy with another name."""

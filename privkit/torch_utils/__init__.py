@@ -1,1 +1,1 @@
-"""What torch leaves open, for the training core and the attacks alike; imports nothing of privkit."""
+"""Helpers around torch for the training core and the attacks alike; they import nothing of privkit."""

@@ -11,6 +11,6 @@ import torch
 def clock(device: torch.device) -> Callable[[], float]:
     """CPU seconds of this process over all its threads; if a GPU computes, seconds as they pass.
 
-    CPU seconds are the same on a machine that is busy with something else.
+    Other work on the machine hardly changes CPU seconds.
     """
     return perf_counter if device.type == "cuda" else process_time

@@ -16,9 +16,9 @@ _NAME = "torch._dynamo"
 
 @contextmanager
 def compiler_unloaded() -> Iterator[None]:
-    """Inside, torch's optimizers do not load the compiler, which they only ask to leave their own functions alone.
+    """A block in which torch's optimizers do not load the compiler; they would only ask it to skip their functions.
 
-    A small module stands for it. Code that asks for anything else, such as `torch.compile`, gets the real one.
+    A small module replaces it. Code that asks for anything else, such as `torch.compile`, gets the real one.
     """
     if _NAME in sys.modules:
         yield

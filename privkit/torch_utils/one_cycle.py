@@ -12,12 +12,13 @@ WARM_UP = 0.1
 def one_cycle(
     optimizer: Optimizer, peak: float, steps: int, *, warm_up: float = WARM_UP, momentum: bool = False
 ) -> OneCycleLR:
-    """Up to `peak` and down to nothing along cosines, in `steps` ≥ 0 steps and one more that is never taken.
+    """A learning rate that rises to `peak` and falls to zero along cosines, in `steps` ≥ 0 steps and one that is never
+    taken.
 
-    torch divides by the length of the rise less one step. A rise of exactly one step is therefore left out.
+    torch divides by the length of the rise minus one step, so a rise of exactly one step is left out.
 
     Args:
-        optimizer: whose learning rate is set.
+        optimizer: the optimizer whose learning rate is set.
         peak: largest learning rate.
         steps: of the training.
         warm_up: share of the steps in which the rate rises, in [0, 1].

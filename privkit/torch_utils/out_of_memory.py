@@ -1,4 +1,4 @@
-"""Memory that runs out: how Python, NumPy, torch and the system's loader say it, and work in smaller chunks."""
+"""Errors about lack of memory, as Python, NumPy, torch and the loader word them, and work in smaller chunks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception, or what caused it, says that memory ran out, or hardly any is left.
+    """Whether an exception, or its cause, says that memory ran out, or hardly any is left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)
@@ -53,7 +53,7 @@ def _scarce() -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """How much was asked for, as far as the error tells, in a few words.
+    """How much memory was requested, in a few words, if the error says so.
 
     >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
     'you tried to allocate 800 bytes'
@@ -71,7 +71,7 @@ def shortage(error: BaseException) -> str:
 
 
 def advice(error: BaseException) -> str:
-    """What a user can do about it, as the middle of a sentence.
+    """What a user can do about it, as a part of a sentence.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     'lower batch_size in --training, end other programs on the GPU, or use --device cpu'
@@ -82,7 +82,7 @@ def advice(error: BaseException) -> str:
 
 
 def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
-    """Join what `work` makes of chunks of rows; after running out of memory, it goes on with half as many at a time.
+    """Concatenate the results of `work` on chunks of rows. If memory runs out, chunks are halved.
 
     Args:
         work: from a slice of rows to their results [len(slice), ...]. No row's result may depend on other rows.

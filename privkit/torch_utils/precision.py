@@ -11,5 +11,5 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def short_by_default(device: torch.device) -> bool:
-    """Whether training there computes in bfloat16 unless it is told otherwise: on a GPU that has it."""
+    """Whether training on this device uses bfloat16 by default: on a GPU that has it."""
     return device.type == "cuda" and computes_bfloat16(device)

@@ -1,4 +1,4 @@
-"""Seeds for modules that draw from torch's global generators, as dropout does, and leave no other way to seed them."""
+"""Seeds for modules that draw from torch's global generators, as dropout does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Inside, the global generators of the CPU and of `device` start at `seed`; outside, they are what they were.
+    """A block in which the global generators of the CPU and of `device` start at `seed`; they are restored afterwards.
 
     >>> with seeded(torch.device("cpu"), 0):
     ...     first = torch.rand(3)

@@ -1,4 +1,4 @@
-"""What a whole process shares and a user's code may change: torch's settings, generators, folder, environment."""
+"""Protection of state that a whole process shares from a user's code: torch's settings, generators, environment."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _GENERATORS: tuple[_Setting, ...] = (
 
 @contextmanager
 def undisturbed(*, environment: bool = True) -> Iterator[None]:
-    """After the block, what the process shares is what it was before, whatever the code in the block has set.
+    """A block after which the state that the process shares is restored, whatever the code inside has set.
 
     These are torch's default type, device and precision, its gradient mode, threads, deterministic algorithms and
     hooks of all modules; the global generators of torch, numpy and Python; the working folder, the environment, signal

@@ -14,13 +14,13 @@ _SECONDS = "seconds of the stage"
 
 
 class Checkpoint:
-    """Saves a long stage now and then, so that saving takes at most a tenth of the time.
+    """Saves a long stage from time to time, so that saving takes at most a tenth of the time.
 
     Args:
         path: the file; None keeps nothing.
         report: called with (done, total, value) after every epoch.
         note: called before each writing, to store the state's provenance.
-        seconds: of the stage so far in this process; they are saved with the state.
+        seconds: function that gives the stage's seconds in this process; they are saved with the state.
 
     Attributes:
         earlier: seconds of the stage in earlier processes, from the loaded state.
@@ -44,13 +44,13 @@ class Checkpoint:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the state, unless the last save was a moment ago."""
+        """Write the state, unless it was saved a moment ago."""
         start = perf_counter()
         if (start - self._saved_at) * _SHARE >= self._cost:
             self.keep(state)
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Write the state in any case: the last good one of a training that diverged."""
+        """Write the state at once. If a training diverges, this stores its last good state."""
         start = perf_counter()
         if self._path is not None:
             self._note()
@@ -59,7 +59,7 @@ class Checkpoint:
             self._cost = self._saved_at - start
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Pass the progress on."""
+        """Report progress to the callback."""
         if self._report is not None:
             self._report(done, total, value)
 

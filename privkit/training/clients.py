@@ -1,4 +1,4 @@
-"""The clients' side: lower segments, their defense and, if the defense needs them, its helper networks."""
+"""The clients' side: lower segments, their defense, and helper networks of the defense."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class ClientForward:
         smashed: [n, B, ...], output of the lower segments; [M, B, ...] if images were mixed before them.
         labels: int64 [n, B], the clients' own; [n, B, L] if records have several.
         release: M messages as the server uses them, after its own stages.
-        receipt: what the defense did.
+        receipt: record of what the defense did.
         groups: int64 [M, k], the client on each seat of each message, −1 on an empty seat.
-        penalty: [M'], the defense's own term of each client's loss, or None.
+        penalty: [M'], the defense's term of each client's loss, or None.
         arrived: what crosses the wire, before the server's own stages; `release` if it has none.
         arrived_groups: `groups` of what arrived.
     """
@@ -80,10 +80,10 @@ class Clients(nn.Module):
         classes: number of labels.
         block: the frozen block, or None.
         companion: the defense's network that each client trains beside the task, stacked, or None.
-        seed: of the ratios that a mixing defense draws once.
+        seed: seed of ratios that a mixing defense draws once.
 
     Attributes:
-        held: names of the parts of a release that the adversary holds; none for all of them.
+        held: names of the parts of a release that the adversary holds; empty for all of them.
         precision: of products and convolutions, as `TrainingSpec.precision` has it.
         counts_orders: whether a shuffle of their tokens may count its orders; False if it is not shown that tokens hide
             their places.
@@ -214,7 +214,7 @@ class Clients(nn.Module):
             images: [n, B, C, H, W] in [0, 1], the batch of every client that sends.
             labels: int64 [n, B]; [n, B, L] of 0 and 1 if records have several.
             generator: the only source of randomness of groups and defense.
-            number: of the round, 0-based.
+            number: the round's number, 0-based.
             lowers: another way to evaluate the lower segments, with the same result; None for the segments themselves.
         """
         groups = torch.arange(len(images), device=images.device).unsqueeze(1)
@@ -308,7 +308,7 @@ class Clients(nn.Module):
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
         """The release of test images [n, B, ...]; without the defense if it defends training only.
 
-        With `noise_free`, noise is left out, and so are stages that remove it. `generator` is of the defense's draws.
+        With `noise_free`, noise is left out, and so are stages that remove it. `generator` is the defense's randomness.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -321,10 +321,10 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
-        """The upper segment with the defense's layers in front of it and behind it.
+        """The upper segment with the defense's layers before and after it.
 
-        In front stand stages that estimate their setting, and an adapter if the release has another shape than the
-        smashed data. Behind it stand stages that act on logits.
+        Before it come stages that estimate their setting, and an adapter if the release has another shape than the
+        smashed data. After it come stages that act on logits.
 
         Raises:
             UsageError: if a stage cannot be put there.
@@ -346,7 +346,7 @@ class Clients(nn.Module):
     def client(self, number: int) -> nn.Module:
         """The deterministic part of one client, as one module on records [N, ...].
 
-        It has the lower segment, the defense's public transforms before and behind it, and the frozen block.
+        It consists of the lower segment, the defense's public transforms before and after it, and the frozen block.
         """
         sites = sites_of(stages_of(self.defense))
         front, behind = (

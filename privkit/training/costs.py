@@ -19,9 +19,9 @@ _SEED_BYTES = 8
 
 
 def client_costs(clients: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
-    """Bytes, multiply-accumulates and peak memory of one client; one round of images is sent to count bytes.
+    """Bytes, multiply-accumulates and peak memory of one client. One round of images is sent to count bytes.
 
-    `rounds_an_epoch` is for weights that are averaged once an epoch, and `seed` for that round's masks.
+    `rounds_an_epoch` spreads the cost of averaging once an epoch; `seed` draws that round's masks.
     """
     protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)

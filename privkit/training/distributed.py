@@ -1,4 +1,4 @@
-"""Several processes, each with a batch of every client: one average of the gradients over all of them.
+"""Training in several processes, each with a batch of every client; gradients are averaged once over all of them.
 
 torch's wrapper expects one forward and one backward pass, but the cut splits the backward pass by segments. So one
 all-reduce averages all gradients.
@@ -19,7 +19,7 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """Inside, this process trains alone, although others have joined; with False, together with them again."""
+    """A block in which this process trains alone, although others have joined; `alone(False)` ends this inside it."""
     before = _ALONE.set(yes)
     try:
         yield

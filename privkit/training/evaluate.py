@@ -1,4 +1,4 @@
-"""How well a defended model solves its task, on images that no side was trained on."""
+"""How well a defended model solves its task on images outside the training of both sides."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def evaluate(
 ) -> TaskScores:
     """Accuracy, MCC and AUC through the defended release, in whole batches.
 
-    With n clients, each image goes through one of their lower segments, in turn: the mean over clients.
+    With n clients, images go through their lower segments in turn, so the result is a mean over clients.
 
     Args:
         upper: the server's segment; its first output holds the scores of the classes.
         images: on the clients' device; images that do not fill a last round are left out.
         batch_size: images a client and round.
-        seed: of the defense's draws.
-        stage: name of these draws, which differ from those of other stages.
+        seed: seed of the defense's randomness.
+        stage: name of the stage; each stage has randomness of its own.
         noise_free: leave out the defense's noise, and masks and scaling against it.
 
     Raises:

@@ -35,9 +35,9 @@ class Epoch:
     """A defended model as it was after an epoch.
 
     Attributes:
-        number: of the epoch, counted from 1.
+        number: the epoch's number, counted from 1.
         edge: the clients' weights, as a state dictionary.
-        upper: the server's.
+        upper: the server's weights, likewise.
     """
 
     number: int
@@ -59,7 +59,7 @@ class Trained:
         curve: mean training loss of each epoch.
         release_count: how often the run released one record or client.
         validation: accuracy, MCC and AUC of each epoch on validation images; empty without them.
-        best: the epoch that did best on validation images; None without them.
+        best: the best epoch on validation images; None without them.
     """
 
     edge: Clients
@@ -123,8 +123,8 @@ def release_count(
 ) -> ReleaseCount:
     """How often a run releases one record or client.
 
-    A pass after training has as many rounds as its images fill. A client with fewer images than a batch sends some of
-    them several times; images are counted by their ids.
+    After training, each pass has as many whole rounds as its images fill. A client with fewer images than a batch sends
+    some of them several times; images are counted by their ids.
 
     Args:
         spec: batch size, and whether lower segments are frozen.
@@ -132,9 +132,9 @@ def release_count(
         epochs: of training.
         recorded: the attacked images, which cross the wire again after training in whole rounds.
         passes: how often they cross it.
-        others: whether they are other images than the private ones. A record is then released in training or after it,
-            and charged for the larger number. All rounds count, because a trained segment puts what it learned from
-            its client into every release.
+        others: whether the recorded images are not private ones. A record is then released either in training or after
+            it, and is charged for the larger number. For a client all rounds count, because its trained segment affects
+            every release.
     """
     protocol = clients.protocol
     total = int(private.sizes.sum())

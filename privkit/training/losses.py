@@ -1,4 +1,4 @@
-"""The server's loss: one value a record, of one output or of several."""
+"""The server's loss: one value for each record, computed from one output or several."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_loss(upper: nn.Module, name: str) -> nn.Module:
 
 
 def own_loss(upper: nn.Module) -> Callable[[Outputs, Tensor], Tensor] | None:
-    """The `loss` of an upper segment, also behind an adapter or in a stack; None for cross-entropy."""
+    """The `loss` of an upper segment, also if it stands behind an adapter or in a stack; None for cross-entropy."""
     if callable(own := getattr(upper, "loss", None)):
         return own  # type: ignore[no-any-return]
     if isinstance(upper, nn.Sequential) and len(upper):
@@ -65,7 +65,7 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
 
     Args:
         outputs: of M·B rows.
-        labels: [M, B]; [M, B, L] if mixed. Several labels a record, also [M, B, L], need the segment's own loss.
+        labels: [M, B]; [M, B, L] if mixed, or if records have several labels, which need the segment's own loss.
         own: the upper segment's, which must give one value a record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)

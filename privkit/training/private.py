@@ -52,10 +52,11 @@ def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 @contextmanager
 def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
-    """Play one round inside; afterwards, `.grad` of the lower segments is the gradient of DP-SGD.
+    """A block that plays one round. Afterwards `.grad` of the lower segments is the gradient of DP-SGD.
 
     It is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B for each client. g_b is the gradient of record b's own loss,
-    over all weights of the segment. Does nothing unless the specification says private. `draws` is of the noise.
+    over all weights of the segment. Without `private` in the specification nothing changes. `draws` generates the
+    noise.
 
     Raises:
         UsageError: if the lower segment cannot be evaluated record by record.
@@ -95,26 +96,26 @@ def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]
 
 
 def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
-    """How often one record is in a batch at most: a client with fewer records than a batch repeats them."""
+    """The largest number of copies of one record in a batch: a client with few records repeats them."""
     return ceil(spec.batch_size / int(shares.sizes.min()))
 
 
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
-    """What the updates of the lower segments add to the charge of one record that takes part in `steps` steps.
+    """The charge of the lower segments' updates for one record that takes part in `steps` steps.
 
-    Replacing a record moves a step's sum by at most 2C, times the number of its copies in one batch. Batches are not
-    secret, since the server sees their releases: sampling earns nothing.
+    Replacing a record moves a step's sum by at most 2C for each of its copies in the batch. The server sees which
+    releases are in a batch, so sampling earns no credit.
     """
     assert spec.noise is not None
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
 
 
 def of_run(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """A receipt's certificate, extended or withdrawn by the way of training.
+    """A receipt's certificate, extended or withdrawn according to how the run trained.
 
     Noisy updates add `updates_epsilon`: the ε of the updates alone for one record, replace-one, at the same δ, given
-    everything that the server sees. It is no claim for a run whose smashed data are not covered. The choice of the best
-    epoch withdraws a claim if it rests on raw data: a client's images that train without noise, or labels.
+    everything that the server sees. If smashed data are not covered, this makes no claim for the run. Choosing the best
+    epoch withdraws a claim if the choice depends on raw data: labels, or client images that train without noise.
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

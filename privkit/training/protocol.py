@@ -1,4 +1,4 @@
-"""Who trains with whom: the protocols of split learning, as one frozen specification with named settings."""
+"""The protocols of split learning as one frozen specification with named settings: who trains with whom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class SplitProtocol(Checked):
-    """Clients, their lower segments, the server's updates and the gradient that comes back.
+    """How clients, lower segments, server updates and returned gradients are organized.
 
     Attributes:
         clients: n.
@@ -69,7 +69,7 @@ class SplitProtocol(Checked):
 
     @property
     def uppers(self) -> int:
-        """Upper segments that are trained apart."""
+        """Number of upper segments that are trained separately."""
         return self.clients if self.upper == "own" else self.servers
 
     @property
@@ -79,7 +79,7 @@ class SplitProtocol(Checked):
 
     @property
     def active(self) -> int:
-        """Clients that send in one round; one if they take turns."""
+        """Number of clients that send in one round; one if they take turns."""
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:

@@ -38,7 +38,7 @@ Scale = Annotated[float, Ge(1e-9), Le(1e9)]
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec(Checked):
-    """How the weights of one side are stepped.
+    """How the weights of one side are optimized.
 
     Attributes:
         optimizer: "adamw", "adam" or "sgd".
@@ -85,14 +85,16 @@ class OptimizerSpec(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec(OptimizerSpec):
-    """How the task is trained; how long is the budget's. The options of `OptimizerSpec` are those of the lower side.
+    """How the task is trained; the budget says how long.
 
-    Each of them has a counterpart `upper_…` for the server; None takes the lower side's. An option that belongs to one
-    optimizer or schedule is taken over only if both sides have the same one.
+    The options of `OptimizerSpec` apply to the lower side.
+
+    Each option has a counterpart `upper_…` for the server; None takes the lower side's. An option that belongs to one
+    optimizer or schedule is taken over only if both sides use the same one.
 
     Attributes:
         batch_size: B, images a message: of each client in each round. A batch-level defense mixes within it.
-        freeze_lower: keep the clients' segments at their initial weights, as the patch-shuffling paper does.
+        freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
         fraction: of the private images that are used, with the class shares of all.
         augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too,
             "histology" for upside down and random colors, too.
@@ -157,12 +159,12 @@ class TrainingSpec(OptimizerSpec):
 
     @property
     def lower(self) -> OptimizerSpec:
-        """How the clients' weights are stepped."""
+        """The optimization of the clients' weights."""
         return OptimizerSpec(**{name: getattr(self, name) for name in OptimizerSpec.__dataclass_fields__})
 
     @property
     def upper(self) -> OptimizerSpec:
-        """How the server's weights are stepped."""
+        """The optimization of the server's weights."""
         optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
         others = (_OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
             tuple(_SCHEDULES_WITH) if schedule != self.schedule else ()

@@ -1,4 +1,4 @@
-"""Many copies of one module as stacked parameters: n clients at the price of one."""
+"""Many copies of one module as stacked parameters: n clients in one batched call."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Stacked(nn.Module):
             return cast(Tensor, call(state, inputs))
 
     def part(self, name: str) -> Stacked:
-        """The stacked copies of a part of the module, which share its weights."""
+        """The stacked copies of a part of the module; they share its weights."""
         view = Stacked.__new__(Stacked)
         nn.Module.__init__(view)
         view.copies, view.batched, view.by_record = self.copies, self.batched, None
@@ -87,9 +87,9 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
-        """Test on [n, B, ...] whether copies can be evaluated together; if not, they run one after another.
+        """Test on [n, B, ...] whether copies can be evaluated together; otherwise they run one after another.
 
-        Recurrent layers, for example, cannot. A module that fails in both ways raises its own error.
+        Recurrent layers, for example, cannot. If both ways fail, the module's own error is raised.
         """
         if self.copies == 1:
             return
@@ -103,7 +103,7 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """Inside, each record has its own view of the weights, so a backward pass leaves the gradient of every record.
+        """A block in which each record has its own view of the weights, so a backward pass leaves its gradient.
 
         Yields:
             Name -> [n, B, ...], the weights of the last call that are trained; gradients are in their `.grad`.
@@ -193,7 +193,7 @@ class Filtered(Stacked):
         return filtered
 
     def filter_alone(self) -> Tensor:
-        """The output of the last call; gradients reach the filters, and not the segments before them."""
+        """The output of the last call, connected so that gradients reach the filters but not the segments."""
         assert self._last is not None
         filtered: Tensor = self.part("1")(*self._last)
         return filtered

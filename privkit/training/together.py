@@ -1,4 +1,4 @@
-"""Several processes of torchrun: the first one runs the whole command, the others help it train.
+"""Training with torchrun: the first process runs the whole command, the others help it train.
 
 Only the first process knows when a command trains: a model may be finished already, and an attack may train its own
 models. So the first process sends each training to all.
@@ -63,8 +63,8 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
 
     Args:
         device: "cuda", which gives each process a GPU of its own, or "cpu".
-        workers: of the run, which must be 1 under torchrun.
-        engine: of the run, of which there must be none under torchrun.
+        workers: the run's number of workers, which must be 1 under torchrun.
+        engine: the run's engine, which must be None under torchrun.
 
     Yields:
         Whether this process runs the body: False in all but the first.

@@ -1,4 +1,4 @@
-"""The only door between clients and adversary: only a `View` crosses it."""
+"""The wire between clients and adversary: only a `View` crosses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What crossed the wire, and what only the trusted side knows about it.
+    """What crossed the wire, and information for the trusted side only.
 
     Attributes:
         views: for the adversary, pass after pass.
@@ -37,7 +37,7 @@ class Recording:
 
 @torch.no_grad()
 def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> Recording:
-    """Send the private images over the wire again after training, in messages of the training's size.
+    """Send the attacked images over the wire once more after training, in messages of the training's size.
 
     Args:
         victims: images on the clients' device, a multiple of one round's images; the first `batch_size` of each round
@@ -81,7 +81,7 @@ def black_box_query(edge: Clients) -> Query:
 def shared_lower(edge: Clients) -> nn.Module | None:
     """The lower segment that a white-box adversary knows; None if the clients' segments differ.
 
-    Everybody knows a frozen public segment, and one that is averaged and handed out.
+    A frozen segment is public, and an averaged one is sent to all clients.
     """
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
@@ -109,7 +109,7 @@ class HeldParts(nn.Module):
 
 
 def moved(view: View, move: Callable[[Tensor], Tensor]) -> View:
-    """The view with each of its tensors moved, such as to another device."""
+    """The view with each tensor moved, for example to another device."""
     tensors: dict[str, Any] = {n: move(value) for n, value in vars(view).items() if isinstance(value, Tensor)}
     return replace(view, **tensors)
 
@@ -119,7 +119,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
 
     Args:
         sent: one round.
-        edge: the clients, whose defense says whether coins are public and whether the server applies it itself.
+        edge: the clients. Their defense says whether mixing weights are public, and whether the server applies it.
     """
     sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights
@@ -150,17 +150,17 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 
 
 class CopiesOnce:
-    """Lower segments that compute each client's record once if its batch is copies of that record.
+    """Lower segments that compute a record once if a client's batch holds only copies of it.
 
-    This fails for a user's segment that draws or reads its whole batch, and on a machine that rounds fewer rows
-    differently. So the first rounds of copies pass in full as well; if any bit differs, all later ones do. The defense
-    always gets the whole batch.
+    This would be wrong for a user's segment that draws random numbers or reads its whole batch, and on a machine that
+    rounds small batches differently. So the first rounds of copies are also computed in full; if any bit differs, all
+    later rounds are. The defense always gets the whole batch.
 
     Args:
         lowers: in eval mode.
 
     Attributes:
-        trials: remaining rounds of copies that pass in full; None if all do.
+        trials: remaining rounds that are also computed in full; None if all rounds are.
 
     >>> lowers = CopiesOnce(Stacked(torch.nn.Linear(3, 2), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials

@@ -1,4 +1,4 @@
-"""Clients in training that accept any answer of their server, for a malicious server and its detection."""
+"""Clients in training that accept any gradient from their server, for malicious servers and their detection."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ _TRIED = 16
 
 
 class LiveClients:
-    """The clients of one run, in training from their start; satisfies `privkit.attacks.base.TrainingClients`.
+    """The clients of one run, trained from the start; satisfies `privkit.attacks.base.TrainingClients`.
 
     Images, orders, defenses, averaging and the clients' optimizer are those of the honest training. The learning rate
-    stays at its peak, since the end of a hijack is unknown. The server's own changes of the gradient are left out.
+    stays at its peak, since the end of a hijack is unknown. A defense of the server that changes the gradient is not
+    applied.
 
     Args:
         edge: untrained, on the device of the images.
@@ -51,8 +52,8 @@ class LiveClients:
         spec: of the honest training.
         victims: the attacked images.
         seed: of every draw.
-        guard: the record of a suspicious client, which sends wrong labels in a tenth of the rounds and learns nothing
-            from their gradients.
+        guard: the measurements of a client that watches for a hijack; it sends wrong labels in a tenth of the rounds
+            and ignores their gradients.
         passes: how often the attacked images cross in `views`.
 
     Raises:
@@ -92,7 +93,7 @@ class LiveClients:
         """One round of training; see `privkit.attacks.base.TrainingClients`.
 
         Raises:
-            AttackDiverged: if the gradient overflows on its way through a lower segment; no weight has changed then.
+            AttackDiverged: if the gradient overflows in a lower segment; then no weight has changed.
         """
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
@@ -143,7 +144,7 @@ class LiveClients:
         return self._private.x.device
 
     def views(self) -> list[View]:
-        """The releases of the attacked images by the clients in their present state, pass after pass."""
+        """The releases of the attacked images by the clients as they are now, pass after pass."""
         recording = record(
             self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed, passes=self._passes
         )
@@ -171,7 +172,7 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
     """A function that applies the defense to the server's own smashed data; see `ImageObservation.imitate`.
 
     Args:
-        edge: the clients; their defense and frozen block are public, and of the lower segments only the shape is used.
+        edge: the clients. Their defense and frozen block are public; only the shape of the lower segments is used.
         domain: what a record is.
 
     Returns:
@@ -208,7 +209,7 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """An honest server: what hijacks and their detection are compared with.
+    """An honest server, the reference for hijacks and their detection.
 
     Args:
         upper: the server's segment; its weights are trained here.

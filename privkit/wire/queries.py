@@ -45,7 +45,7 @@ class Queries:
 
 
 class CountingSession(Session):
-    """A session that also saves the number of rounds, so that a killed attack goes on counting."""
+    """A session that also saves the number of rounds, so that a resumed attack continues counting."""
 
     def __init__(self, session: Session, queries: Queries) -> None:
         self._session, self._queries = session, queries

@@ -17,7 +17,7 @@ from privkit.wire.channel import answer_of, moved
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRound:
-    """One round of training: what an adversary saw, and what only scoring may know.
+    """One round of training: what an adversary saw, and information for scoring only.
 
     Attributes:
         view: the server's: rows [M·B, ...] as released, public coins, and as `cut_gradient` what it sends back for each
@@ -47,7 +47,7 @@ class RecordedRound:
 
 
 class Transcript:
-    """Replaces `split_round` and records each round: same arguments, result and weights, bit for bit.
+    """A replacement for `split_round` that records each round: same arguments, result and weights, bit for bit.
 
     Args:
         wanted: round number -> whether the round is kept; None keeps all.
@@ -108,7 +108,7 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def seats(self) -> tuple[Tensor, Tensor, Tensor]:
-        """For scoring, every taken seat of every row of the server's views, views concatenated.
+        """For scoring: every taken seat of every row of the server's views, with views concatenated.
 
         Returns:
             int64 [S] each: the row of the views, the label of the image on the seat, and the number of the recorded

@@ -1,4 +1,4 @@
-"""What decoders share: the contract of a network from releases to images, and releases laid out as pictures."""
+"""The contract of decoders, networks from releases to images; and releases laid out as pictures."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class Decoder(nn.Module):
 
     @property
     def learning_rate(self) -> float:
-        """Peak of the learning rate's cosine where the user names none."""
+        """Peak of the learning rate's schedule, if the user gives none."""
         return _LEARNING_RATE_TIMES_WIDTH / self.width
 
     @abstractmethod
     def forward(self, release: Tensor) -> Tensor:
-        """What is drawn, not clamped, so that the loss sees every error."""
+        """The decoder's output before it is clamped, so that the loss sees every error."""
 
     def guess(self, release: Tensor) -> Tensor:
-        """What the decoder takes the records behind a release for: the images, cut to [0, 1]."""
+        """The guess at the records behind a release: the output, clamped to [0, 1]."""
         images: Tensor = self(release)
         return images.float().clamp(0, 1)
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Sums of square errors over all pixels, of the guess and as drawn."""
+        """Sums of square errors over all pixels, of the guess and of the unclamped output."""
         drawn = self(release).float()
         return (drawn.clamp(0, 1) - truth).square().sum().item(), (drawn - truth).square().sum().item()
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """What training minimises: a scalar, the mean square error unless a decoder says otherwise.
+        """The training loss, a scalar: the mean square error, unless a decoder overrides it.
 
         Args:
             release: rows of one round of the adversary's own.
@@ -64,7 +64,7 @@ class Decoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MapGeometry:
-    """The picture that a release makes."""
+    """The layout of a release as a picture."""
 
     channels: int  # features a cell
     rows: int  # cells from top to bottom; 1 for vectors, as are the columns
@@ -116,10 +116,10 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 
 
 class Painter(nn.Module):
-    """Paint every cell of a release by one linear map, into features [N, channels, H, W] as large as the image.
+    """Map every position of a release by one linear map to features [N, channels, H, W], as large as the image.
 
-    Where cells are no whole patches, but lack less than half of their number of pixels, the picture is framed by zeros:
-    so convolutions without padding release. Otherwise it is resized.
+    If positions are not whole patches, but less than half of their number of pixels is missing, the picture is framed
+    by zeros, as after convolutions without padding. Otherwise it is resized.
 
     >>> import torch
     >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom

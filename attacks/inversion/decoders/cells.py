@@ -1,4 +1,4 @@
-"""A decoder of table rows: a query for every column looks at the tokens that were released, and at its own place."""
+"""A decoder of table rows: a query for each column attends to the released tokens and to the token at its place."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ class CellDecoder(Decoder):
     """Blocks of attention over the released tokens, then a query of each column that attends to them.
 
     If there is a token for each column, the query also sees the token of its place, without a shuffle the column's own.
-    Each token has an embedding of its place added, which training may learn to ignore behind a shuffle.
-
-    The training error of a number is its squared error over the column's variance, of a choice the cross-entropy. A
-    column starts at its mean, or at the frequencies of its categories.
+    An embedding of its place is added to each token; behind a shuffle, training can learn to ignore it. The training
+    error is the squared error over the column's variance for numbers, and the cross-entropy for categories. A column
+    starts at its mean, or at the frequencies of its categories.
 
     Args:
         sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. It takes many rows:
-            most counts of a table are small, so that a few would miss the large ones.
-        own: the adversary's records [M, C]; means, variances and frequencies of the columns are theirs.
+            most counts of a table are small, so a few rows would miss the large ones.
+        own: the adversary's records [M, C], which give the columns' means, variances and frequencies.
         columns: categories of each of the C columns, 0 for a dense one.
         width: channels, a positive multiple of 16; None for 64.
         depth: blocks; None for 1.
@@ -102,7 +101,7 @@ class CellDecoder(Decoder):
         return torch.cat(errors).mean()
 
     def guess(self, release: Tensor) -> Tensor:
-        """Records [N, C]: dense columns cut to [0, 1], and the likeliest categories."""
+        """Records [N, C]: dense columns clamped to [0, 1], and the likeliest categories."""
         numbers, choices = self._read(release)
         guess = numbers.new_empty(len(numbers), len(self.numbers) + len(self.choices))
         guess[:, self.numbers] = numbers.clamp(0, 1)
@@ -111,7 +110,7 @@ class CellDecoder(Decoder):
         return guess
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """The training error twice, times the cells; see `Decoder.error_sums`."""
+        """The training error times the number of cells, twice; see `Decoder.error_sums`."""
         error = self.objective(release, truth).item() * truth.numel()
         return error, error
 

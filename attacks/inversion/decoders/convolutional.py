@@ -1,4 +1,4 @@
-"""The convolutional decoders of the mixing papers, and pix2pix: pictures of a release, drawn as images."""
+"""The convolutional decoders of the papers on mixing, and pix2pix: a release is laid out and drawn as a picture."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Hourglass(nn.Module):
 
 
 def halvings(image_shape: tuple[int, int, int]) -> int:
-    """How often an image is halved until its longer side is at most 8 pixels; at least once.
+    """Number of halvings until an image's longer side is at most 8 pixels; at least one.
 
     >>> [halvings((1, side, side)) for side in (8, 28, 32, 224)]
     [1, 2, 2, 5]
@@ -128,8 +128,8 @@ class _Pyramid(nn.Module):
 class Autoencoder(Decoder):
     """Residual convolutional decoder, at half of the image's size and below, from the release laid out as a picture.
 
-    Channels are moved to mean 0 and variance 1 as the victim's release has them: normalization by the picture itself
-    would take its brightness away.
+    Channels are normalized by the mean and variance of the victim's release. Normalization by each picture itself would
+    remove its brightness.
 
     Args:
         geometry: the picture that the release makes.
@@ -212,10 +212,10 @@ class UNet(Decoder):
 
 
 class Pix2Pix(UNet):
-    """The U-Net and a discriminator of its pictures, which judges overlapping pieces of the picture alone.
+    """The U-Net with a discriminator that judges overlapping pieces of its pictures separately.
 
-    Generator and discriminator move together: both gradients come from one backward pass, the generator's through a
-    discriminator whose weights are held fixed.
+    Generator and discriminator are updated together: both gradients come from one backward pass, the generator's
+    through a discriminator with fixed weights.
 
     Source: Isola et al. 2017, §3; the attacker of Yao et al., patch shuffling, Table IX.
     """
@@ -229,7 +229,7 @@ class Pix2Pix(UNet):
         )
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """Absolute error and both sides of the game, in one scalar; see `Decoder.objective`."""
+        """Absolute error and the losses of generator and discriminator, in one scalar; see `Decoder.objective`."""
         drawn = self(release).float()
         held = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
         praise = _cross_entropy(functional_call(self.discriminator, held, (drawn,)), real=True)

@@ -26,7 +26,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """Width and depth as given, or as fit a model of this token size: 512 and 8 from ViT-B (768) on, as published.
+    """Width and depth as given, or scaled to this token size: 512 and 8, as published, from ViT-B (768) on.
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]
@@ -89,9 +89,9 @@ class MaeDecoder(Decoder):
 
 
 class AnyTokensDecoder(MaeDecoder):
-    """The MAE decoder for tokens that were dropped or merged: each patch's mask token attends to all tokens that came.
+    """The MAE decoder for dropped or merged tokens: each patch's mask token attends to all received tokens.
 
-    Nobody knows which patch a token is of, so no token gets a position.
+    The patch of a token is unknown, so tokens get no position.
 
     Args:
         geometry: the patches to be drawn, with the size of the released tokens; `of` takes the largest square patches

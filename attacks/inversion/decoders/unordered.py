@@ -1,4 +1,4 @@
-"""Decoders that do not care about the order of tokens: decode each token's patch, then place it."""
+"""Decoders that ignore the order of tokens: they decode each token's patch, then place it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: ch
 
 
 class SetDecoder(Decoder):
-    """Token contents decoded one by one and put in place by a learned jigsaw solver, image by image.
+    """Decodes tokens one by one, and places the results by a learned jigsaw solver, image by image.
 
     A linear map reads each token's patch. Transformer blocks without positions score tokens against places, and pairs
     of tokens against relations of places (beside, above, and learned ones). Placing is mean-field inference: in each
-    round, where the others probably lie moves a token's own scores, and Sinkhorn's iteration makes a soft permutation
-    of them. What is put in place passes one more block, which can draw what no single token holds.
+    round a token's scores are updated by the probable places of the others, and Sinkhorn's iteration turns the scores
+    into a soft permutation. The placed contents pass one more block, which can draw details that no single token holds.
 
-    The objective adds to the error of the image what makes this learnable in a few hundred steps. Contents must match
-    the image's patches in the mean, which needs no order, and in the best soft assignment; and every round is taught
-    that assignment, the more firmly the more of the patches the contents explain. The true order is used nowhere. An
+    The objective has further terms, so that a few hundred steps suffice. Contents must match the image's patches in the
+    mean, which needs no order, and under the best soft assignment. Every round is trained towards that assignment, with
+    a weight that grows with the share of the patches that the contents explain. The true order is not used. An
     adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
 
     Args:
@@ -110,11 +110,11 @@ class SetDecoder(Decoder):
         return self._image(contents, hidden, placing)
 
     def arrangement(self, release: Tensor) -> Tensor:
-        """Log-probability [G, n, n] of each place (image by image, row by row) for each token of each group."""
+        """Log-probability [G, n, n] of each place (image by image, row by row) for each token of a group."""
         return self._placings(self._read(release)[1])[-1]
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """Error of images and contents, and cross-entropy of every round's placing; see `Decoder.objective`."""
+        """Error of images and contents, and cross-entropy of the placing in every round; see `Decoder.objective`."""
         contents, hidden = self._read(release)
         placings = self._placings(hidden)
         patches = patchify(truth, self.geometry.patch).reshape(len(contents), -1, self.geometry.patch_dim)
@@ -173,7 +173,7 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """The same over all tokens of a round: a patch may come from any row, and only its likelihood is higher at home.
+    """`SetDecoder` over all tokens of a message: a patch may come from any row, but more likely from its own.
 
     For batch shuffling, where other images hold a part of each one's tokens. Placing n tokens takes n³ operations and
     some 500·n² bytes in training: it is meant for rounds of up to about a thousand tokens, and refuses more than 2,560.
@@ -209,10 +209,11 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Tokens [..., D] twice, [..., 2D]: with each channel moved to mean 0 and variance near 1, and with each token so.
+    """Tokens [..., D] normalized in two ways, concatenated [..., 2D]: by channel, and by token.
 
-    The first keeps a token's size, which identity and spectral releases speak by; the second is untroubled by tokens of
-    very different sizes. Whitened tokens were measured to be learned worse: contents are matched to the wrong patches.
+    The first keeps a token's size, which carries information in identity and spectral releases. The second handles
+    tokens of very different sizes. Whitened tokens were measured to be worse: contents are matched to the wrong
+    patches.
 
     Args:
         sample: rows of a release [N, T, D]; the mean and variance of its channels are kept.

@@ -1,4 +1,4 @@
-"""Canaries that are images: their counterparts, how they are sent, and the expected row with each of both."""
+"""Canaries that are images: their counterparts, how they are sent, and the expected row with and without each."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def shared(receipt: Receipt, release_count: ReleaseCount) -> str:
 
 
 def chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """[K, ...]: for each canary, the first or the second of both, by its coin."""
+    """[K, ...]: for each canary the present or the absent content, by its coin."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
@@ -129,7 +129,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
     """For each canary the candidate that its own client releases most differently, int64 [K].
 
     Args:
-        look: maps images to their releases.
+        look: function from images to their releases.
         present: [K, ...], the canaries' rows, round by round and in each round client by client.
         candidates: images [N, C, H, W]; every client tries all of them, each in another order.
         clients: n, the number of clients that differ.
@@ -147,7 +147,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether public coins give the weight of an image in each cell of each row, and no shuffle or block follows."""
+    """Whether public coins give the weight of an image at each position of each row, and no shuffle follows."""
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None
@@ -188,7 +188,7 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """With public coins: the expected row of each canary in each pass; its mates count as half present, half absent.
+    """The expected row of each canary in each pass, given public coins; other members count half present, half absent.
 
     Args:
         views: pass after pass, with shares.

@@ -1,4 +1,4 @@
-"""The start of every goal: what crossed the wire, what its adversary may know, and the row so far."""
+"""What every goal starts from: the recorded wire, what its adversary may know, and the row so far."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ FALSE_POSITIVES = 0.01
 class AttackContext:
     """One cell, its wire recorded, before the attack.
 
-    Here the methods give an adversary None. The context of a trained model gives everything, that of a recording gives
-    what was recorded.
+    In this base class the methods return None. The context of a trained model returns everything that an adversary may
+    ask for, the context of a recording what was recorded.
 
     Attributes:
-        config: of the run.
-        cell: of the run.
+        config: the run's configuration.
+        cell: the cell.
         seed_data: what cells of one seed share.
         folder: the run on disk.
-        progress: told what happens.
+        progress: shows what happens.
         log: the cell's log.
-        made_of: the cell's provenance, and that of what it shares.
+        made_of: provenance of the cell and of everything it shares with others.
         spent: counts the cell's seconds.
         recording: the attacked images as they crossed the wire after training.
         certificate: what is proven of the run; None if that is unknown.
@@ -90,7 +90,7 @@ class AttackContext:
         return size
 
     def refuse(self) -> None:
-        """Refuse an attack that cannot be mounted here, for reasons apart from its goal.
+        """Refuse an attack that cannot be mounted here, for reasons other than its goal.
 
         Raises:
             NotApplicable: it says why.
@@ -130,7 +130,7 @@ class AttackContext:
         return None
 
     def defended(self) -> Defended | None:
-        """The clients' defense, for controls; None if an attack's controls know none."""
+        """The clients' defense, for controls; None if the controls have no access to it."""
         return None
 
     def generator(self) -> Generator:
@@ -152,11 +152,11 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Control experiments of the attack, run once for every form of a release.
+        """Control experiments of the attack, run once for each shape of a release.
 
         Args:
-            mount: does them.
-            of: what else they depend on, as JSON.
+            mount: function that runs them.
+            of: further settings that they depend on, as JSON.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -178,7 +178,7 @@ class AttackContext:
         return checks
 
     def planted(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
-        """`controls` of an attack that scores: their leak is planted without the defense, and a check says so."""
+        """`controls` of an attack with scores: their leak is planted without the defense, and a check says so."""
         checks = self.controls(mount)
         if self.cell.defense.name == "none":
             return checks
@@ -189,7 +189,7 @@ class AttackContext:
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-        """The row's numbers from `told_apart`; scores are stored for the report's ROC curve and histogram."""
+        """The row's numbers, from `told_apart`. Scores are stored for the report's ROC curve and histogram."""
         buffer = io.BytesIO()
         values = scores.values.double().cpu().numpy()
         np.savez_compressed(buffer, allow_pickle=False, values=values, positive=positive.cpu().numpy())
@@ -229,7 +229,7 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
     Args:
         scores: of the attack.
         positive: bool [N], the truth.
-        batches: int [N], the round of each, for one area a round; None without rounds.
+        batches: int [N], the round of each, for one AUC a round; None without rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     metrics = {

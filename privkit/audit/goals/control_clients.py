@@ -1,4 +1,4 @@
-"""Clients of controls: a run's own defense around a lower segment that gives the record itself."""
+"""Clients for control experiments: the run's own defense around a lower segment that outputs the record itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Def
     """The defense of trained clients, for controls.
 
     Args:
-        edge: the clients; their defense and protocol are used, and of the lower segments only the shape.
+        edge: the clients (`Clients`); their defense and protocol are used, and the shape of their lower segments.
         domain: of the records.
         batch_size: records a client and round.
         seed: of networks that the defense brings.
@@ -138,13 +138,13 @@ class HonestClients:
         return cls(built.to(device).eval(), own, batch_size)
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """Over the wire, as attacked records go; see `ControlClients.send`."""
+        """Send records over the wire as attacked records are sent; see `ControlClients.send`."""
         batch = Batch(x=records, y=labels, ids=torch.arange(len(records), device=records.device), domain=self.domain)
         crossed = record(self.edge, batch, batch_size=self.batch_size, seed=seed, passes=passes)
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """As `ControlClients.contained`; of records that are no images, all."""
+        """The part of the records that the release contains; all of it if they are no images."""
         if not isinstance(self.domain, Images):
             return apart
         shape = (-1, self.edge.lowers.copies, self.batch_size)

@@ -1,4 +1,4 @@
-"""Which of two contents was sent? One run of canaries compares its lower bound on ε with the claim."""
+"""The goal "which of two contents was sent": one run of canaries gives a lower bound on ε, compared with the claim."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def ask(context: TrainedContext) -> Row:
 
 
 def judged(audit: EmpiricalBound) -> tuple[Check, ...]:
-    """The check that fails the run if the bound exceeds the claim; open if it never could; none without a claim."""
+    """The check that fails the run if the bound exceeds the claim: undecided if it never could; none without claim."""
     if audit.claimed == inf:
         return ()
     passed = None if audit.idle else not audit.refuted
@@ -77,7 +77,7 @@ def judged(audit: EmpiricalBound) -> tuple[Check, ...]:
 
 
 def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
-    """The bound; beside a claim, it says why canaries depend on each other, if they do."""
+    """The bound in words; beside a claim, it says why canaries depend on each other, if they do."""
     if not shared or found.claimed == inf:
         return found
     weaker = f"; canaries are not independent trials ({shared}), so that this is the weaker bound of one run"
@@ -85,7 +85,7 @@ def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
-    """The bound of canaries that exchange one record; beside a claim for a whole client, it says so."""
+    """The bound, for canaries that exchange one record; beside a claim for a whole client, it says so."""
     whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
     return replace(found, statement=found.statement + whole)
 

@@ -20,10 +20,10 @@ Probe = Callable[..., "Timed"]
 
 
 class AuditGoal:
-    """One goal of attacks. A new goal writes `ask`, and has defaults for the rest."""
+    """One goal of attacks. A new goal must define `ask`; everything else has a default."""
 
     def ask(self, context: Any) -> Row:
-        """Mount the attack on a defended model and score its output; the finished row.
+        """Mount the attack on a defended model, score its output, and return the finished row.
 
         Args:
             context: an `AttackContext`.
@@ -45,7 +45,7 @@ class AuditGoal:
         )
 
     def probe(self, attack: Any) -> Probe | None:
-        """What times a short run of the attack on random records; None if its own seconds do not count."""
+        """Function that times a short run of the attack on random records; None if its time is negligible."""
         return None
 
     def seconds(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
@@ -53,8 +53,8 @@ class AuditGoal:
 
         Args:
             attack: its specification.
-            timed: its probe.
-            config: of one protocol.
+            timed: result of its probe.
+            config: a configuration with one protocol.
             sizes: number of private, auxiliary, test and victim records.
         """
         return 0.0
@@ -72,7 +72,7 @@ class AuditGoal:
         return 0.0
 
     def training_steps(self, attack: Any, epochs: int, victim_rounds: float, rounds: int) -> float:
-        """Steps of training that an attack costs beside its own seconds.
+        """Training steps that an attack needs in addition to its own time.
 
         Args:
             attack: its specification.

@@ -1,4 +1,4 @@
-"""Which label does a record have? Attacks on the gradients that come back in the reported training."""
+"""The goal "which label does a record have": attacks on the gradients that come back during training."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def asked(
         attack: its specification.
         transcript: of some rounds.
         context: of the cell.
-        stage: as `Stages`.
+        stage: progress, see `Stages`.
         of_epoch: the record of each row of each client, [clients, N], and what earlier epochs left, filled by the first
             epoch; None if no other epoch is attacked.
     """

@@ -1,4 +1,4 @@
-"""Was this image trained on? Members are released private images, non-members test images."""
+"""The goal "was this image trained on": members are released private images, non-members are test images."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def ask(context: TrainedContext) -> Row:
 def released(context: TrainedContext) -> Tensor:
     """Rows of the private images that training released at least once, ascending, int64 on their device.
 
-    The epochs' orders are drawn again. These rows are missing: images that fill no last round of an epoch, images
-    that no client holds, and images that their client never reached.
+    The orders of all epochs are drawn again. Not released are images left over at the end of every epoch, images that
+    no client holds, and images that their client never reached.
     """
     private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)

@@ -1,4 +1,4 @@
-"""A cell whose model privkit trains: its adversary can be given anything of the training."""
+"""A cell whose model privkit trains. Its adversary can be given anything from the training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TrainedContext(AttackContext):
 
     @property
     def steps(self) -> int:
-        """Rounds of an epoch of training, over all turns of the clients."""
+        """Rounds in an epoch of training; if clients take turns, the rounds of all clients together."""
         protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
         rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
         steps: int = rounds * (protocol.clients // protocol.active)
@@ -97,7 +97,7 @@ class TrainedContext(AttackContext):
         return black_box_query(self.model.edge)
 
     def clients(self) -> LiveClients:
-        """The clients before training, one of them suspicious."""
+        """The clients before training, one of which watches for a hijack."""
         edge, _, _ = untrained(self.config, self.cell, self.seed_data)
         seed_data, seed = self.seed_data, self.cell.seed
         return LiveClients(

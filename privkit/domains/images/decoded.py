@@ -33,7 +33,7 @@ def unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
     """The centre square of a picture, resampled to float32 [size, size, 3] in [0, 1].
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken as they are. A `NotOnScale` names the file format that fits if values do not fit that scale.
+    floats are taken unchanged. If values do not fit this scale, a `NotOnScale` names a file format that does.
     """
     from PIL import Image, ImageOps
 

@@ -44,7 +44,7 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
 
 def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Check a user's whole array, [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W], and move its channels last.
+    """Check a user's array, [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W], and move its channels last.
 
     Raises:
         DataError: for shapes, kinds of numbers and ranges that `scale_of` and `check_images` refuse.
@@ -85,7 +85,7 @@ def check_images(x: Tensor) -> None:
 def clipped(x: Tensor) -> str:
     """A warning if pictures look clipped at white or use little of their scale; otherwise empty.
 
-    In both cases every reconstruction looks close, because constant areas are easy to guess.
+    Every reconstruction then looks close, because constant areas are easy to guess.
     """
     if not len(x):
         return ""
@@ -147,7 +147,7 @@ class Images:
         return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *self.shape), noise])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Area resampling, grey by mean or repetition."""
+        """Records of another image dataset: resized by area, and converted between grey and color."""
         if not isinstance(given, Images):
             raise UsageError(f"{given.records} cannot stand in for images; name auxiliary data of images")
         channels, height, width = self.shape
@@ -172,7 +172,7 @@ class Images:
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The MSE of each guess at every image; see `Domain.distances`.
+        """The MSE between each guess and every image; see `Domain.distances`.
 
         >>> grey = torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1)
         >>> Images.of(grey).distances(grey[:1], grey)

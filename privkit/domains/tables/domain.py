@@ -81,7 +81,7 @@ class Tables:
         return x
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Dense columns all low or all high, with the first or last category of all others; and random corners."""
+        """Dense columns all low or all high, with the first or last category elsewhere; and random corners."""
         corners = torch.randint(2, (10, *self.shape), generator=generator).float()
         corners[0], corners[1] = 0, 1
         most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])
@@ -129,7 +129,7 @@ class Tables:
         return values
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The share of each row's cells that a guess has wrong; see `Domain.distances`."""
+        """The share of wrong cells of each guess, for every row; see `Domain.distances`."""
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
         return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
 

@@ -30,7 +30,7 @@ class Tokens:
     Attributes:
         length: T ≥ 1; longer texts are cut.
         vocabulary: the token of each id; the first two stand for padding and for unknown tokens. It is public.
-        separator: what stands between two tokens when a sequence is shown.
+        separator: text between two tokens of a displayed sequence.
 
     >>> names = Tokens(length=4, vocabulary=("", "?", "a", "n"), separator="")
     >>> names.shown(torch.tensor([[2, 3, 3, 2], [2, 3, 0, 0]]))
@@ -100,9 +100,9 @@ class Tokens:
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """ROUGE-1, token accuracy, ROUGE-L and whether all tokens are right; the padding of the truth is left out.
+        """ROUGE-1, token accuracy, ROUGE-L and whether all tokens are right; padding in the truth is ignored.
 
-        ROUGE-1 compares the tokens without their order, so no shuffle within a text hides what it counts.
+        ROUGE-1 ignores the order of tokens, so a shuffle within a text does not change it.
 
         Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2 and §3.2 (F-measures of common
         tokens and of the longest common subsequence, both sides weighted alike).
@@ -125,7 +125,7 @@ class Tokens:
         }
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """One less ROUGE-1; of equally near ones, more tokens in their places are nearer. See `Domain.distances`."""
+        """One minus ROUGE-1; ties are broken by the number of tokens in their places. See `Domain.distances`."""
         a, b = truth.cpu().numpy(), guess.cpu().numpy()
         moved = np.stack([((a != one) & (a != PADDING)).mean(1) for one in b])
         return np.stack([1 - rouge_1(a, one[None]) for one in b]) + _ORDER * moved

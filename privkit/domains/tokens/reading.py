@@ -28,7 +28,7 @@ _UNKNOWN_NAMES = ("[UNK]", "<unk>")
 
 @dataclass(frozen=True, kw_only=True)
 class Subwords:
-    """A tokenizer whose padding has id 0 and whose unknown token has id 1; the others keep their order.
+    """A tokenizer renumbered so that padding has id 0 and the unknown token id 1; the others keep their order.
 
     ALBERT's ids have this order already, so its pretrained embedding fits.
 
@@ -111,7 +111,7 @@ def read_texts(
         train: label and text of each training record, at least one; classes are numbered in alphabetical order.
         test: likewise; empty for a dataset without a test part.
         unit: see `_split_text`.
-        length: T, tokens that are kept of each text.
+        length: T, the tokens kept of each text.
         vocabulary: the largest number of ids; the most frequent tokens of the training texts get one, and ties are
             broken alphabetically.
         notes: see `Pools`.
@@ -164,7 +164,8 @@ class TextReading(Checked):
     Attributes:
         unit: "words" or "characters".
         length: tokens that are kept of each text.
-        vocabulary: most ids; rarer tokens are unknown. It is counted on the training texts, and taken as public.
+        vocabulary: largest number of ids; rarer tokens are unknown. It is counted on the training texts, and assumed to
+            be public.
         tokenizer: a `tokenizer.json` of Hugging Face in the data root, such as ALBERT's, which then replaces `unit` and
             `vocabulary`; "" for none. Needs the package tokenizers.
         skip_bad_rows: whether bad rows are left out. The row of an audit says how many.

@@ -141,7 +141,7 @@ class AmazonReviews(TextReading):
     Attributes:
         file: a file of reviews in the data root instead of the official train.csv and test.csv, as it is or compressed
             by gzip (.gz): JSON lines of McAuley's releases, or fastText's lines. It has no test part.
-        rows: reviews that are read of each file, from the first.
+        rows: number of reviews read from each file, from the first.
 
     The other options are those of `TextReading`. accurate_sl trains ALBERT, whose tokenizer.json `tokenizer` names.
 

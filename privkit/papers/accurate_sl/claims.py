@@ -62,8 +62,8 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: flo
         sensitivity: Δ > 0 that the claim uses.
         sigma: σ > 0.
         delta: δ in (0, 1).
-        diameter: L2 diameter > 0 of the values before the noise, by which one record's replacement can move them;
-            None: as `sensitivity`. For n outputs of tanh it is 2√n.
+        diameter: L2 diameter > 0 of the values before the noise, the largest change by replacing one record;
+        None: as `sensitivity`. For n outputs of tanh it is 2√n.
 
     Returns:
         A certificate with the exact ε as `lower`; sound exactly if the claim is at least that. The formula is
@@ -110,8 +110,8 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: flo
 def theorem_3_7_mu(epsilon: float, delta: float) -> float:
     """Sensitivity over σ of Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ); ε > 0 and δ in (0, 1).
 
-    There, the privacy loss exceeds ε with probability δ. The theorem itself says only that "some α > 0" is small
-    enough. It asks for more than (ε, δ)-DP does, so the exact μ (`gaussian.mu_for`) is larger.
+    At this value the privacy loss exceeds ε with probability δ. The theorem itself only says that "some α > 0" is small
+    enough. Its condition is stronger than (ε, δ)-DP, so the exact μ (`gaussian.mu_for`) is larger.
 
     Source: derived from the accurate split learning paper, Theorem 3.7.
 

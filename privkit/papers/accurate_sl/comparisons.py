@@ -41,7 +41,7 @@ _DELTA = 1e-5
 
 
 def comparisons() -> Iterator[Comparison]:
-    """Theorem by theorem, then Table 11 row by row, then the effects that were measured."""
+    """The claims, theorem by theorem, then Table 11 row by row, then the measured effects."""
     yield from _linear_layer()
     yield from _softmax()
     yield from _privacy()

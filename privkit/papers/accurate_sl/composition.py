@@ -1,4 +1,4 @@
-"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow, and when it holds."""
+"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow, and its validity."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def theorem_a7(
     """Certificate of T adaptive rounds by Theorem A.7.
 
     Args:
-        per_round: certificate of one round with finite ε; what is unsound there stays unsound.
+        per_round: certificate of one round with finite ε; an unsound one gives an unsound result.
         rounds: T ≥ 1.
         slack: δ′ in (0, 1).
         lower_model: "frozen", "trained" (on raw data), "averaged" (over clients, trained on raw data) or "dp_trained".

@@ -2,7 +2,7 @@
 
 Smashed data X in R^n arrive as X + Z; the next layer is M in R^(m×n). Masking keeps each coordinate with probability p,
 scaling multiplies all of them by λ = 1/α. Both are post-processing: neither changes ε. p and λ lie in [0, 1], where 1
-changes nothing, and α is > 1. A result that is no float is refused.
+changes nothing, and α is > 1. A result outside the range of floats is refused.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _spread(layer: LinearLayer, noise: Noise) -> float:
 
 
 def finite(number: float) -> float:
-    """Refuse a result that does not fit into a float."""
+    """Refuse a result outside the range of floats."""
     if not isfinite(number):
         raise ValueError("weights, features and noise must be smaller: the result is too large for a float")
     return number

@@ -152,7 +152,7 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """λ* of each single draw of M and X, [draws]: how far the best λ of one layer lies from the best on the average.
+    """λ* of each single draw of M and X, [draws], for comparison with the λ that is best on average.
 
     >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
     array([0.2 , 0.57])

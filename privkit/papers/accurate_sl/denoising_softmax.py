@@ -31,9 +31,11 @@ def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
 
 
 def lognormal_error(s2: float) -> float:
-    """Error of Lemma A.4 for S = exp(N(0, s²)), where E ln S = 0: s²/2 − (e^{s²} − 1)/2, ever worse as s² ≥ 0 grows.
+    """Error of Lemma A.4 for S = exp(N(0, s²)), for which E ln S = 0: s²/2 − (e^{s²} − 1)/2.
 
-    Theorem 3.3 takes σ to be large and rests on this lemma, so its proof shows nothing.
+    It grows without limit as s² ≥ 0 grows.
+
+    Theorem 3.3 assumes a large σ and uses this lemma, so its proof is not valid.
 
     Source: derived.
 
@@ -45,7 +47,7 @@ def lognormal_error(s2: float) -> float:
 
 
 def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> float:
-    """The σ² from which Theorem 3.4 promises that some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
+    """The σ² from which Theorem 3.4 claims that some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
 
     **The theorem is false**: it overlooks that noise which all logits share cancels in the softmax. At M = [[20, 3],
     [20, 0]], X = (0, 1), i* = 0 and σ² = .0075 the condition holds, yet `softmax_loss_gap` grows as λ falls below 1.
@@ -89,8 +91,8 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
 def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> float:
     """E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z), the slope of λ ↦ E L(λz̃) at λ = 1; arguments as in `softmax_loss_gap`.
 
-    Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this is positive; E L is convex in λ, so
-    where it is not, no λ < 1 helps.
+    Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this is positive. Otherwise no λ < 1 helps,
+    since E L is convex in λ.
 
     Source: derived.
 

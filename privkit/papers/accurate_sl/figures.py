@@ -1,4 +1,4 @@
-"""Figs. 2, 6 and 7 as pictures: the error of masked and scaled noise, simulated, with closed forms beside."""
+"""Figs. 2, 6 and 7: the error of masked and scaled noise, simulated and in closed form."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _drawn(drawn_curves: Sequence[Curves], settings: Settings) -> Figure:
 
 
 def panel(curves: Curves, settings: Settings, letter: str) -> Panel:
-    """One panel; the mean error of the linear layer has a closed form, which is drawn, too."""
+    """One panel. If the mean error has a closed form, as for the linear layer, it is drawn, too."""
     exact, average = None, LinearLayer.average(rows=settings.rows, columns=settings.columns)
     if curves.quantity == "linear":
         error = scale_mse if curves.operator == "scaling" else mask_mse
@@ -87,9 +87,9 @@ class Panel:
     """One set of axes.
 
     Attributes:
-        title: above the axes.
-        xlabel: what `factor` is.
-        ylabel: what `mse` is, with its unit.
+        title: text above the axes.
+        xlabel: meaning of `factor`.
+        ylabel: meaning of `mse`, with its unit.
         factor: [points], ascending; the last one stands for no denoising.
         levels: one label a curve, written beside it.
         mse: [levels, points].

@@ -75,7 +75,8 @@ class Table11Row:
 
     Attributes:
         printed: the table's own numbers.
-        formula: the nearest variant of its number before the factor 2: c√n/σ, or √n/b for Laplace noise.
+        formula: ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b
+            for Laplace noise.
         exact: the true ε of one release of n numbers in [−1, 1] at the same δ.
         certificate: the printed ε, sound exactly if it is at least `exact`.
     """

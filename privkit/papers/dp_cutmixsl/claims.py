@@ -69,8 +69,8 @@ def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
 def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
     """Certificate of Theorem 1: its Rényi bound at an order α > 1, converted at δ; no credit for sampling.
 
-    It is unsound if the ratios are random, if noise at the clients makes the mixed release noisier than what the
-    theorem divides by, if ⌈λN⌉ patches are more than λN, or if labels can differ by more than D_y.
+    It is unsound in four cases: the ratios are random; noise is added by the clients, so that the variance in the
+    theorem is wrong; ⌈λN⌉ patches are more than λN; or labels can differ by more than D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
 
@@ -87,8 +87,8 @@ def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
 def corollary_1(setting: Setting, *, order: float, delta: float) -> Certificate:
     """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
 
-    It is at δ; if sampling is real, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It is unsound
-    wherever Theorem 1 is, and for round-robin groups, which leave nobody out.
+    It is at δ; with real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It is unsound if
+    Theorem 1 is, and for round-robin groups, in which everyone takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 

@@ -1,4 +1,4 @@
-"""Pictures of ε against group size, noise and rounds, proven and by Corollary 1; and of what each method sends."""
+"""Figures of ε against group size, noise and rounds, proven and by Corollary 1; pictures of what each method sends."""
 
 from __future__ import annotations
 

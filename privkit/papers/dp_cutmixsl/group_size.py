@@ -18,7 +18,7 @@ ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 
 
 def figure_7(mechanism: Mechanism) -> Array:
-    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10, and its three σ; no bound of what is run.
+    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10 and three σ; no bound for the paper's runs.
 
     Source: the DP-CutMixSL paper, Fig. 7b and 7d, recomputed from Eqs. 22-24, since no numbers are printed.
 
@@ -32,8 +32,8 @@ def figure_7(mechanism: Mechanism) -> Array:
 def published_group_size(setting: Setting, order: float, delta: float) -> float:
     """k₂* = √((ε₁,s + ε₁,y)/ε_o) for Mixup, k₃* = √(ε₁,y/ε_o) for CutMix, as printed.
 
-    They minimize k(ε(α) + ε_o), which stands for Corollary 1 only while ε(α) + ε_o is much smaller than 1; with the
-    paper's parameters it is above 1 at every k, so that these are no minimizers (compare `exact_group_size`).
+    They minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than 1. With the
+    paper's parameters it is above 1 at every k, so these are not the minimizers (compare `exact_group_size`).
 
     Of the setting, σ, D_s, D_y and Δ are read; "dp_sl" is refused, since its ε′ only grows with k.
 

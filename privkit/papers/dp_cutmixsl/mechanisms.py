@@ -1,4 +1,4 @@
-"""The paper's mechanisms as specifications, and what is proven of them beside Corollary 1."""
+"""The paper's mechanisms as specifications, and their proven ε beside Corollary 1."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Experiment:
         group: k clients in a mixing group.
         sigma: σ_s = σ_y.
         rounds: T releases.
-        drawn: False grants the corollary its assumptions (λ = 1/k, a secret k of 10 clients). True has what the
-            paper runs: ratios from Dir(2) and round-robin groups.
+        drawn: False for the corollary's assumptions (λ = 1/k, a secret k of 10 clients). True for the paper's
+            experiments: ratios from Dir(2) and round-robin groups.
     """
 
     name: Mechanism
@@ -42,7 +42,7 @@ class Experiment:
         return answer.epsilon(self.specification(), delta)
 
     def published(self, delta: float) -> tuple[float, str]:
-        """T times Corollary 1 at δ/T, since the corollary is for one release; and why it is no bound, if it is none."""
+        """T times Corollary 1 at δ/T, since the corollary is for one release; and why it is no bound, if so."""
         setting = table_1(self.name, group=self.group, sigma=self.sigma)
         if self.drawn:
             concentration = None if self.name == "dp_sl" else _CONCENTRATION
@@ -51,7 +51,7 @@ class Experiment:
         return self.rounds * claim.epsilon, claim.objection
 
     def specification(self) -> SplitMechanism:
-        """The mechanism as the accountants read it."""
+        """The mechanism as a specification for the accountants."""
         ratio: FixedRatio | DirichletRatio = (
             DirichletRatio(concentration=_CONCENTRATION, clients=self.group)
             if self.drawn

@@ -31,7 +31,7 @@ class Setting:
         sigma_labels: σ_y > 0, of the noise on the labels; None: as `sigma`.
         dimensions: D_s ≥ 1, numbers in the smashed data of one record.
         clip: Δ > 0, width of the interval to which every coordinate is clamped before the noise.
-        label_dimensions: D_y ≥ 1 as the formula uses it.
+        label_dimensions: D_y ≥ 1 in the formula.
         labels: "one_hot", "unit_box" ([0, 1]^L) or "none" (not released: the label term is zero).
         classes: L ≥ 1, the labels' real length; None: D_y.
         group: k ≥ 1 clients in a mixing group.
@@ -111,7 +111,7 @@ class Setting:
 
     @property
     def held(self) -> float:
-        """Share of the D_s coordinates that the kept patches can hold, ⌈D_s/N⌉ at most in each."""
+        """Largest share of the D_s coordinates that the kept patches can hold: at most ⌈D_s/N⌉ in each."""
         if self.patches is None or self.mechanism != "dp_cutmixsl":
             return self.kept
         return float(kept_share(np.array(self.kept), self.patches, self.dimensions))
@@ -120,7 +120,7 @@ class Setting:
 def table_1_value(parameter: str) -> float:
     """A number of Table 1 by the paper's symbol.
 
-    The table calls σ² what must be σ: k₂* = 28.55, which the paper prints, needs standard deviations.
+    The table says σ² for a σ: the printed k₂* = 28.55 needs standard deviations.
 
     >>> table_1_value("Δ"), [table_1_value(f"σ·255, value {i}") for i in (1, 2, 3)]
     (0.15, [8.0, 16.0, 32.0])

@@ -1,4 +1,4 @@
-"""Similarity of learned position embeddings, from the models of a run: which tokens know that they are neighbors?"""
+"""Similarity of learned position embeddings, from the models of a run: which tokens are embedded as neighbors?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WEIGHTS = "client.safetensors"
 
 
 def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
-    """The paper's Fig. 5 of a run's models.
+    """The paper's Fig. 5 for a run's models.
 
     Raises:
         UsageError: if it is no run folder, or no model of it learned positions.
@@ -39,7 +39,7 @@ def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
 
 
 def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure:
-    """A panel a model: for every token, the map of the cosines of its position embedding and all others.
+    """A panel for each model: for every token, a map of the cosines between its position embedding and all others.
 
     Args:
         embeddings: label -> [T, D] of a square grid of T tokens, row by row; at least one.
@@ -73,7 +73,7 @@ def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[T, T] of a square grid as one picture: at each token's place its map of all tokens, with a gap (NaN) between.
+    """[T, T] of a square grid as one picture: each token's map at its place, with gaps (NaN) between maps.
 
     >>> tiled(np.arange(16.0).reshape(4, 4))[0].tolist()
     [0.0, 1.0, nan, 4.0, 5.0, nan]
