@@ -27,9 +27,9 @@ def named(attack: Any) -> str:
 @pytest.mark.parametrize(
     ("attack", "kind"),
     [
-        (FORA(epochs=8), "tokens"),
+        (FORA(epochs=16), "maps"),
         (PCAT(epochs=8), "tokens"),
-        pytest.param(FORA(epochs=16), "maps", marks=pytest.mark.slow),
+        pytest.param(FORA(epochs=8), "tokens", marks=pytest.mark.slow),
         pytest.param(PCAT(epochs=8), "maps", marks=pytest.mark.slow),
         pytest.param(PCAT(epochs=8), "vectors", marks=pytest.mark.slow),
     ],
