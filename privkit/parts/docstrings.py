@@ -38,7 +38,7 @@ def meanings(cls: type) -> dict[str, str]:
 
     >>> from privkit.shared.interval import Interval
     >>> meanings(Interval)["n"]
-    'how many trials, records or seeds it rests on.'
+    'number of trials, records or seeds behind it.'
     """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
