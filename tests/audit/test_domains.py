@@ -12,7 +12,7 @@ from privkit.errors import UsageError
 from privkit.settings.resolve import resolve
 
 SMALL: dict[str, Any] = {
-    "budget": "smoke:private=60,auxiliary=100,test=40,victims=20,epochs=1",
+    "budget": "smoke:private=60,auxiliary=280,test=40,victims=20,epochs=1",
     "training": "batch_size=10",
 }
 DATASETS = {"definitions:length=6,vocabulary=50": "token sequences", "auto_mpg": "table rows"}
