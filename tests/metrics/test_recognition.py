@@ -77,6 +77,7 @@ def test_rows_have_it_with_ceiling_and_floors(tmp_path: Path) -> None:
     assert {name: floor["unaligned"]["recognized"].value for name, floor in grey.floors.items()}.keys() == {
         "mid_grey",
         "mean_image",
+        "class_mean",
     }
     (told,) = [note for note in nearest.notes if note.startswith("recognized: ")]
     ceiling, other = (float(word) for word in told.split() if word[0].isdigit())
