@@ -124,15 +124,13 @@ def escalated(
         Exception: what `run` raises at its budget. A later doubling that diverges, or that the threat model refuses,
             is left out.
 
-    >>> from privkit.attacks.fit import fit
-    >>> class Halving:
-    ...     value = 1.0
-    ...     def epoch(self, number): self.value /= 2; return self.value
-    ...     def state_dict(self): return {"value": self.value}
-    ...     def load_state_dict(self, state): self.value = state["value"]
-    ...     def again(self, times): pass
-    >>> escalated(lambda session: fit(Halving(), 1, session)[-1], lambda error: (error < 0.1, error), most=3)
-    (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.0625), epochs=4, why=''))
+    >>> def attack(session):
+    ...     curve = [0.5]
+    ...     while session.goes_on(1, curve):
+    ...         curve += [curve[-1] / 2] * len(curve)
+    ...     return curve[-1]
+    >>> escalated(attack, lambda error: (error < 0.1, error), most=3)
+    (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.125, 0.0625), epochs=8, why=''))
     """
     further = _Further(session or NoSession())
     before: tuple[Result, int] | None = None

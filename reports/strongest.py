@@ -59,6 +59,11 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     return winners
 
 
+def as_error(estimate: Metric) -> float:
+    """The estimate as an error ≥ 0: one less a share, if higher values are closer."""
+    return 1 - estimate.value if estimate.higher_is_closer else estimate.value
+
+
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
     """Whether an attack came closer to the records than a guess. This is the only definition of "better than".
 
@@ -109,8 +114,7 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     found, own = class_mean.get(IDENTIFIED.name), row.counts.get("auxiliary", 0)
     if found is None or not own:
         return 0.0
-    error = 1 - class_mean[metric].value if class_mean[metric].higher_is_closer else class_mean[metric].value
-    return error / (1 + own / max(1.0, found.value * found.n))
+    return as_error(class_mean[metric]) / (1 + own / max(1.0, found.value * found.n))
 
 
 def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:
@@ -175,5 +179,4 @@ def deciding(row: Row) -> str:
 
 def distance(row: Row) -> float:
     """Distance of a row's guesses from the records, by its deciding metric."""
-    estimate = row.recovered["unaligned"][deciding(row)]
-    return -estimate.value if estimate.higher_is_closer else estimate.value
+    return as_error(row.recovered["unaligned"][deciding(row)])

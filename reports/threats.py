@@ -10,6 +10,7 @@ from privkit.reports.columns import CONVERGED, START, csv_text, flattened
 from privkit.reports.schema import Frozen, Metric, Row, Summary
 from privkit.reports.strongest import (
     Twins,
+    as_error,
     deciding,
     distance,
     falls,
@@ -267,12 +268,12 @@ def _unnamed(rows: Sequence[Row]) -> str:
     for row in rows:
         metric = deciding(row)
         sides = {name: floor.get("matched", {}) for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
-        floors = [_error(own[metric]) for own in sides.values() if metric in own]
+        floors = [as_error(own[metric]) for own in sides.values() if metric in own]
         matched = row.recovered.get("matched", {}).get(metric)
         if matched is None or not floors:
             continue
         if (1 - matched.low if matched.higher_is_closer else matched.high) < _RECOVERED * min(floors):
-            found[_error(matched)] = row, matched
+            found[as_error(matched)] = row, matched
     if not found:
         return ""
     row, best = found[min(found)]
@@ -281,10 +282,6 @@ def _unnamed(rows: Sequence[Row]) -> str:
         f"but {row.records} are recovered, and not whose they are: {row.attack} has {what.title} "
         f"{best.value:.{what.digits}f} once matched"
     )
-
-
-def _error(metric: Metric) -> float:
-    return 1 - metric.value if metric.higher_is_closer else metric.value
 
 
 def _likeness(rows: Sequence[Row]) -> float:

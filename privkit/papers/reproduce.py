@@ -94,14 +94,12 @@ def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str,
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
     if row.status != "done" and not trained:
         raise UsageError(f"{row.cell} is {row.status}: {row.reason}")
-    floor = {FLOOR: floor_of(row)} if "mse" in one.quantities else {}
-    found = {**{name: QUANTITIES[name](row) for name in one.quantities}, **floor}
+    found = {name: QUANTITIES[name](row) or 0.0 for name in one.quantities}
+    if "mse" in found and (floor := floor_of(row)) is not None:
+        found[FLOOR] = floor
     ran = {name: label for name, label in _ran(one.config).items() if label != one.row[name]}
-    return {
-        **one.row,
-        **{name: round(value or 0.0, 6) for name, value in found.items()},
-        **({"ran": ran} if ran else {}),
-    }
+    rounded = {name: round(value, 6) for name, value in found.items()}
+    return {**one.row, **rounded, **({"ran": ran} if ran else {})}
 
 
 def _ran(config: AuditConfig) -> dict[str, str]:

@@ -35,7 +35,7 @@ from privkit.files.storage import write_bytes
 from privkit.recording.read import Recording
 from privkit.reports.columns import START
 from privkit.reports.schema import Check, Row
-from privkit.reports.strongest import deciding, grade
+from privkit.reports.strongest import distance, grade
 from privkit.run.records import GUESSES, PICTURES
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
@@ -153,8 +153,7 @@ def _judged(outcome: _Outcome) -> tuple[bool, float]:
     row = outcome.row
     if row is None or (found := grade(row)) is None:
         return True, 0.0
-    best = row.recovered["unaligned"][deciding(row)]
-    return found != "nothing", 1 - best.value if best.higher_is_closer else best.value
+    return found != "nothing", distance(row)
 
 
 def must_be_mountable(context: AttackContext) -> None:
