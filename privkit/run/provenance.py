@@ -33,7 +33,10 @@ _MOST_THREADS = 8
 
 
 def default_threads() -> int:
-    """CPU threads of a new run: all that this process may use, but at most eight."""
+    """CPU threads of a new run: what OMP_NUM_THREADS says, else all that this process may use; at most eight."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    if said.isdecimal() and int(said) > 0:
+        return min(_MOST_THREADS, int(said))
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST_THREADS, usable)
 

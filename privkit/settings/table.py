@@ -214,7 +214,11 @@ class ExecutionSettings:
     download: bool = _how("Fetch missing official files into the data root.", kind=bool, default=False)
     device: str = _how("auto, cpu, cuda, or cuda:0, cuda:1, ….", default="auto", check=as_device, recorded=True)
     threads: int | None = _how(
-        "CPU threads.", kind=int, absent="all usable, at most 8", check=as_count("threads"), recorded=True
+        "CPU threads.",
+        kind=int,
+        absent="OMP_NUM_THREADS, else all usable, at most 8",
+        check=as_count("threads"),
+        recorded=True,
     )
     cell_seconds: float | None = _how(
         "Seconds after which a cell ends as an error.",

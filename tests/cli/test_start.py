@@ -48,6 +48,13 @@ def test_a_fault_of_ours_has_its_own_code_and_says_how_to_report_it() -> None:
     assert "internal fault of privkit (KeyError)" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize(("own", "policy"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
+def test_waiting_threads_give_their_core_away_unless_the_user_decides(own: dict[str, str], policy: str) -> None:
+    """OpenMP reads the policy when torch is loaded."""
+    done = started("import os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)", **own)
+    assert done.stdout == f"{policy} False\n"
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_characters_that_a_terminal_lacks_are_replaced(encoding: str) -> None:
     done = started("print('SSIM \u2191 \u03b5'); privkit.cli.start.tell('\u2264')", PYTHONIOENCODING=encoding)
