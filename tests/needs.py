@@ -40,4 +40,4 @@ def lacking(name: str) -> str:
     if name in PROGRAMS:
         return "" if program(name) else f"needs {name}: apt-get install {DEBIAN[name]}"
     lacks = [package for package in EXTRAS[name] if find_spec(package) is None]
-    return f"needs {' and '.join(lacks)}: pip install 'privkit[{name}]'" if lacks else ""
+    return f"needs {' and '.join(lacks)}: pip install 'privkit-sl[{name}]'" if lacks else ""

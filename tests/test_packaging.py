@@ -188,7 +188,7 @@ def test_the_wheel_works_beside_a_users_own_attacks_module(tmp_path: Path) -> No
         sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", tmp_path, cwd=tmp_path
     )
     assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("privkit-*.whl")
+    (wheel,) = tmp_path.glob("privkit_sl-*.whl")
     venv.create(tmp_path / "fresh", with_pip=True)
     python = tmp_path / "fresh" / "bin" / "python"
     site = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=tmp_path).stdout.strip())

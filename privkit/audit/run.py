@@ -81,7 +81,7 @@ class AuditRun:
         try:
             from pandas import DataFrame
         except ImportError:
-            raise UsageError("run.to_pandas() needs pandas; pip install 'privkit[pandas]'") from None
+            raise UsageError("run.to_pandas() needs pandas; pip install 'privkit-sl[pandas]'") from None
         return DataFrame([record(row) for row in self.rows])
 
     def _repr_html_(self) -> str:

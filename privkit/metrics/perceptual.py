@@ -137,7 +137,7 @@ def _lpips_model(net: str) -> Any:
         from lpips import LPIPS
     except ImportError:
         raise DataError(
-            "LPIPS needs the package lpips: pip install 'privkit[lpips]', or leave this metric out"
+            "LPIPS needs the package lpips: pip install 'privkit-sl[lpips]', or leave this metric out"
         ) from None
     try:
         return LPIPS(net=net, verbose=False).eval().requires_grad_(False)

@@ -260,7 +260,8 @@ class Albert(NamedCuts):
             from transformers import AlbertConfig, AlbertModel
         except ImportError:
             raise UsageError(
-                "albert needs the package transformers: pip install 'privkit[albert]', or take another model of texts"
+                "albert needs the package transformers: pip install 'privkit-sl[albert]', or take another model of "
+                "texts"
             ) from None
         with seeded(torch.device("cpu"), seed):
             config = AlbertConfig(

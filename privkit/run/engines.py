@@ -224,7 +224,7 @@ def _submitit_module() -> Any:
     try:
         return import_module("submitit")
     except ImportError:
-        raise UsageError("--engine submitit needs the package submitit: pip install 'privkit[slurm]'") from None
+        raise UsageError("--engine submitit needs the package submitit: pip install 'privkit-sl[slurm]'") from None
     finally:
         if ours:
             del os.environ[level]
@@ -318,4 +318,4 @@ def _module(name: str, extra: str) -> Any:
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise UsageError(f"--engine {extra} needs the package {package}: pip install 'privkit[{extra}]'") from None
+        raise UsageError(f"--engine {extra} needs the package {package}: pip install 'privkit-sl[{extra}]'") from None

@@ -314,7 +314,7 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
     if len(reasons) == len(attacks):
         raise UsageError(f"tune finds nothing to tune ({'; '.join(reasons)}); leave it out, or name another attack")
     if find_spec("optuna") is None:
-        raise UsageError("tune needs the package optuna: pip install 'privkit[tune]', or leave tune out")
+        raise UsageError("tune needs the package optuna: pip install 'privkit-sl[tune]', or leave tune out")
     return plan
 
 

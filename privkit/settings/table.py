@@ -166,7 +166,8 @@ class AuditSettings:
         recorded=True,
     )
     tune: Tuning | None = _setting(
-        "Choose the fields of attacks on the adversary's own images, such as trials=20,share=.25; needs privkit[tune].",
+        "Choose the fields of attacks on the adversary's own images, such as trials=20,share=.25; needs "
+        "privkit-sl[tune].",
         absent="attacks as given",
         check=as_tuning,
     )

@@ -42,7 +42,7 @@ def test_a_run_as_table_and_as_data_frame(small_run: AuditRun) -> None:
 
 def test_without_pandas_a_sentence_says_what_to_install(small_run: AuditRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UsageError, match=r"pip install 'privkit\[pandas\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'privkit-sl\[pandas\]'"):
         small_run.to_pandas()
 
 

@@ -111,7 +111,7 @@ def test_bad_tuning_is_refused_in_a_sentence(settings: dict[str, Any], sentence:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privkit.settings.resolve.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'privkit\[tune\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'privkit-sl\[tune\]'"):
         resolve({"tune": "trials=2"})
 
 

@@ -23,7 +23,7 @@ def split() -> SplitModel:
 
 def test_without_its_package_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UsageError, match=r"albert needs the package transformers: pip install 'privkit\[albert\]'"):
+    with pytest.raises(UsageError, match=r"albert needs the package transformers: pip install 'privkit-sl\[albert\]'"):
         SMALL.build(WORDS, 3, positions=True, seed=0)
 
 
