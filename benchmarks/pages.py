@@ -24,6 +24,7 @@ from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
+from privkit.papers.summary import three_sentences
 from privkit.papers.values import deviations
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
@@ -62,6 +63,15 @@ def orderings(name: str) -> str:
     """The accuracies of a paper's methods, and the verdict on each of its orderings."""
     methods = measured(name, read_rows())
     return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(judge(name, methods), tiny_verdicts(name)))}"
+
+
+def summary() -> str:
+    """Three sentences on each paper: what holds, what fails, what is open."""
+    made = []
+    for name in PAPERS:
+        sentences = "\n".join(f"* {one}" for one in three_sentences(name))
+        made.append(f"**{paper(name).citation.partition(',')[0]}, {paper(name).title}**\n\n{sentences}")
+    return "\n\n".join(made)
 
 
 def covered(name: str) -> str:
@@ -256,6 +266,7 @@ def pages() -> dict[Path, str]:
             over_seeds=lambda name, keys, digits, folder=source.parent: over_seeds(folder, name, keys, digits),
             frontier=lambda name, folder=source.parent: frontier(folder / f"{name}.csv"),
             gpu=lambda folder=source.parent: gpu(folder / "rows.jsonl"),
+            summary=summary,
             claims=claims,
             orderings=orderings,
             covered=covered,

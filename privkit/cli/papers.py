@@ -39,7 +39,7 @@ def papers(
         ),
     ] = None,
     coverage: Annotated[
-        bool, typer.Option("--coverage", help="Of every printed number: measured, configured, or why not.")
+        bool, typer.Option("--coverage", help="Of every printed number: our evidence about it, or why there is none.")
     ] = False,
     figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
@@ -129,12 +129,18 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
     if unlike:
         say("", "printed settings that the experiments do not take:")
         print_table(*deviations_table(unlike))
-    say("; ".join(f"{count} printed numbers {_STATES[state]}" for state, count in counts.items()))
+    say("printed numbers: " + "; ".join(f"{count} {_STATES[state]}" for state, count in counts.items()))
 
 
 _NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
 """Headings of columns that are aligned on the right."""
-_STATES = {"measured": "measured", "configured": "configured", "reason": "with a reason"}
+_STATES = {
+    "reduced": "run at reduced size",
+    "formula": "recomputed by formula",
+    "print": "compared with other printed numbers",
+    "configured": "configured",
+    "reason": "with a reason",
+}
 
 
 def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
@@ -164,10 +170,11 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
     from privkit.papers.orderings import judge, measured, orderings, read_rows
     from privkit.papers.reproduced import tiny_verdicts
+    from privkit.papers.summary import three_sentences
 
     if results is not None and not orderings(chosen.name):
         raise UsageError(f"{chosen.name} publishes no ordering that is judged here: leave --results out")
-    comparisons = list(chosen.comparisons())
+    comparisons = chosen.comparisons()
     methods = measured(chosen.name, read_rows(results)) if orderings(chosen.name) else []
     if results is not None and not any(one.values for one in methods):
         raise UsageError(
@@ -180,6 +187,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         answer: dict[str, Any] = {
             "paper": chosen.name,
             "title": chosen.title,
+            "summary": [] if results is not None else [*three_sentences(chosen.name)],
             "claims": [asdict(one) for one in comparisons],
             "methods": [asdict(one) for one in methods],
             "orderings": [ordering_json(one) for one in judged],
@@ -193,6 +201,8 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         say_json(answer)
         return
     say(f"{chosen.title} ({chosen.citation.partition(',')[0]})", "")
+    if results is None:
+        say(*three_sentences(chosen.name), "")
     print_table(*claims_table(comparisons))
     if judged:
         print_table(*methods_table(methods))
@@ -222,7 +232,7 @@ def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
     return ["row", "setting", "printed", "why not"], rows
 
 
-def claims_table(comparisons: list[Comparison]) -> TextTable:
+def claims_table(comparisons: Sequence[Comparison]) -> TextTable:
     """Heading and rows: one claim a row, with published and own number, verdict and reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [

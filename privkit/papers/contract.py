@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +18,9 @@ ONE_RELEASE = "one release: rounds add up only while the lower model does not le
 Verdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
 """A statement holds, fails on a counter-example, or lacks a proof; a number is reproduced by its source, or differs."""
 
+Basis = Literal["reduced", "formula", "print"]
+"""Our side is from own runs at reduced size, from a formula, or from other numbers that the paper prints."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -29,6 +33,7 @@ class Comparison:
         quantity: meaning of both numbers.
         verdict: computed from them; see `Verdict`.
         why: the reason, in one sentence.
+        basis: what `ours` comes from.
     """
 
     claim: str
@@ -37,6 +42,7 @@ class Comparison:
     quantity: str = ""
     verdict: Verdict
     why: str
+    basis: Basis = "formula"
 
 
 class Effects(Protocol):
@@ -85,10 +91,10 @@ class Paper:
         """Whether the folder has a module `figures`."""
         return (self.folder / "figures.py").is_file()
 
-    def comparisons(self) -> Iterator[Comparison]:
-        """The paper's claims beside our results; takes a second or less."""
-        compared: Iterator[Comparison] = self._module("comparisons").comparisons()
-        return compared
+    @cache  # noqa: B019 - one object a paper, which lives as long as the program
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The paper's claims beside our results; the first call takes a second or less."""
+        return tuple(self._module("comparisons").comparisons())
 
     @property
     def effects(self) -> Effects | None:

@@ -1,4 +1,4 @@
-"""What became of every number that a paper prints: measured, configured, or the reason why not."""
+"""What became of every number that a paper prints: what our evidence about it is, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from typing import Any, Literal, get_args
 from privkit.errors import UsageError
 from privkit.files.toml_text import parse_toml
 from privkit.papers import paper
+from privkit.papers.contract import Basis
 from privkit.papers.orderings import judge, measured, read_rows
 from privkit.papers.values import PrintedValue, printed_values
 
-State = Literal["measured", "configured", "reason"]
-"""A committed result with a verdict; a configuration for `privkit audit`; a sentence why neither can be had."""
+State = Literal["reduced", "formula", "print", "configured", "reason"]
+"""Best first. An own run of this very quantity at reduced size; the paper's formula, recomputed; another number that
+the paper prints; a configuration for `privkit audit` that was not run; a sentence why there is nothing."""
 STATES: tuple[State, ...] = get_args(State)
+_QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardised": "mse"}
+"""How the unit of a printed number begins -> the quantity of `orderings.QUANTITIES` that it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,8 @@ class Entry:
         table: table, figure or section; one without printed numbers is a figure that is only drawn.
         rows: pattern of its rows, with * for any text.
         columns: pattern of its columns.
-        claims: patterns of claims of `Paper.comparisons`, each of which must have a verdict.
-        methods: methods of the paper, each of which must be in an ordering that was run.
+        claims: patterns of claims of `Paper.comparisons`, each of which must have a verdict; its basis is the state.
+        methods: methods of the paper, each of which must be in an ordering of the printed quantity that was run.
         experiment: configuration in the paper's folder `experiments`, without its ending.
         settings: settings that replace those of the configuration, such as the model.
         reason: why there is no better coverage, in a sentence.
@@ -76,39 +80,55 @@ class Coverage:
     entries: tuple[Entry, ...]
 
     @cached_property
-    def verdicts(self) -> frozenset[str]:
-        """Claims with a verdict."""
-        return frozenset(one.claim for one in paper(self.paper).comparisons())
+    def verdicts(self) -> Mapping[str, Basis]:
+        """Claims with a verdict, and what our side of each comes from."""
+        return {one.claim: one.basis for one in paper(self.paper).comparisons()}
 
     @cached_property
-    def run(self) -> frozenset[str]:
-        """Methods that are in an ordering that was run."""
-        judged = judge(self.paper, measured(self.paper, read_rows()))
-        return frozenset(
-            name for one in judged if one.verdict != "not run" for name in (one.ordering.better, one.ordering.worse)
-        )
+    def run(self) -> Mapping[str, frozenset[str]]:
+        """Methods that are in an ordering that was run, and the quantities of these orderings."""
+        found: dict[str, set[str]] = {}
+        for one in judge(self.paper, measured(self.paper, read_rows())):
+            if one.verdict != "not run":
+                for name in (one.ordering.better, one.ordering.worse):
+                    found.setdefault(name, set()).add(one.ordering.quantity)
+        return {name: frozenset(quantities) for name, quantities in found.items()}
 
-    def state(self, entry: Entry) -> State | None:
-        """The best state that an entry can show; None if it shows nothing."""
-        found = [any(fnmatchcase(claim, pattern) for claim in self.verdicts) for pattern in entry.claims]
-        found += [name in self.run for name in entry.methods]
-        if found and all(found):
-            return "measured"
-        return "configured" if entry.experiment else "reason" if entry.reason else None
+    def state(self, entry: Entry, value: PrintedValue | None = None) -> State | None:
+        """The best state that an entry can show for a printed number of it; None if it shows nothing.
+
+        A figure without numbers has no `value`: any quantity of its methods will do.
+        """
+        found: list[State | None] = []
+        for pattern in entry.claims:
+            bases = [basis for claim, basis in self.verdicts.items() if fnmatchcase(claim, pattern)]
+            found.append(max(bases, key=STATES.index) if bases else None)
+        for name in entry.methods:
+            quantities = self.run.get(name, frozenset())
+            found.append("reduced" if quantities and (value is None or _quantity(value) in quantities) else None)
+        shown: list[State] = [max(filter(None, found), key=STATES.index)] if found and all(found) else []
+        if entry.experiment:
+            shown.append("configured")
+        if entry.reason:
+            shown.append("reason")
+        return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """Every entry that shows something. A number with several entries counts for the best, then for the first."""
-        states = [(entry, state) for entry in self.entries if (state := self.state(entry)) is not None]
-        ranked = sorted(states, key=lambda pair: STATES.index(pair[1]))
-        owner = {
-            value: next((entry for entry, _ in ranked if entry.matches(value)), None)
-            for value in printed_values(self.paper)
-        }
-        for entry, state in states:
-            values = tuple(value for value, own in owner.items() if own is entry)
-            figure = not any(value.table == entry.table for value in owner)
-            if values or figure:
-                yield Covered(entry=entry, state=state, by=_by(entry, state), values=values)
+        """Every entry that shows something, once a state. A number counts for its best entry, then for the first."""
+        own: dict[tuple[int, State], list[PrintedValue]] = {}
+        for value in printed_values(self.paper):
+            matching = [place for place, entry in enumerate(self.entries) if entry.matches(value)]
+            states = [(state, place) for place in matching if (state := self.state(self.entries[place], value))]
+            if states:
+                state, place = min(states, key=lambda one: (STATES.index(one[0]), one[1]))
+                own.setdefault((place, state), []).append(value)
+        tables = {value.table for value in printed_values(self.paper)}
+        for place, entry in enumerate(self.entries):
+            if entry.table not in tables and (state := self.state(entry)) is not None:
+                own[place, state] = []
+        for place, state in sorted(own, key=lambda key: (key[0], STATES.index(key[1]))):
+            entry = self.entries[place]
+            yield Covered(entry=entry, state=state, by=_by(entry, state), values=tuple(own[place, state]))
 
     def missing(self) -> tuple[PrintedValue, ...]:
         """Printed numbers that no entry covers."""
@@ -138,8 +158,14 @@ def configuration(name: str, entry: Entry) -> Path:
     return known[entry.experiment]
 
 
+def _quantity(value: PrintedValue) -> str | None:
+    return next((quantity for unit, quantity in _QUANTITIES.items() if value.unit.startswith(unit)), None)
+
+
 def _by(entry: Entry, state: State) -> str:
-    if state == "measured":
+    if state == "reason":
+        return entry.reason
+    if state != "configured":
         return "; ".join((*entry.claims, *entry.methods))
     flags = "".join(f" --{key} {value}" for key, value in entry.settings.items())
-    return f"{entry.experiment}.toml{flags}" if state == "configured" else entry.reason
+    return f"{entry.experiment}.toml{flags}"

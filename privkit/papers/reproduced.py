@@ -107,13 +107,8 @@ def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> lis
     """The claims behind a table; those of effects are judged on the rows, if any were measured."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
-    shown = {**{one.claim: one for one in _computed(name)}, **anew}.values()
+    shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()
     return [one for one in shown if any(fnmatchcase(one.claim, pattern) for pattern in patterns)]
-
-
-@cache
-def _computed(name: str) -> tuple[Comparison, ...]:
-    return tuple(paper(name).comparisons())
 
 
 def _published(name: str, table: str) -> dict[tuple[str, str], float]:

@@ -209,6 +209,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
             quantity="difference in accuracy, reduced size",
             verdict=verdicts.get(one.verdict, "differs"),
             why=f"{'' if one.verdict.endswith('s') else 'is '}{one.verdict} without the released fault: {gaps}",
+            basis="reduced",
         )
 
 

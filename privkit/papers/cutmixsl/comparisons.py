@@ -34,6 +34,7 @@ def _stated(row: str, column: str, ours: float, quantity: str) -> Comparison:
         quantity=quantity,
         verdict="reproduced" if abs(ours - stated) <= step / 2 + 1e-9 else "differs",
         why="the text's number beside the table's",
+        basis="print",
     )
 
 

@@ -58,6 +58,7 @@ def _image_errors() -> Iterator[Comparison]:
         quantity="rows whose PSNR is within .5 dB of −10·log10(MSE)",
         verdict="differs" if apart else "reproduced",
         why=f"not in {', '.join(apart)}" if apart else "every row agrees",
+        basis="print",
     )
     mse = printed("patch_shuffling", "Table II", "SL", "MSE")
     scaled = mse * sum(std**2 for std in _CIFAR10_STDS) / 3
@@ -69,6 +70,7 @@ def _image_errors() -> Iterator[Comparison]:
         verdict="differs",
         why=f"peak 1 is not the range of these images: {-10 * log10(scaled):.2f} dB on [0, 1], not "
         f"{printed('patch_shuffling', 'Table II', 'SL', 'PSNR'):g}",
+        basis="print",
     )
     floor = printed("patch_shuffling", "Table I", "DP", "MSE")
     for method in ("PS", "BS", "PS+"):
@@ -80,6 +82,7 @@ def _image_errors() -> Iterator[Comparison]:
             quantity="MSE on [−1, 1], and that of an attack that recovers nothing (Table I, DP)",
             verdict="unproven" if error > floor else "reproduced",
             why="the attack ends above the error of a guess without any release, so it shows nothing of the defense",
+            basis="print",
         )
 
 

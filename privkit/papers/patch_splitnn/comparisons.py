@@ -38,6 +38,7 @@ def comparisons() -> Iterator[Comparison]:
         quantity="MACs of patch 16 over those of patch 8",
         verdict="reproduced" if abs(large / small - 4) < 0.05 else "differs",
         why="from Table 2",
+        basis="print",
     )
     rows = [v for v in printed_values("patch_splitnn") if v.table in _ACCURACIES and v.column == "accuracy"]
     ours = {v.row: v for v in rows}
@@ -50,6 +51,7 @@ def comparisons() -> Iterator[Comparison]:
         quantity="rows of Tables 5 to 7 above ResNet18",
         verdict="reproduced" if len(better) >= _ALMOST_ALL * len(plus) else "differs",
         why=f"{len(better)} of {len(plus)} rows",
+        basis="print",
     )
     many = [v for v in plus if "upper models" in v.row]
     helped = [v for v in many if _value(v) > _value(ours[v.row.replace("SplitNN+", "SplitNN")])]
@@ -60,6 +62,7 @@ def comparisons() -> Iterator[Comparison]:
         quantity="rows of Tables 5 to 7 above those without it",
         verdict="reproduced" if len(helped) >= _ALMOST_ALL * len(many) else "differs",
         why=f"{len(helped)} of {len(many)} rows; the paper gives no spread over its trials",
+        basis="print",
     )
 
 

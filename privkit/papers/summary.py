@@ -1,0 +1,90 @@
+"""What holds of a paper, what fails, and what nobody can say yet: three sentences that are made from the verdicts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from privkit.papers import paper
+from privkit.papers.contract import Basis, Comparison
+from privkit.papers.coverage import coverage
+from privkit.papers.orderings import judge, measured, read_rows
+
+_BY: dict[Basis, str] = {"formula": "by formula, ", "print": "by its own printed numbers, "}
+_OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own printed numbers leave open "}
+
+
+def three_sentences(name: str) -> tuple[str, str, str]:
+    """What holds, what fails, and what is open, of a paper's statements, numbers, orderings and effects.
+
+    Raises:
+        UsageError: if there is no such paper.
+
+    >>> three_sentences("cutmixsl")[1].startswith("What fails: ")
+    True
+    """
+    compared = paper(name).comparisons()
+    ran: list[tuple[str, str]] = [(one.claim, one.verdict) for one in compared if one.basis == "reduced"]
+    ran += [(one.ordering.claim, one.verdict) for one in judge(name, measured(name, read_rows()))]
+    numbers = {state: 0 for state in ("reduced", "configured")}
+    for one in coverage(name).covered():
+        if one.state in numbers:
+            numbers[one.state] += len(one.values)
+    shown, other, undecided, unjudged = (
+        _of(ran, *verdicts)
+        for verdicts in (
+            ("agrees", "ordering agrees", "reproduced"),
+            ("reversed", "differs"),
+            ("undecided", "unproven"),
+            ("at the floor", "not run"),
+        )
+    )
+    own, listed = "by own runs at reduced size, the sign of", "; ".join(other)
+    return (
+        _sentence(
+            "What holds",
+            *_stated(compared, _BY, "holds", "reproduced"),
+            f"{own} {len(shown)} of {len(ran)} differences" * bool(shown),
+        ),
+        _sentence(
+            "What fails",
+            *_stated(compared, _BY, "fails", "differs"),
+            f"{own} {len(other)} of {len(ran)} differences, which vanish or are opposite ({listed})" * bool(other),
+        ),
+        _sentence(
+            "What nobody can say yet",
+            *_stated(compared, _OPEN, "unproven"),
+            f"own runs leave the sign of {len(undecided)} of {len(ran)} differences undecided" * bool(undecided),
+            f"{len(unjudged)} of {len(ran)} could not be judged, since a side was not run or neither recovers anything"
+            * bool(unjudged),
+            f"of its printed numbers, {numbers['reduced']} were measured at reduced size and none at its own, and "
+            f"{numbers['configured']} wait for a run",
+        ),
+    )
+
+
+def _sentence(lead: str, *parts: str) -> str:
+    return f"{lead}: {'; '.join(filter(None, parts)) or 'nothing that was shown here'}."
+
+
+def _of(ran: Iterable[tuple[str, str]], *verdicts: str) -> list[str]:
+    return [claim for claim, verdict in ran if verdict in verdicts]
+
+
+def _stated(compared: Sequence[Comparison], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
+    """For each basis without runs: the places of the claims with these verdicts, as "Table 11 (2 of 24)"."""
+    for basis, by in words.items():
+        of_basis = [one for one in compared if one.basis == basis]
+        places = dict.fromkeys(_place(one.claim) for one in of_basis if one.verdict in verdicts)
+        shown = []
+        for place in places:
+            of_place = [one for one in of_basis if _place(one.claim) == place]
+            count = sum(one.verdict in verdicts for one in of_place)
+            shown.append(place if len(of_place) == 1 else f"{place} ({count} of {len(of_place)})")
+        if shown:
+            yield by + ", ".join(shown)
+
+
+def _place(claim: str) -> str:
+    """Where the paper says so: "Table 11: CNN on MNIST, …" -> "Table 11"."""
+    return re.split("[:,]", claim, maxsplit=1)[0]
