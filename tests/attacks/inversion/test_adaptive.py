@@ -103,7 +103,7 @@ def test_beats_its_own_untrained_start() -> None:
     ],
 )
 def test_auto_finds_out_on_own_images(release: Release, chosen: Any) -> None:
-    auto, named = (run(Adaptive(passes=3, combine=c, epochs=1), release) for c in ("auto", chosen))
+    auto, named = (run(Adaptive(passes=3, combine=c, epochs=1), release, None, FEW) for c in ("auto", chosen))
     assert torch.equal(auto.images, named.images)
 
 

@@ -145,7 +145,7 @@ def test_a_training_that_diverges_stops_and_keeps_its_last_good_state(
     factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finite explosion, too, which would look like a poor guess once it is cut to [0, 1]."""
-    drawn, messages, calls = MaeDecoder.forward, (600 - 60) // BATCH, [0]
+    drawn, messages, calls = MaeDecoder.forward, (len(FEW) - len(FEW) // 10) // BATCH, [0]
 
     def forward(self: MaeDecoder, release: Tensor) -> Tensor:
         calls[0] += self.training
@@ -154,7 +154,7 @@ def test_a_training_that_diverges_stops_and_keeps_its_last_good_state(
     monkeypatch.setattr(MaeDecoder, "forward", forward)
     session = Keeping()
     with pytest.raises(AttackDiverged, match="after epoch 3"):
-        run(BlackBox(epochs=4), session=session)
+        run(BlackBox(epochs=4), session=session, auxiliary=FEW)
     assert session.kept is not None
     first, second = session.kept["0"], session.kept["1"]
     assert (len(first["curve"]), len(second["curve"])) == (2, 0)
