@@ -78,6 +78,14 @@ def one_thread() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """No power fails in a test; what was written stands in the system's memory, also after a kill of the process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     """A finished audit of batch shuffling, made by the worker that asks first; read it, do not change its folder."""
