@@ -59,7 +59,14 @@ def test_every_defense_goes_through_an_audit(tmp_path: Path, names: list[str]) -
     assert "no attack" not in " ".join(run.failures)
 
 
-@pytest.mark.parametrize("protocol", sorted(table("protocols")))
+QUICK_PROTOCOLS = ("cutmixsfl", "sl", "splitfed", "standalone")
+"""With mixing and averaging, with a client after the other, with averaging alone, and with nothing to attack."""
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [p if p in QUICK_PROTOCOLS else pytest.param(p, marks=pytest.mark.slow) for p in sorted(table("protocols"))],
+)
 def test_every_protocol_goes_through_an_audit(tmp_path: Path, protocol: str) -> None:
     mixes = protocol not in ("sl", "standalone")
     name = protocol if protocol == "sl" else f"{protocol}:clients=4"

@@ -79,10 +79,7 @@ def test_wins_on_the_identity(decoder: Any) -> None:
 
 @pytest.mark.parametrize(
     "decoder",
-    [
-        name if name in ("convolutions", "mae") else pytest.param(name, marks=pytest.mark.slow)  # of maps, of tokens
-        for name in sorted(DECODERS)
-    ],
+    [name if name == "convolutions" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(DECODERS)],
 )
 def test_is_at_the_floor_on_noise(decoder: Any) -> None:
     assert error(run(BlackBox(decoder=decoder, epochs=1 if decoder == "message" else 6), noise)) > 0.97 * FLOOR
