@@ -72,7 +72,7 @@ onload = () => {
     ("width", "flags", "most", "ground"),
     [
         (1280, (), 8_000, "rgb(247, 248, 250)"),
-        pytest.param(800, (), 9_000, "rgb(247, 248, 250)", marks=pytest.mark.slow),
+        (800, (), 9_000, "rgb(247, 248, 250)"),
         (500, DARK, 12_000, "rgb(15, 18, 23)"),
     ],
     ids=["desk, light", "tablet, light", "phone, dark"],
