@@ -123,6 +123,7 @@ def test_every_model_goes_through_a_round(model: str) -> None:
 ATTACKS = {
     "adaptive": "adaptive:passes=2",
     "fsha": "fsha:epochs=1",
+    "gradient_matching": "gradient_matching:epoch=0",
     "jigsaw": "jigsaw:kicks=10",
     "sara": "sara:predictor_epochs=2,epochs=2",
     "jigsaw_white_box": "jigsaw_white_box:kicks=10,epochs=1",
