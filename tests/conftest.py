@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, no network, and a finished small run to look at."""
 
+import atexit
 import gc
 import os
 import pickle
@@ -28,8 +29,10 @@ from tests.small import SMALL
 
 torch.set_num_threads(1)
 
-# What is imported and collected lives until the end: it is looked through for garbage neither then nor later.
+# What is imported and collected lives until the end: it is looked through for garbage neither then nor later. Python's
+# end clears what is not frozen; pytest's own last look for garbage, before that, takes seconds with all of it.
 gc.disable()
+atexit.register(gc.unfreeze)
 
 # Audits that name no attack mount one that costs a second; tests of `auto`, the default, name it.
 DEFAULTS["attack"] = ["black_box"]
@@ -64,17 +67,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_sessionfinish() -> None:
-    """Python's end clears what is not frozen."""
-    gc.unfreeze()
-
-
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Audits that name no number of threads take one: more of them only wait for each other beside other tests."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("privkit.audit.run", "privkit.cli.estimate"):
             patch.setattr(f"{module}.default_threads", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """No power fails in a test; what was written stands in the system's memory, also after a kill of the process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 
 import privkit
+from privkit.files.installed import changed
 from privkit.reports.schema import Manifest, PlannedCell, Provenance
 from privkit.run.plan import plan
 from privkit.run.sources import own_source
@@ -93,7 +94,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     ['numpy']
     """
     names = set(packages)
-    known = _distributions(tuple((entry, _changed(entry)) for entry in sys.path)) if names else {}
+    known = _distributions(tuple((entry, changed(entry)) for entry in sys.path)) if names else {}
     return {name: number for top in names for name in known.get(top, ()) if (number := _version(name, top))}
 
 
@@ -101,14 +102,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 def _distributions(path: tuple[tuple[str, int], ...]) -> Mapping[str, list[str]]:
     """Top-level module -> its distributions; reads the files of everything installed, a quarter of a CPU second."""
     return packages_distributions()
-
-
-def _changed(folder: str) -> int:
-    """When something was last installed into a folder, or removed; 0 if there is none."""
-    try:
-        return os.stat(folder or ".").st_mtime_ns
-    except OSError:
-        return 0
 
 
 @cache

@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -189,9 +189,15 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
 def _tree(path: Path) -> ast.AST:
     """The syntax tree of a source file; an empty one for a compiled module."""
     try:
-        return ast.parse(path.read_bytes() if path.suffix == ".py" else b"")
+        return _parsed(path.read_bytes() if path.suffix == ".py" else b"")
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
-        return ast.parse("")
+        return _parsed(b"")
+
+
+@lru_cache(maxsize=64)
+def _parsed(source: bytes) -> ast.AST:
+    """Every cell asks for the same few files again."""
+    return ast.parse(source)
 
 
 def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:

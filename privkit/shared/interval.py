@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, floor
 
 
@@ -38,19 +39,22 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
 
     Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
     """
-    from scipy.stats import binomtest
-
     if trials < 1:
         raise ValueError("a share needs at least one trial: there is nothing to count")
-    low, high = (
-        binomtest(count, trials).proportion_ci(confidence_level=confidence, method="exact")
-        for count in (floor(hits), ceil(hits))
-    )
     return Interval(
         value=hits / trials,
-        low=float(low.low),
-        high=float(high.high),
+        low=_exact(floor(hits), trials, confidence)[0],
+        high=_exact(ceil(hits), trials, confidence)[1],
         n=trials,
         confidence=confidence,
         method="Clopper–Pearson",
     )
+
+
+@lru_cache(maxsize=4096)
+def _exact(hits: int, trials: int, confidence: float) -> tuple[float, float]:
+    """Both limits, which scipy takes milliseconds to search; a run asks for the same counts many times."""
+    from scipy.stats import binomtest
+
+    limits = binomtest(hits, trials).proportion_ci(confidence_level=confidence, method="exact")
+    return float(limits.low), float(limits.high)

@@ -27,7 +27,13 @@ WAYS: dict[str, dict[str, Any]] = {
 NOISE = ["gaussian", "laplace"]
 
 
-@pytest.mark.parametrize(("lower", "way", "law"), list(product(LOWER, WAYS, NOISE)))
+@pytest.mark.parametrize(
+    ("lower", "way", "law"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow) if case[0] != "frozen" and case[1] == "dirichlet" else case
+        for case in product(LOWER, WAYS, NOISE)
+    ],
+)
 def test_both_ways_agree(lower: str, way: str, law: Any) -> None:
     changes, slow = WAYS[way], way == "dirichlet"
     noise = Noise(law=law, smashed=2.0, labels=2.0 if "labels" in changes else None)

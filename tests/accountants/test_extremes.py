@@ -182,8 +182,8 @@ def test_tiny_deltas_are_bracketed(exponent: int, mu: float, rounds: int) -> Non
         assert high <= truth * 1.0001
 
 
-@pytest.mark.slow(but=2)
-@pytest.mark.parametrize("exponent", [100, 300, 260, 280])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("exponent", [300, 100, 260, 280])
 def test_certificates_at_tiny_deltas(exponent: int) -> None:
     delta = 10.0**-exponent
     sampled = release(1.0, rounds=100, participation=WithoutReplacement(chosen=1, clients=10))

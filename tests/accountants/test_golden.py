@@ -16,7 +16,13 @@ ALL = (*cases(), *(case for area in AREAS for case in area.CASES))
 CASES = {case.id: case for case in ALL}
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=[pytest.mark.slow] if name == "calib_da_rdp_eps8" else [])
+        for name, case in CASES.items()
+    ],
+)
 def test_reference_value(case: Case) -> None:
     passed, found = case.check()
     assert passed, f"{case.what}: {found!r}, expected {case.expected!r}"

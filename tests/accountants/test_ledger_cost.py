@@ -183,7 +183,6 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
         assert both == pytest.approx(book.epsilon(DELTA).epsilon, rel=1e-12)
 
 
-@pytest.mark.usefixtures("quick")
 def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, releases = [], compile.releases
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -108,10 +109,15 @@ def test_an_attack_that_wins_does_no_more() -> None:
     assert torch.equal(result.images, run(sessions.Session()).images)
 
 
+@cache
+def doubled_twice() -> tuple[Reconstruction, Escalation]:
+    return escalated(mounted(BLACK_BOX, seen(Patches())), failed, most=2)
+
+
 @pytest.mark.parametrize("dies_after", [3, 4, 6, 11])
 def test_a_killed_attack_goes_on_in_its_doubling(dies_after: int) -> None:
     run = mounted(BLACK_BOX, seen(Patches()))
-    whole, went = escalated(run, failed, most=2)
+    whole, went = doubled_twice()
     assert (went.ended, went.epochs) == ("limit", 16)
     session = sessions.Session(dies_after=dies_after, at="save")
     with pytest.raises(Killed):

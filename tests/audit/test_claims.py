@@ -1,6 +1,7 @@
 """What a claim does not cover is said on the row of an adversary that holds it."""
 
 from dataclasses import replace
+from functools import cache
 from math import inf, log
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,15 @@ def stands(bounds: list[EmpiricalBound], truth: float) -> None:
     assert binom.sf(max(above, refuted) - 1, len(bounds), 0.05) > 0.01
 
 
+@pytest.fixture
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accountant's curves, each computed once: the searches of all audits ask for the same strengths first."""
+    for question in ("at", "epsilon", "lower"):
+        monkeypatch.setattr(ScaledNoise, question, cache(getattr(ScaledNoise, question)))
+
+
 @pytest.mark.slow(but=6)
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("independent", [True, False])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_true_claims_stand_and_no_more_is_shown_than_is_true(
@@ -108,6 +117,7 @@ def test_true_claims_stand_and_no_more_is_shown_than_is_true(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_many_audits_of_true_claims_stand(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScaledNoise, "precision", 0.03)

@@ -201,7 +201,13 @@ def foreign(computed: Callable[[], tuple[Row, Row]]) -> Row:
     return computed()[1]
 
 
-@pytest.mark.parametrize("name", IN_PLACE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("by numpy", "by data", "emptied") else name
+        for name in IN_PLACE
+    ],
+)
 def test_what_is_changed_in_place_is_refused_and_changes_no_other_row(
     name: str, computed: Callable[[], tuple[Row, Row]], foreign: Row
 ) -> None:

@@ -153,7 +153,8 @@ def test_a_worker_with_other_versions_is_refused(tmp_path: Path, monkeypatch: py
         run_audit(out=tmp_path / "run", training="batch_size=20", engine="tests.run.test_engines:threads", **CHEAP)
 
 
-def test_two_commands_on_one_folder_are_refused(tmp_path: Path) -> None:
+def test_two_commands_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privkit.run.ledger.PATIENCE", 0.0)
     config = resolve(CHEAP)
     with (
         Ledger(tmp_path / "run", manifest(config, threads=1)),

@@ -91,7 +91,7 @@ def test_an_attack_looks_at_numbers_once_an_epoch(name: str, tmp_path: Path) -> 
             defense="patch_shuffle" if name == "jigsaw" else "none",
             attack=CALLED.get(name, name),
             dataset="tiny_digits",
-            budget=f"smoke:private=40,auxiliary=800,test=20,victims=10,epochs={epochs},attack_epochs=3",
+            budget=f"smoke:private=40,auxiliary=400,test=20,victims=10,epochs={epochs},attack_epochs=3",
             training="batch_size=10",
             threads=1,
             out=tmp_path / "run",

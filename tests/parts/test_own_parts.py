@@ -240,7 +240,7 @@ def test_entry_points_bring_parts_of_each_kind(home: Path, monkeypatch: pytest.M
     found = [EntryPoint("brought", f"mine_:{part}", f"privkit.{kind}") for kind, part in brought.items()]
     monkeypatch.syspath_prepend(str(home))
 
-    def entry_points(group: str, name: str | None = None) -> list[EntryPoint]:
+    def entry_points(group: str) -> list[EntryPoint]:
         return [entry for entry in found if entry.group == group]
 
     monkeypatch.setattr(registry, "entry_points", entry_points)

@@ -144,7 +144,8 @@ def test_a_missing_package_is_named(package: str, named: str, tmp_path: Path, mo
         pass
 
 
-def test_jobs_of_submitit_return_their_result_and_their_loss(tmp_path: Path) -> None:
+def test_jobs_of_submitit_return_their_result_and_their_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # 15 s on a slow network drive
     with engine("submitit:cluster=local,time=5", wanted(tmp_path / "run")) as executor:
         good, bad = executor.submit(slow, 0.0), executor.submit(end, signal.SIGKILL)
         assert good.result(120) != os.getpid()

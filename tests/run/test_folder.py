@@ -82,9 +82,10 @@ def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
         assert caught.value.exit_code == 2
 
 
-def test_two_runs_that_start_together_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_two_runs_that_start_together_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both found the folder empty; the second is refused, and the first one's manifest stays."""
     pytest.importorskip("fcntl", reason="needs the file locks of POSIX")
+    monkeypatch.setattr("privkit.run.ledger.PATIENCE", 0.0)
     first, second = described(), described(seed=1)
     one, two = Ledger(tmp_path / "run", first), Ledger(tmp_path / "run", second)
     with one:

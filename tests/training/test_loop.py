@@ -73,12 +73,12 @@ class DyingCheckpoint(Checkpoint):
 @pytest.mark.parametrize("defense", [NoDefense(), BatchShuffle(frozen_block=True)], ids=str)
 def test_goes_on_after_a_kill_bit_for_bit(tmp_path: Path, defense: Defense, dies_after: int) -> None:
     straight = built(defense)
-    curve = train(*straight, digits(100), SPEC, epochs=3, seed=0).curve
+    curve = train(*straight, digits(40), SPEC, epochs=3, seed=0).curve
     path = tmp_path / "training.ckpt"
     with pytest.raises(Killed):
-        train(*built(defense), digits(100), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, dies_after))
+        train(*built(defense), digits(40), SPEC, epochs=3, seed=0, checkpoint=DyingCheckpoint(path, dies_after))
     resumed = built(defense, seed=5)  # other initial weights: everything must come from the checkpoint
-    assert train(*resumed, digits(100), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
+    assert train(*resumed, digits(40), SPEC, epochs=3, seed=0, checkpoint=Checkpoint(path)).curve == curve
     assert all(torch.equal(a, b) for a, b in zip(weights(*straight), weights(*resumed), strict=True))
 
 

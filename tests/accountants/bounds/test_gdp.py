@@ -179,7 +179,7 @@ def test_the_published_mu_is_no_bound() -> None:
     assert published.floor == fit.floor
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "reference"),
     [((0.04, 1.5, 2250), 1.4342203759292578), ((0.001, 0.8, 10_000), 0.19748260445196641)],

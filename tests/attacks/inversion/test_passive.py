@@ -44,6 +44,7 @@ def test_wins_on_an_undefended_client(attack: Any, kind: str) -> None:
     assert won.curve[-1] < 0.5 * won.curve[0]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("attack", BOTH, ids=named)
 def test_noise_tells_nothing(attack: Any) -> None:
     """Releases that hold no image: no better than the mean image."""
