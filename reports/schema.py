@@ -252,13 +252,17 @@ class Summary(Frozen):
 
 
 class PlannedCell(Frozen):
-    """One planned cell: its id, its model's id, its defense, attack and seed."""
+    """One planned cell: its id, its model's id, its defense, attack and seed.
+
+    `twin_of` has ids of cells with the same attack on defenses, if this cell is computed only where that attack failed.
+    """
 
     cell: str
     model: str
     defense: str
     attack: str
     seed: int
+    twin_of: tuple[str, ...] = ()
 
 
 class Manifest(Frozen):

@@ -131,7 +131,33 @@ def falls(row: Row) -> bool:
 
 
 Twins = Mapping[tuple[str, str, int], Row]
-"""Protocol, attack and seed -> the row of that attack on the undefended model."""
+"""Protocol, attack and seed -> the row of that attack on the undefended model, its twin."""
+
+
+def lost(row: Row) -> bool:
+    """Whether an attack failed in a way that its twin explains: soundly, with all it needs, and without a record."""
+    real = bool(deciding(row)) and row.attack not in CONSTANT_ATTACKS
+    return real and not falls(row) and sound(row) and not row.doubt
+
+
+def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
+    """Why the undefended model need not meet an attack, in words; empty if it must.
+
+    Args:
+        twin_of: ids of the cells with this attack on defenses; empty if it meets the undefended model in any case.
+        rows: cell id -> row, of finished cells.
+
+    >>> unneeded((), {}), unneeded(("a",), {})
+    ('', 'only if the attack fails on a defense')
+    """
+    own = [rows[cell] for cell in twin_of if cell in rows]
+    if not twin_of or any(map(lost, own)):
+        return ""
+    if len(own) < len(twin_of):
+        return "only if the attack fails on a defense"
+    told = {True: "the attack won on", False: "no sound number on"}
+    groups = {win: dict.fromkeys(row.defense for row in own if falls(row) is win) for win in told}
+    return "; ".join(f"{told[win]} {', '.join(group)}" for win, group in groups.items() if group)
 
 
 def undefended(defense: str) -> bool:
