@@ -55,12 +55,14 @@ class Timed:
         epochs: of training in these seconds, to estimate control experiments; 0 without them.
         round_size: records of a round of the probe.
         reason: why there is no number, or what the number leaves out; empty otherwise.
+        most: seconds at most, if the attack fails; 0 if that is not estimated.
     """
 
     seconds: float = 0.0
     epochs: int = 0
     round_size: int = 1
     reason: str = ""
+    most: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
