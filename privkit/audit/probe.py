@@ -321,12 +321,12 @@ def _timed(
 def _watched(attack: Any, observation: Any, watch: _Watch, round_size: int) -> Timed:
     """Run an attack. If it is ended before its last epoch, its time follows from the epochs that were seen."""
     planned, enough = _planned(attack), False
-    with _alarm(2 * watch.limit):
-        watch.start = watch.now()
-        try:
+    try:
+        with _alarm(2 * watch.limit):
+            watch.start = watch.now()
             attack.run(observation, Generator().manual_seed(0), watch)
-        except _Enough:
-            enough = True
+    except _Enough:  # also of an alarm that rings when the attack has just ended
+        enough = True
     elapsed, seen = watch.now() - watch.start, len(watch.marks)
     if not enough:
         more = max(1.0, planned / seen) if seen else 1.0  # a doubling gains nothing on random records
