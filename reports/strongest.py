@@ -86,22 +86,23 @@ def grade(row: Row) -> Grade | None:
     The grade is also "record" if more records are identified than any guess from the label alone could identify,
     because a sharp guess may have a large error.
     """
-    ours, metric = row.recovered.get("unaligned", {}), deciding(row)
-    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric}
+    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and deciding(row)}
     if not floors:
         return None
-    beaten = {
-        name: better(
-            ours[metric],
-            floor[metric],
-            row.ahead.get(name, {}).get(metric),
-            _by_few_records(row, floor, metric) if name == CLASS_MEAN.name else 0.0,
-        )
-        for name, floor in floors.items()
-    }
-    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(ours, floors.values())):
+    beaten = {name: beats(row, name) for name in floors}
+    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(row.recovered["unaligned"], floors.values())):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
+
+
+def beats(row: Row, guess: str) -> bool:
+    """Whether a row's guesses are closer to their records than one of its floors, by its deciding metric.
+
+    The class mean must be beaten by more than what it loses by few own records.
+    """
+    metric, floor = deciding(row), row.floors[guess]["unaligned"]
+    margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
+    return better(row.recovered["unaligned"][metric], floor[metric], row.ahead.get(guess, {}).get(metric), margin)
 
 
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
