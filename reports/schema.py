@@ -240,8 +240,8 @@ class Row(Frozen):
 class Summary(Frozen):
     """One defense under one attack over several seeds, or a floor or start if `floor` names one.
 
-    `values` holds accuracy and the image metrics (unaligned, and `matched_ssim`): the mean of the seeds' means with
-    its interval over seeds.
+    `values` holds accuracy and the measures of guesses (unaligned, and the likeness once matched): the mean of the
+    seeds' means with its interval over seeds.
     """
 
     defense: str

@@ -153,7 +153,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
 def _surely(gains: Tensor) -> float:
     """The lower end of Student's interval for the mean of gains [N], N ≥ 2."""
     quantile = float(stdtrit(len(gains) - 1, (1 + _SURE) / 2))
-    return (gains.mean() - quantile * gains.std() / len(gains) ** 0.5).item()
+    return float(gains.mean() - quantile * gains.std() / len(gains) ** 0.5)
 
 
 def _hindrance(attack: ImageAttack, defended: Defended) -> str:
