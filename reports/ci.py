@@ -15,7 +15,7 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
     """The verdict as JUnit XML: one test case for each cell, check and gate, and one property a threat model.
 
     A gate or check that is not met is a failure. A cell that failed or is missing is an error. An undecided check, and
-    a cell that is not applicable, count as skipped.
+    a cell that is not applicable or not needed, count as skipped.
 
     Args:
         verdict: on a run.
@@ -46,10 +46,14 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
 
 def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
     """A cell, which errs if it has no result."""
-    tag = {"error": "error", "missing": "error", "not_applicable": "skipped"}.get(cell.status, "")
+    tags = {"error": "error", "missing": "error", "not_applicable": "skipped", "not_needed": "skipped"}
     name = f"{cell.attack}, seed {cell.seed}"
     return _case(
-        cell.defense, f"cell: {name}", tag, cell.reason or "it has no result; repeat the run's command", seconds
+        cell.defense,
+        f"cell: {name}",
+        tags.get(cell.status, ""),
+        cell.reason or "it has no result; repeat the run's command",
+        seconds,
     )
 
 

@@ -240,8 +240,8 @@ class Row(Frozen):
 class Summary(Frozen):
     """One defense under one attack over several seeds, or a floor or start if `floor` names one.
 
-    `values` holds accuracy and the image metrics (unaligned, and `matched_ssim`): the mean of the seeds' means with
-    its interval over seeds.
+    `values` holds accuracy and the measures of guesses (unaligned, and the likeness once matched): the mean of the
+    seeds' means with its interval over seeds.
     """
 
     defense: str
@@ -252,13 +252,17 @@ class Summary(Frozen):
 
 
 class PlannedCell(Frozen):
-    """One planned cell: its id, its model's id, its defense, attack and seed."""
+    """One planned cell: its id, its model's id, its defense, attack and seed.
+
+    `twin_of` has ids of cells with the same attack on defenses, if this cell is computed only where that attack failed.
+    """
 
     cell: str
     model: str
     defense: str
     attack: str
     seed: int
+    twin_of: tuple[str, ...] = ()
 
 
 class Manifest(Frozen):

@@ -86,22 +86,23 @@ def grade(row: Row) -> Grade | None:
     The grade is also "record" if more records are identified than any guess from the label alone could identify,
     because a sharp guess may have a large error.
     """
-    ours, metric = row.recovered.get("unaligned", {}), deciding(row)
-    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric}
+    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and deciding(row)}
     if not floors:
         return None
-    beaten = {
-        name: better(
-            ours[metric],
-            floor[metric],
-            row.ahead.get(name, {}).get(metric),
-            _by_few_records(row, floor, metric) if name == CLASS_MEAN.name else 0.0,
-        )
-        for name, floor in floors.items()
-    }
-    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(ours, floors.values())):
+    beaten = {name: beats(row, name) for name in floors}
+    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(row.recovered["unaligned"], floors.values())):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
+
+
+def beats(row: Row, guess: str) -> bool:
+    """Whether a row's guesses are closer to their records than one of its floors, by its deciding metric.
+
+    The class mean must be beaten by more than what it loses by few own records.
+    """
+    metric, floor = deciding(row), row.floors[guess]["unaligned"]
+    margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
+    return better(row.recovered["unaligned"][metric], floor[metric], row.ahead.get(guess, {}).get(metric), margin)
 
 
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
@@ -131,7 +132,33 @@ def falls(row: Row) -> bool:
 
 
 Twins = Mapping[tuple[str, str, int], Row]
-"""Protocol, attack and seed -> the row of that attack on the undefended model."""
+"""Protocol, attack and seed -> the row of that attack on the undefended model, its twin."""
+
+
+def lost(row: Row) -> bool:
+    """Whether an attack failed in a way that its twin explains: soundly, with all it needs, and without a record."""
+    real = bool(deciding(row)) and row.attack not in CONSTANT_ATTACKS
+    return real and not falls(row) and sound(row) and not row.doubt
+
+
+def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
+    """Why the undefended model need not meet an attack, in words; empty if it must.
+
+    Args:
+        twin_of: ids of the cells with this attack on defenses; empty if it meets the undefended model in any case.
+        rows: cell id -> row, of finished cells.
+
+    >>> unneeded((), {}), unneeded(("a",), {})
+    ('', 'only if the attack fails on a defense')
+    """
+    own = [rows[cell] for cell in twin_of if cell in rows]
+    if not twin_of or any(map(lost, own)):
+        return ""
+    if len(own) < len(twin_of):
+        return "only if the attack fails on a defense"
+    told = {True: "the attack won on", False: "no sound number on"}
+    groups = {win: dict.fromkeys(row.defense for row in own if falls(row) is win) for win in told}
+    return "; ".join(f"{told[win]} {', '.join(group)}" for win, group in groups.items() if group)
 
 
 def undefended(defense: str) -> bool:

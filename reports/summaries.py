@@ -42,7 +42,7 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
 
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
-    """The unaligned means, and the matched SSIM; nothing of attacks that reconstruct no images."""
+    """The unaligned means, and the likeness once matched; nothing of attacks that reconstruct no records."""
     means = {name: estimate.value for name, estimate in metrics.get("unaligned", {}).items()}
     matched = metrics.get("matched", {})
     return means | {f"matched_{name}": matched[name].value for name in filter(None, [likeness(list(matched))])}

@@ -119,7 +119,7 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     """One line for each defense and attack, over the seeds."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
-    columns |= {} if names else {f"matched_{IMAGES.likeness}": "matched"}
+    columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
     columns |= {IDENTIFIED.name: IDENTIFIED.heading} if any(IDENTIFIED.name in one.values for one in summaries) else {}
     columns |= {"auc": measure("auc").title}
     lines = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from privkit.reports.columns import CLAIM, DECLARATION, LEARNED
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Frozen, PlannedCell, Row
+from privkit.reports.strongest import unneeded
 
 
 class Judgement(Frozen):
@@ -31,13 +32,13 @@ class Judgement(Frozen):
 
 
 class CellState(Frozen):
-    """A planned cell and its state; a missing one has no result yet."""
+    """A planned cell and its state; a missing one has no result yet, and one that is not needed will have none."""
 
     cell: str
     defense: str
     attack: str
     seed: int
-    status: Literal["done", "not_applicable", "error", "missing"]
+    status: Literal["done", "not_applicable", "error", "missing", "not_needed"]
     reason: str = ""
 
 
@@ -79,7 +80,7 @@ def judge(
         trains: whether the run trains long enough for its models to learn something.
     """
     known = {row.cell: row for row in rows}
-    cells = [_state(cell, known.get(cell.cell)) for cell in planned]
+    cells = [_state(cell, known) for cell in planned]
     pending = {(cell.defense, cell.seed) for cell in cells if cell.status == "missing"}
     checks = [_decisive(row, check) for row in rows for check in row.checks if check.decisive]
     checks += _numbers([row for row in rows if row.protocol.partition(":")[0] not in silent], pending)
@@ -103,9 +104,10 @@ def judge(
     )
 
 
-def _state(cell: PlannedCell, row: Row | None) -> CellState:
+def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
     """What became of a cell."""
-    status, reason = ("missing", "") if row is None else (row.status, row.reason)
+    row, why = rows.get(cell.cell), unneeded(cell.twin_of, rows)
+    status, reason = (row.status, row.reason) if row else ("not_needed" if why else "missing", why)
     record = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
     return CellState.model_validate({**record, "status": status, "reason": reason})
 
@@ -189,6 +191,7 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
 
 def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
     """How many cells, checks and gates came to what."""
+    cells = [cell for cell in cells if cell.status != "not_needed"]
     missing = [cell for cell in cells if cell.status == "missing"]
     errored = [cell for cell in cells if cell.status == "error"]
     told = [f"{len(cells) - len(missing) - len(errored)} of {len(cells)} cells finished"]

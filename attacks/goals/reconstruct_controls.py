@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
+from scipy.special import stdtrit
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Query, QueryResult, View, known_to
@@ -33,8 +34,10 @@ _NOTICED, _FAR = 1.02, 0.5
 the same), unless the MSE is within this part of the share that it needs."""
 SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
-_NOISE_SLACK = 0.03
-"""The noise control passes if the attack's MSE is at most this share below the mean image's."""
+_NOISE_SLACK, _SURE, _OTHERS = 0.03, 0.99, 10
+"""The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
+closer to their own records than to so many others, by an interval of this confidence over the records. The mean alone
+is no bound: another constant may be better, and few records are closer to some guess by chance."""
 
 
 def controls(
@@ -105,10 +108,14 @@ def wins(
 
 
 def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
-    """The negative control: a release of pure noise with the shape of the real one; see `controls`."""
+    """The negative control: a release of pure noise with the shape of the real one; see `controls`.
+
+    The attack fails it if its error is more than 3 % below the mean record's, and if a 99 % interval over the records
+    shows that each guess is closer to its own record than to others. Guesses from noise know no record from another.
+    """
     played = _Cast.of(attack, observation, SHORTER)
     draws, start = played.draws(seed, "noise")
-    mean_error = played.error(played.mean.expand_as(played.victims), played.victims)
+    by_mean = played.errors(played.mean.expand_as(played.victims), played.victims)
     whole = observation.views[0].whole if played.real else True
 
     def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -129,16 +136,24 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
         shown = played.shown(attack, views, query, played.identity, None, draws)
     try:
         guess = played.attack.run(shown, Generator().manual_seed(derive(seed, "control", "noise", "attack"))).images
-        error = played.error(guess, played.victims)
+        errors = played.errors(guess, played.victims)
+        others = [played.errors(guess.roll(k, 0), played.victims) for k in range(1, min(len(guess), _OTHERS + 1))]
     except NotApplicable:
-        error = mean_error  # an attack that refuses noise learns nothing from it
-    what = played.what
+        errors, others = by_mean, []  # an attack that refuses noise learns nothing from it
+    error, mean_error = errors.mean().item(), by_mean.mean().item()
+    told_apart = not others or _surely(torch.stack(others).mean(0) - errors) > 0
     return Control(
         name="fails_on_noise",
-        passed=error >= (1 - _NOISE_SLACK) * mean_error,
+        passed=error >= (1 - _NOISE_SLACK) * mean_error or not told_apart,
         detail=f"on a release of pure noise the attack has {played.measure} {error:.4f}, "
-        f"the mean {what} {mean_error:.4f}",
+        f"the mean {played.what} {mean_error:.4f}",
     )
+
+
+def _surely(gains: Tensor) -> float:
+    """The lower end of Student's interval for the mean of gains [N], N ≥ 2."""
+    quantile = float(stdtrit(len(gains) - 1, (1 + _SURE) / 2))
+    return float(gains.mean() - quantile * gains.std() / len(gains) ** 0.5)
 
 
 def _hindrance(attack: ImageAttack, defended: Defended) -> str:
@@ -168,7 +183,7 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
     def wrong(guess: Tensor) -> float:
         if played.texts:  # whose derivative by ids means nothing: a release contains all of them
             return played.error(guess.expand_as(truth), truth)
-        return played.size(clients.contained(truth, (guess - truth).float(), passes, start))
+        return played.sizes(clients.contained(truth, (guess - truth).float(), passes, start)).mean().item()
 
     if sent is None:
         error = wrong(played.attack.run(played.led(start, noise=False), played.own_draws(seed)).images)
@@ -294,16 +309,20 @@ class _Cast:
         """What `error` is."""
         return "one less ROUGE-1" if self.texts else "MSE"
 
-    def error(self, guess: Tensor, truth: Tensor) -> float:
-        """Mean square error; of texts one less ROUGE-1, since ids mean nothing and no shuffle leaves an order."""
+    def errors(self, guess: Tensor, truth: Tensor) -> Tensor:
+        """Mean square error of each record, [N]; of texts one less ROUGE-1: ids mean nothing, and shuffles no order."""
         if self.texts:
-            return 1 - float(rouge_1(truth.cpu().numpy(), guess.long().cpu().numpy()).mean())
-        return self.size(guess.float() - truth.float())
+            return 1 - torch.from_numpy(rouge_1(truth.cpu().numpy(), guess.long().cpu().numpy()))
+        return self.sizes(guess.float() - truth.float())
 
-    def size(self, apart: Tensor) -> float:
-        """Mean square; of table rows that of their dense columns, since the numbers of categories mean nothing."""
+    def error(self, guess: Tensor, truth: Tensor) -> float:
+        """The mean of `errors`."""
+        return self.errors(guess, truth).mean().item()
+
+    def sizes(self, apart: Tensor) -> Tensor:
+        """Mean squares, [N]; of table rows those of their dense columns: the numbers of categories mean nothing."""
         dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
-        return (apart[:, dense] if self.columns else apart).square().mean().item()
+        return (apart[:, dense] if self.columns else apart).square().flatten(1).mean(1)
 
     def shown(
         self,

@@ -7,7 +7,7 @@ from torch import Tensor
 from privkit.attacks.escalate import Escalation
 from privkit.reports.columns import CONVERGED, LEARNED, START
 from privkit.reports.schema import Check, Row
-from privkit.reports.strongest import better, grade
+from privkit.reports.strongest import beats, deciding, grade
 from privkit.shared.interval import Interval
 from privkit.shared.measures import FLOORS, measure
 
@@ -79,12 +79,11 @@ def judge(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ..
         row: with what the attack recovered, the floors, and how much closer the attack came, record by record.
         went: how far the attack went beyond its budget.
     """
-    checks, recovered = [convergence(converged, row, went)], row.recovered["unaligned"]
-    metric = next(iter(recovered))
+    checks, metric = [convergence(converged, row, went)], deciding(row)
     for name, what in _BEATEN.items():
         if name in row.floors:
-            ours, floor = recovered[metric], row.floors[name]["unaligned"][metric]
-            passed = better(ours, floor, row.ahead[name].get(metric))
+            ours, floor = row.recovered["unaligned"][metric], row.floors[name]["unaligned"][metric]
+            passed = beats(row, name)
             checks.append(
                 Check(
                     name=f"beats_{name}",

@@ -20,6 +20,7 @@ from privkit.errors import PrivkitError, RunFolderError, one_line
 from privkit.files.sealed import Broken
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
+from privkit.reports.strongest import lost, unneeded
 from privkit.run.ingredients import Ingredients
 from privkit.run.ledger import Ledger
 from privkit.run.plan import Cell, Schedule
@@ -64,9 +65,18 @@ class Leader:
         return [self.rows[cell.id] for cell in self.worker.cells if cell.id in self.rows]
 
     @property
+    def planned(self) -> int:
+        """Number of cells to compute, as far as that is known: a twin counts once its attack failed on a defense."""
+        cells = self.worker.cells
+        return len(cells) - sum(cell.id not in self.rows and self._unneeded(cell) for cell in cells if cell.twin_of)
+
+    @property
     def left(self) -> int:
-        """Cells without a row."""
-        return len(self.worker.cells) - len(self.rows)
+        """Cells without a row, of those."""
+        return self.planned - len(self.rows)
+
+    def _unneeded(self, cell: Cell) -> bool:
+        return bool(unneeded(cell.twin_of, self.rows))
 
     def open(self, *, again: bool = False) -> None:
         """Repair the folder, compare its provenance with what this command would compute, and begin.
@@ -100,7 +110,7 @@ class Leader:
     def schedule(self) -> Schedule:
         """The cells that are left."""
         known = {row.attack for row in self.rows.values()}
-        return Schedule(self.worker.cells, self.rows.keys(), known, self._trained)
+        return Schedule(self.worker.cells, self.rows.keys(), known, self._trained, lambda cell: lost(self.rows[cell]))
 
     def _trained(self, model: str) -> bool:
         return (self.ledger.model(model) / TRAINED).exists()
@@ -110,7 +120,7 @@ class Leader:
         schedule, progress = self.schedule(), self.worker.progress
         with self.worker.computing():
             while (cell := schedule.take()) is not None:
-                progress.cell(len(self.rows) + 1, len(self.worker.cells), named(cell))
+                progress.cell(len(self.rows) + 1, self.planned, named(cell))
                 row = self.finish(cell, self.worker.run(cell, self.ledger))
                 schedule.finish(cell)
                 progress.ended(row.status)
@@ -275,7 +285,7 @@ class Dispatch:
     def _give_up(self) -> None:
         """Cells that lost too many workers end as errors."""
         if self._given_up and not self._heard:
-            left, planned, why = self._leader.left, len(self._leader.worker.cells), self._given_up[-1][1]
+            left, planned, why = self._leader.left, self._leader.planned, self._given_up[-1][1]
             raise WorkersEnded(
                 f"no worker lived until its first answer ({why}): {left} of {planned} cells are left; the same command "
                 "goes on with them"
@@ -293,7 +303,7 @@ class Dispatch:
     def _finish(self, cell: Cell, row: Row, took: str) -> None:
         self._leader.finish(cell, row)
         self._schedule.finish(cell)
-        done, total = len(self._leader.rows), len(self._leader.worker.cells)
+        done, total = len(self._leader.rows), self._leader.planned
         rate = (perf_counter() - self._start) / (done - self._before)
         rest = f", about {duration(rate * (total - done))} left" if done < total else ""
         status = row.status.replace("_", " ")

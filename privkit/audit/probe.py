@@ -55,12 +55,14 @@ class Timed:
         epochs: of training in these seconds, to estimate control experiments; 0 without them.
         round_size: records of a round of the probe.
         reason: why there is no number, or what the number leaves out; empty otherwise.
+        most: seconds at most, if the attack fails; 0 if that is not estimated.
     """
 
     seconds: float = 0.0
     epochs: int = 0
     round_size: int = 1
     reason: str = ""
+    most: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,12 +321,12 @@ def _timed(
 def _watched(attack: Any, observation: Any, watch: _Watch, round_size: int) -> Timed:
     """Run an attack. If it is ended before its last epoch, its time follows from the epochs that were seen."""
     planned, enough = _planned(attack), False
-    with _alarm(2 * watch.limit):
-        watch.start = watch.now()
-        try:
+    try:
+        with _alarm(2 * watch.limit):
+            watch.start = watch.now()
             attack.run(observation, Generator().manual_seed(0), watch)
-        except _Enough:
-            enough = True
+    except _Enough:  # also of an alarm that rings when the attack has just ended
+        enough = True
     elapsed, seen = watch.now() - watch.start, len(watch.marks)
     if not enough:
         more = max(1.0, planned / seen) if seen else 1.0  # a doubling gains nothing on random records

@@ -149,7 +149,7 @@ def run_audit(
                     Dispatch(leader, executor, ahead).work()
         except KeyboardInterrupt as stopped:
             folder = leader.ledger.path
-            kept = finished_cells(folder, len(leader.worker.cells))
+            kept = finished_cells(folder, leader.planned)
             stopped.add_note(f"{kept}; go on with the same call and out={str(folder)!r}")
             raise
         leader.close()

@@ -108,14 +108,14 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
 def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
     from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
-    from privkit.run.plan import plan
+    from privkit.run.plan import counted
     from privkit.training.together import joined
 
     folder = command.out or default_folder(config)
     with joined(pick_device(config.device).type, command.workers, command.engine) as leads:
         if not leads:
             return
-        with keeping(lambda: finished_cells(folder, len(plan(config)))), shown.progress() as progress:
+        with keeping(lambda: finished_cells(folder, *counted(config))), shown.progress() as progress:
             run = run_audit(config, out=command.out, progress=progress, again=command.again, **_hands(command))
     shown.show(run.rows, run.report, run.verdict)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Estimate:
 
     Attributes:
         cells: each with its time, in the order of the plan.
-        sentence: the time of all of them, with their controls.
+        sentence: the time of all of them without twins, with their controls; and of all of them if their attacks fail.
         needs: what the run needs in addition to its command, in a sentence; empty if nothing.
     """
 
@@ -70,7 +70,12 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     finally:
         torch.set_num_threads(threads)
     cells = [cell for part, _ in found for cell in part]
-    total = sum(controls for _, controls in found) + sum(timed.seconds for _, timed in cells)
+    total, most = (sum(each) for each in zip(*(controls for _, controls in found), strict=True))
+    total += sum(timed.seconds for cell, timed in cells if not cell.twin_of)
+    most += sum(timed.most for _, timed in cells)
+    twins = sum(bool(cell.twin_of) for cell, _ in cells)
+    told = f" with {twins} more cells on the undefended model" if twins else ""
+    further = f", up to {most:.0f} s{told} if attacks fail" if most > total else ""
     least = "at least " if any(timed.reason.startswith("at least") for _, timed in cells) else ""
     where = f"{device.type}, {parts[0].threads or default_threads()} threads"
     named = [
@@ -79,7 +84,7 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
     unseen = [name for name in dict.fromkeys(named) if name in OFFICIAL]
     return Estimate(
         cells=cells,
-        sentence=f"{least}about {total:.0f} s with controls on {where}",
+        sentence=f"{least}about {total:.0f} s with controls on {where}{further}",
         needs=[f"the run needs --data-root with the files of {' and '.join(unseen)}"] if unseen else [],
     )
 
@@ -99,16 +104,24 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
         cells = plan(config)
         return "\n".join([*(cell.id for cell in cells), f"{len(cells)} cells on a recording; {folder}"])
     found = estimate(config.parts)
-    reasons = [f"; {timed.reason}" if timed.reason else "" for _, timed in found.cells]
-    lines = [
-        f"{cell.id}  about {timed.seconds:.0f} s{reason}"
-        for (cell, timed), reason in zip(found.cells, reasons, strict=True)
-    ]
-    return "\n".join([*lines, f"{len(lines)} cells, {found.sentence}; {folder}", *found.needs])
+    lines = [f"{cell.id}  {_told(cell, timed)}" for cell, timed in found.cells]
+    surely = sum(not cell.twin_of for cell, _ in found.cells)
+    return "\n".join([*lines, f"{surely} cells, {found.sentence}; {folder}", *found.needs])
 
 
-def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[list[tuple[Cell, Timed]], float]:
-    """Cells of one protocol with their times, and the seconds of its controls."""
+def _told(cell: Cell, timed: Timed) -> str:
+    """The time of a cell in words: what it takes in any case, and at most, if its attack fails."""
+    reason = f"; {timed.reason}" if timed.reason else ""
+    if cell.twin_of:
+        return f"up to {timed.most:.0f} s, only if the attack fails on a defense{reason}"
+    further = f", up to {timed.most:.0f} s if the attack fails" if timed.most > timed.seconds else ""
+    return f"about {timed.seconds:.0f} s{further}{reason}"
+
+
+def _part(
+    config: AuditConfig, device: torch.device, seconds: float
+) -> tuple[list[tuple[Cell, Timed]], tuple[float, float]]:
+    """Cells of one protocol with their times, and the seconds of its controls, without and with those of twins."""
     pools, _, sizes = open_data(config, instead=without_files) if config.data_root is None else open_data(config)
     a_round = config.protocol.spec.active * config.training.batch_size
     rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
@@ -125,17 +138,24 @@ def _part(config: AuditConfig, device: torch.device, seconds: float) -> tuple[li
         a_step, timed = setups[cell.defense.label][1], probed.get(cell.attack.label, Timed())
         attack, goal = cell.attack.spec, audit_goal(cell.attack.spec)
         took = goal.seconds(attack, timed, config, sizes)
+        further = ((1 << config.escalate) - 1) * took if goal.escalates and timed.epochs else 0.0
         if config.tune and not why_untuned(attack):
             took *= 1 + config.tune.trials * (1 - config.tune.share)
         took += goal.training_steps(attack, config.budget.epochs, victims / a_round, rounds) * a_step
         if cell.model_id not in trained:
             trained.add(cell.model_id)
             took += (rounds + _FORWARD * sizes["test"] / a_round) * a_step
-        cells.append((cell, replace(timed, seconds=took)))
-    attacks = {attack.label: attack.spec for attack in config.every_attack}
-    mounted = Counter(label for _, label in {(cell.defense.label, cell.attack.label) for cell, _ in cells})
-    controls = sum(
-        audit_goal(attacks[label]).control_seconds(attacks[label], timed, sizes["auxiliary"], a_round, mounted[label])
-        for label, timed in probed.items()
-    )
-    return cells, controls
+        cells.append((cell, replace(timed, seconds=took, most=took + further)))
+
+    def controls(planned: Iterable[Cell]) -> float:
+        mounted = Counter(label for _, label in {(cell.defense.label, cell.attack.label) for cell in planned})
+        return sum(
+            audit_goal(one.spec).control_seconds(
+                one.spec, probed[one.label], sizes["auxiliary"], a_round, mounted[one.label]
+            )
+            for one in config.every_attack
+            if one.label in probed
+        )
+
+    surely = controls(cell for cell, _ in cells if not cell.twin_of)
+    return cells, (surely, controls(cell for cell, _ in cells))

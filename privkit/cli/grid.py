@@ -54,7 +54,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 
 def cells_of(config: AuditConfig) -> int:
-    """Number of cells of a run, without planning them."""
+    """Number of cells of a run that are computed in any case, without planning them."""
     attacked = sum(len(part.attacks_on(defense)) for part in config.parts for defense in part.defenses)
     return attacked * len(config.seeds)
 
@@ -66,6 +66,7 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands:
     """
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root
+    from privkit.run.plan import counted
     from privkit.run.stopping import finished_cells, keeping
 
     for folder, config in grid.items():
@@ -73,7 +74,7 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands:
         plan_audit(config, out=folder, again=again, **hands)
     verdicts = {}
     for folder, config in grid.items():
-        with keeping(lambda at=folder, of=config: finished_cells(at, cells_of(of))), shown.progress() as progress:  # type: ignore[misc]
+        with keeping(lambda at=folder, of=config: finished_cells(at, *counted(of))), shown.progress() as progress:  # type: ignore[misc]
             run = run_audit(config, out=folder, progress=progress, **hands)
         verdicts[folder] = run.verdict
         if shown.as_json:

@@ -106,7 +106,7 @@ class Ledger(RunFolder):
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         super().__init__(path)
-        self.manifest = manifest
+        self.manifest, self._planned = manifest, manifest.cells
         self.unlocked, self.token, self._flushed = "", secrets.token_hex(8), 0.0
         self._lock = FileLock(self.path / ".lock", poll_interval=0.01)
         check_usable(self.path)
@@ -207,8 +207,11 @@ class Ledger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Record the threads and settings with which the run goes on in the manifest."""
-        changes = {"threads": threads, "settings": dict(settings)}
+        """Record in the manifest with which threads, settings and cells the run goes on.
+
+        A run that an earlier version began may have planned fewer cells.
+        """
+        changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
             self.manifest = self.manifest.model_copy(update=changes)
             self.save_manifest()

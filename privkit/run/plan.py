@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -28,6 +28,8 @@ class Cell:
         defense: the defense.
         attack: the attack.
         seed: seed of everything random in it.
+        twin_of: ids of the cells with this attack on defenses, if it meets the undefended model only where it failed on
+            one of them; empty for a cell that is computed in any case.
     """
 
     id: str
@@ -35,17 +37,42 @@ class Cell:
     defense: Component
     attack: Component
     seed: int
+    twin_of: tuple[str, ...] = ()
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells in the order in which they run: by seed, then protocol, then defense, the baseline first."""
+    """All cells in their order: by seed, then protocol, then defense, the baseline first.
+
+    Every attack that the undefended model does not meet anyway has a twin there, which may prove superfluous.
+    """
     return [
-        _cell(part, defense, attack, seed)
+        cell
         for seed in config.seeds
         for part in config.parts
         for defense in part.defenses
-        for attack in part.attacks_on(defense)
+        for cell in _on(part, defense, seed)
     ]
+
+
+def counted(config: AuditConfig) -> tuple[int, int]:
+    """Number of cells that are computed in any case, and number of twins."""
+    twins = [bool(cell.twin_of) for cell in plan(config)]
+    return twins.count(False), twins.count(True)
+
+
+def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
+    """The cells of one defense and seed; of the undefended model, first its own ones, then the twins."""
+    own = [_cell(config, defense, attack, seed) for attack in config.attacks_on(defense)]
+    if defense.name != "none":
+        return own
+    anyway, twins = {cell.id for cell in own}, dict[str, Cell]()
+    for one in config.defenses:
+        for attack in config.attacks_on(one):
+            bare = _cell(config, defense, attack, seed)
+            if bare.id not in anyway:
+                of = _cell(config, one, attack, seed).id
+                twins[bare.id] = replace(bare, twin_of=(*twins.get(bare.id, bare).twin_of, of))
+    return [*own, *twins.values()]
 
 
 def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int) -> Cell:
@@ -95,36 +122,44 @@ class Schedule:
     """The cells of a run without a row, in the order of the plan, except that some cells wait for others.
 
     A cell waits while another one trains its model. Control experiments use the first seed's images, so a later seed's
-    cell waits for the first seed's cells with its defense and its attack. A cell also waits while another one begins
+    cell waits for the first seed's cell with its defense and its attack. A cell also waits while another one begins
     the same attack, because both would run the control experiments; if no other cell can begin, it begins all the same.
+    A twin waits until its attack failed on a defense; if it failed on none, the twin never begins.
 
     Args:
         cells: the plan.
         done: ids of the cells that have a row.
         known: labels of attacks whose control experiments may be stored.
         trained: whether the model of an id is finished.
+        lost: whether the attack of a cell that has a row failed, so that a twin has something to say.
     """
 
     def __init__(
-        self, cells: Sequence[Cell], done: Collection[str], known: Collection[str], trained: Callable[[str], bool]
+        self,
+        cells: Sequence[Cell],
+        done: Collection[str],
+        known: Collection[str],
+        trained: Callable[[str], bool],
+        lost: Callable[[str], bool] = lambda cell: False,
     ) -> None:
-        self._cells, self._done, self._known, self._trained = cells, set(done), set(known), trained
+        self._cells, self._done, self._known, self._trained, self._lost = cells, set(done), set(known), trained, lost
         self._order = {cell.id: number for number, cell in enumerate(cells)}
         self._ready = [number for number, cell in enumerate(cells) if cell.id not in self._done]
         self._begins: list[int] = []  # they wait for control experiments of a running cell
         self._waiting: dict[str, list[int]] = {}  # id of a cell or a model -> those that wait for it
         self._training: dict[str, str] = {}  # model -> cell that trains it
         self._beginning: dict[str, str] = {}  # label of an attack -> cell that begins it
-        self._first: dict[tuple[str, str], list[str]] = {}
+        self._of_a_kind: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells:
-            if cell.seed == cells[0].seed:
-                self._first.setdefault((cell.defense.label, cell.attack.label), []).append(cell.id)
+            self._of_a_kind.setdefault((cell.defense.label, cell.attack.label), []).append(cell)
 
     def take(self) -> Cell | None:
         """The next cell, which begins now; None if all remaining cells have begun or wait."""
         while self._ready:
             number = heappop(self._ready)
             cell = self._cells[number]
+            if self._superfluous(cell):
+                continue
             if (needed := self._needed(cell)) is not None:
                 self._waiting.setdefault(needed, []).append(number)
             elif cell.attack.label in self._beginning and cell.attack.label not in self._known:
@@ -162,11 +197,22 @@ class Schedule:
 
     def _needed(self, cell: Cell) -> str | None:
         """The id of what a cell waits for; None if nothing is in its way."""
-        if cell.seed != self._cells[0].seed:
-            for first in self._first.get((cell.defense.label, cell.attack.label), ()):
-                if first not in self._done:
-                    return first
-        return cell.model_id if cell.model_id in self._training else None
+        for first in self._of_a_kind[cell.defense.label, cell.attack.label]:
+            if first.seed == cell.seed or first.id in self._done:
+                break
+            if not self._superfluous(first):
+                return self._undecided(first) or first.id
+        return self._undecided(cell) or (cell.model_id if cell.model_id in self._training else None)
+
+    def _undecided(self, cell: Cell) -> str | None:
+        """The id of the cell whose row may say that a twin is needed; None if that is known."""
+        if any(map(self._lost, self._done.intersection(cell.twin_of))):
+            return None
+        return next((one for one in cell.twin_of if one not in self._done), None)
+
+    def _superfluous(self, cell: Cell) -> bool:
+        """Whether a cell is a twin whose attack failed on no defense."""
+        return bool(cell.twin_of) and self._done.issuperset(cell.twin_of) and not any(map(self._lost, cell.twin_of))
 
     def _release(self, cell: Cell) -> None:
         """Let go on what waited for a cell's model."""

@@ -55,7 +55,12 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
         seeds=config.seeds,
         cells=tuple(
             PlannedCell(
-                cell=cell.id, model=cell.model_id, defense=cell.defense.label, attack=cell.attack.label, seed=cell.seed
+                cell=cell.id,
+                model=cell.model_id,
+                defense=cell.defense.label,
+                attack=cell.attack.label,
+                seed=cell.seed,
+                twin_of=cell.twin_of,
             )
             for cell in plan(config)
         ),

@@ -82,8 +82,13 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def finished_cells(folder: Path, planned: int) -> str:
+def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
     """How many cells a stopped run has finished, in words.
+
+    Args:
+        folder: of the run.
+        planned: number of cells to compute in any case.
+        twins: number of further ones, each of which is computed only if its attack fails on a defense.
 
     >>> finished_cells(Path("absent"), 4)
     'nothing was begun'
@@ -91,8 +96,8 @@ def finished_cells(folder: Path, planned: int) -> str:
     if not folder.is_dir():
         return "nothing was begun"
     done = sum(1 for _ in folder.glob("cells/*/result.json"))
-    told = f"{folder} keeps {done} of {planned} cells"
-    return told if done >= planned else f"{told} and the last epochs of the one that was running"
+    told = f"{folder} keeps {done} of {planned}{f' to {planned + twins}' if twins else ''} cells"
+    return told if done >= planned + twins else f"{told} and the last epochs of the one that was running"
 
 
 def command() -> str:

@@ -27,17 +27,10 @@ class Chosen:
     Attributes:
         attacks: their names as on the command line.
         remark: a sentence, if the table lacks this defense with these options.
-        falls: the attacks to which this very defense falls in the table.
     """
 
     attacks: tuple[str, ...]
     remark: str = ""
-    falls: frozenset[str] = frozenset()
-
-    @property
-    def open(self) -> tuple[str, ...]:
-        """The attacks that may fail. They also meet the undefended model, to see whether they win there."""
-        return tuple(attack for attack in self.attacks if attack not in self.falls)
 
 
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
@@ -69,7 +62,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     known = tuple(attack for stage in stages for attack in table.get(stage.name, ()))
     linked = LINKED if shared and defense.spec.group > 1 else ()
     if known and not defense.stages and defense.spec == parse("defenses", defense.name).spec:
-        return Chosen(attacks=tuple(dict.fromkeys((*known, *linked))), falls=_won().get(defense.name, frozenset()))
+        return Chosen(attacks=tuple(dict.fromkeys((*known, *linked))))
     return Chosen(
         attacks=tuple(dict.fromkeys((*known, *KINDS[domain].general, *linked))),
         remark=f"auto has not measured {defense.label}: all quick attacks are mounted",
@@ -80,27 +73,12 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 def strongest() -> dict[str, tuple[str, ...]]:
     """Name of a defense -> the attacks that `auto` mounts on it, from the table."""
     found: dict[str, dict[ThreatModel, str]] = {}
-    for row in _rows():
-        for model in MODELS:
-            if model in row["strongest_under"].split():
-                found.setdefault(row["defense"], {})[model] = row["attack"]
+    with TABLE.open(newline="", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            for model in MODELS:
+                if model in row["strongest_under"].split():
+                    found.setdefault(row["defense"], {})[model] = row["attack"]
     return {
         defense: tuple(dict.fromkeys(picks[model] for model in MODELS if model in picks))
         for defense, picks in found.items()
     }
-
-
-def _won() -> dict[str, frozenset[str]]:
-    """Name of a defense -> attacks to which it fell in every seed of the table."""
-    found: dict[str, set[str]] = {}
-    for row in _rows():
-        if row["falls"] == row["seeds"]:
-            found.setdefault(row["defense"], set()).add(row["attack"])
-    return {defense: frozenset(attacks) for defense, attacks in found.items()}
-
-
-@cache
-def _rows() -> list[dict[str, str]]:
-    """The lines of the table."""
-    with TABLE.open(newline="", encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))

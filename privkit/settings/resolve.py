@@ -334,11 +334,6 @@ def _automatic(
     """The fields of a configuration that say what `auto` mounts on each defense, or on what was recorded of it."""
     domain = domain_of(dataset)
     chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
-    bare = (
-        KINDS[domain].baseline,
-        *(attack for one in defenses if one.name != "none" for attack in chosen[one.label].open),
-    )
-    chosen |= {one.label: replace(chosen[one.label], attacks=bare) for one in defenses if one.name == "none"}
     mounted = {
         label: distinct(budgeted(parse("attacks", attack), budget) for attack in one.attacks)
         for label, one in chosen.items()

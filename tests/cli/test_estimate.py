@@ -1,5 +1,6 @@
 """A dry run meets what the run would meet, and says it in one sentence."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,26 @@ def test_an_attack_that_does_not_apply_is_said_in_its_line() -> None:
     text = preview(resolve({"defense": "none", "model": pair, **SMALL}))
     assert "not applicable: a decoder needs tokens" in text.splitlines()[0]
     assert "1 cells" in text
+
+
+def test_what_a_failing_attack_takes_longer_and_its_twin_are_told_as_the_most() -> None:
+    given = {"defense": "gaussian_noise", "attack": "auto", **SMALL, "escalate": 2}
+    *lines, last = preview(resolve(given)).splitlines()
+    twins = [line for line in lines if "only if the attack fails on a defense" in line]
+    assert [line.split("-s0-")[0] for line in twins] == ["none-black_box", "none-adaptive"]
+    assert re.search(
+        r"^3 cells, about \d+ s .*, up to \d+ s with 2 more cells on the undefended model if attacks", last
+    )
+
+    def seconds(line: str) -> list[int]:
+        return [int(number) for number in re.findall(r"(?:about|up to) (\d+) s", line)]
+
+    least, most = seconds(last)
+    assert most > least
+    (long,) = preview(resolve({**given, "defense": "none", "attack": "black_box:epochs=2000"})).splitlines()[:-1]
+    once, all_doublings = seconds(long)
+    assert 3.9 * once < all_doublings < 4.1 * once + 4
+    assert "up to" not in preview(resolve({**given, "attack": "black_box:epochs=2000", "escalate": 0}))
 
 
 def test_a_model_that_raises_is_one_sentence() -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from privkit.audit.run import AuditRun
 from privkit.reports import answers, columns, tables
-from privkit.reports.schema import Row
+from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import strongest
 from privkit.reports.summaries import over_seeds
 from privkit.shared.interval import Interval
@@ -103,6 +103,18 @@ def test_rows_without_numbers_say_why() -> None:
     assert line[3:5] == (tables.UNKNOWN, "error")
     assert len(line) == len(tables.HEADERS)
     assert columns.to_csv([failed]).splitlines()[1].count("RuntimeError: no") == 1
+
+
+@pytest.mark.parametrize(("name", "records"), [("rouge_1", "texts"), ("cells", "table rows"), ("ssim", "images")])
+def test_scores_that_no_order_hides_stand_in_both_tables_whatever_the_records(name: str, records: str) -> None:
+    def of(share: float) -> dict[str, Metric]:
+        return {name: metric(share, share - 0.1, share + 0.1, worst=share, closer=True)}
+
+    found = {"unaligned": of(0.125), "matched": of(0.875)}
+    rows = [made(seed=seed, cell=f"c{seed}", recovered=found, records=records) for seed in (0, 1)]
+    single, over = tables.table(rows), tables.summary_table(over_seeds(rows))
+    assert single.rows[0][single.headers.index("matched")] == "0.875"
+    assert over.rows[0][over.headers.index("matched")] == "0.875 [0.875, 0.875]"
 
 
 def test_a_defense_is_judged_by_its_strongest_attack() -> None:

@@ -9,7 +9,7 @@ from privkit.reports import tables
 from privkit.reports.columns import CLAIM, DECLARATION
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
-from privkit.reports.strongest import falls
+from privkit.reports.strongest import beats, falls
 from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, Known, ThreatVerdict, threat_verdicts, threats_table
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
@@ -198,6 +198,7 @@ def test_what_few_own_records_explain_is_no_record(own: int, outcome: str) -> No
     for name, difference in (("class_mean", 0.002), ("mean_image", 0.01)):
         row.ahead[name] = {"mse": metric(difference, 0.5 * difference, 2 * difference, worst=difference, closer=True)}
         row.floors[name]["unaligned"]["identified"] = metric(0.1, 0.1, 0.1, worst=1.0, closer=True)
+    assert (beats(row, "class_mean"), beats(row, "mean_image")) == (outcome == "falls", True)
     assert judged(row)["query"].outcome == outcome
 
 

@@ -10,6 +10,12 @@ from privkit.settings.resolve import resolve
 ATTACKS = ["mean_image", "mid_grey"]
 
 
+def with_twins(seeds: int) -> list[Cell]:
+    """Of each seed: the baseline, four twins (one of them of two defenses), and five cells on defenses."""
+    defenses = ["patch_shuffle", "batch_shuffle", "spectral_shuffle"]
+    return plan(resolve({"attack": "auto", "defense": defenses, "seed": list(range(seeds))}))
+
+
 def cells(seeds: int) -> list[Cell]:
     """Four cells a seed, of two models."""
     return plan(resolve({"attack": ATTACKS, "seed": list(range(seeds))}))
@@ -62,6 +68,50 @@ def test_finished_cells_are_left_out() -> None:
     planned = cells(2)
     order = schedule(planned, {planned[0].model_id}, planned[:1])
     assert order.take() == planned[1]
+
+
+def test_twins_follow_the_cells_that_decide_and_come_first_in_the_plan() -> None:
+    planned = with_twins(1)
+    by_id = {cell.id: cell for cell in planned}
+    twins = {cell.attack.label: [by_id[one].defense.label for one in cell.twin_of] for cell in planned if cell.twin_of}
+    assert twins["jigsaw"] == ["patch_shuffle", "batch_shuffle", "spectral_shuffle"]
+    assert twins["jigsaw:passes=8"] == ["batch_shuffle"]
+    places = [cell.defense.name == "none" for cell in planned]
+    assert places == sorted(places, reverse=True)
+    assert all(by_id[one].seed == cell.seed for cell in planned for one in cell.twin_of)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_twin_runs_if_its_attack_failed_somewhere_and_makes_its_controls_on_the_first_seed_that_needs_it(
+    seed: int,
+) -> None:
+    """Several workers, in any order, and a command that stops halfway: the same cells, from the rows alone."""
+    dice, planned = random.Random(seed), with_twins(3)
+    failed = {cell.id for cell in planned if not cell.twin_of and dice.random() < 0.3}
+    wanted = [cell for cell in planned if not cell.twin_of or failed.intersection(cell.twin_of)]
+    finished, running = list[Cell](), list[Cell]()
+
+    def begun() -> Schedule:
+        known = {cell.attack.label for cell in finished}
+        return Schedule(planned, {cell.id for cell in finished}, known, lambda model: True, failed.__contains__)
+
+    order, stop = begun(), dice.randrange(len(wanted))
+    while True:
+        while len(running) < 4 and (cell := order.take()) is not None:
+            ended = {done.id for done in finished}
+            assert not cell.twin_of or failed & ended & set(cell.twin_of)
+            same = [one for one in wanted if (one.defense, one.attack) == (cell.defense, cell.attack)]
+            assert cell is same[0] or same[0].id in ended
+            running.append(cell)
+        if not running:
+            break
+        if len(finished) == stop:
+            running, stop = [], -1
+            order = begun()
+            continue
+        finished.append(running.pop(dice.randrange(len(running))))
+        order.finish(finished[-1])
+    assert sorted(cell.id for cell in finished) == sorted(cell.id for cell in wanted)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from privkit.attacks.base import AnyAttack, NotApplicable
 from privkit.audit.goals import GOALS
@@ -20,7 +20,12 @@ Probe = Callable[..., "Timed"]
 
 
 class AuditGoal:
-    """One goal of attacks. A new goal must define `ask`; everything else has a default."""
+    """One goal of attacks. A new goal must define `ask`; everything else has a default.
+
+    `escalates` says whether its attacks go on with twice the work if they fail.
+    """
+
+    escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
         """Mount the attack on a defended model, score its output, and return the finished row.

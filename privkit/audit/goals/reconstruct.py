@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import log2
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -307,6 +307,8 @@ def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 class _Reconstruct(AuditGoal):
     """Guesses at records, of a training or of a recording."""
+
+    escalates: ClassVar[bool] = True
 
     def ask(self, context: AttackContext) -> Row:
         return ask(context)

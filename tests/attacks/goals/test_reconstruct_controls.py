@@ -1,8 +1,10 @@
 """The controls themselves: an attack that learns nothing fails the first, one that knows the truth the second."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -10,10 +12,12 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
-from privkit.attacks.goals.reconstruct_controls import _probe, controls
+from privkit.attacks.goals.reconstruct_controls import _probe, controls, fails
 from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.domains.images.embedded import TinyDigits
+from privkit.parts.registry import parse
 
 
 def digits(count: int) -> tuple[Tensor, Tensor]:
@@ -71,6 +75,38 @@ class Watching(Fixed):
     ) -> Reconstruction:
         self.given.append(observation)
         return super().run(observation, generator, session)
+
+
+def texts(seed: int, count: int) -> ImageObservation:
+    """Own texts of six words out of fifty, and the form of a release."""
+    pool = parse("datasets", "definitions:length=6,vocabulary=50").spec.open(None, download=False, train_images=2_000)
+    some = pool.train.take(np.random.default_rng(seed).permutation(len(pool.train))[:count])
+    views = [View(round=0, smashed=torch.zeros(5, 6, 16))]
+    return ImageObservation(
+        image_shape=some.x.shape[1:], batch_size=5, views=views, auxiliary=some.x, auxiliary_labels=some.y
+    )
+
+
+def test_chance_does_not_fail_the_control_on_noise_though_few_texts_have_a_poor_mean() -> None:
+    """By the mean alone, 11 of 40 seeds failed with 25 own texts; with the interval, none of 240 failed."""
+    errors = []
+    for seed in range(20):
+        control = fails(NearestRecord(), texts(seed, 25), seed)
+        errors.append([float(number) for number in re.findall(r"0\.\d{4}", control.detail)])
+        assert control.passed, control.detail
+    assert sum(ours < 0.97 * mean for ours, mean in errors) >= 2  # what the test is about
+
+
+@pytest.mark.parametrize(("share", "own"), [(1.0, 40), (0.4, 120), (0.2, 400)])
+def test_what_leaks_beside_the_release_fails_the_control_on_noise(share: float, own: int) -> None:
+    """The images of a share of the victims, and the mean image in place of the others."""
+    x, y = digits(own)
+    victims = x[-(own // 4) :]
+    guess = x[: -(own // 4)].mean(0, keepdim=True).repeat(len(victims), 1, 1, 1)
+    leaked = round(share * len(victims))
+    guess[:leaked] = victims[:leaked]
+    assert not fails(Fixed(guess), observed(x, y, torch.zeros(1, 16, 7)), 0).passed
+    assert fails(Fixed(guess.roll(1, 0)), observed(x, y, torch.zeros(1, 16, 7)), 0).passed
 
 
 def test_images_that_play_the_victim_are_not_among_those_that_the_attack_has() -> None:
