@@ -124,7 +124,7 @@ def test_other_truth_under_the_same_views_gives_the_same_bits_after_a_kill_too(a
     The second run is killed at its first save and goes on from there.
     """
     given = {"defense": SHUFFLED.get(attack, "batch_shuffle"), "attack": ATTACKS.get(attack, attack)}
-    config = resolve({**given, **SMALL, "budget": "smoke:auxiliary=100"})
+    config = resolve({**given, **SMALL, "budget": "smoke:auxiliary=100", "training": "batch_size=25"})
     outputs = []
     for replaced in (False, True):
         setting = prepare(config, 0, torch.device("cpu"))
@@ -143,8 +143,8 @@ def test_other_truth_under_the_same_views_gives_the_same_bits_after_a_kill_too(a
         }
         knowledge = ImageObservation(
             image_shape=(1, 8, 8),
-            batch_size=50,
-            views=record(edge, setting.victims, batch_size=50, seed=0, passes=spec.mounting.passes).views,
+            batch_size=25,
+            views=record(edge, setting.victims, batch_size=25, seed=0, passes=spec.mounting.passes).views,
             **{name: value for name, value in held.items() if name in known_to(spec)},
         )
         if replaced:
