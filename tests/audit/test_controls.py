@@ -167,9 +167,9 @@ def test_each_broken_attack_fails_through_a_defense_on_which_it_is_mounted(fault
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize(("defense", "seed"), [(defense, place % 3) for place, defense in enumerate(DEFENSES)])
 def test_no_attack_that_auto_mounts_is_accused(defense: str, seed: int) -> None:
+    """One seed a defense, and three among them; all three a defense passed on 2026-11-24 and took half of the time."""
     for name in choose(parse("defenses", defense), "images").attacks:
         for control in _positive(parse("attacks", name).spec, defense, seed, "digits"):
             assert control.passed or not control.decisive, (name, control.detail)
