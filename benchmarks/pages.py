@@ -160,13 +160,16 @@ def noise_bounds() -> str:
 def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str, int]) -> str:
     """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals where there are several.
 
+    A cell to which the attack does not apply has no row.
+
     Args:
         folder: of the file.
         name: of the file.
         keys: what tells rows apart.
         digits: values to show -> digits behind the point.
     """
-    lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    every = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in every if line.get("status", "done") == "done"]
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
     for line in lines:
         rows.setdefault(tuple(str(line[key]) for key in keys), []).append(line)
@@ -197,9 +200,10 @@ def arrangements(path: Path) -> str:
     def mean(runs: list[dict[str, Any]], name: str) -> float:
         return sum(run[name] for run in runs) / len(runs)
 
-    def shown(runs: list[dict[str, Any]]) -> str:
+    def shown(several: list[dict[str, Any]]) -> str:
+        runs = [run for run in several if run["status"] == "done"]
         if not runs:
-            return "–"
+            return "not applicable" if several else "–"
         mark = "" if mean(runs, "mse") < mean(runs, "floor_mse") else "*"
         return f"{mark}{mean(runs, 'ssim'):.2f}, {mean(runs, 'identified'):.0%}{mark}"
 
