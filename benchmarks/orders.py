@@ -160,7 +160,7 @@ def audited(defense: str, attacks: list[str], seed: int, budget: str, batch: int
     config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(AttackContext, "controls", lambda context, mount: ()),
+        patch.object(AttackContext, "controls", lambda context, mount, **of: ()),
     ):
         rows = run_audit(config, out=Path(folder) / "run", progress=clock).rows
     clock.stage("")

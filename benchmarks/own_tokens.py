@@ -72,7 +72,7 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
     asked = {"defense": setting.defense, "attack": [setting.attack], "budget": "small:victims=100", "queries": rules}
     config = resolve({**asked, "training": {"batch_size": setting.batch}, "threads": torch.get_num_threads()})
     config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
-    with patch.object(AttackContext, "controls", lambda context, mount: ()):
+    with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
         row = run_audit(config, out=folder / f"{name}-{seed}", progress=clock).rows[-1]
     clock.stage("")
     if row.status != "done":

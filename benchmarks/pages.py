@@ -13,6 +13,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -28,7 +29,7 @@ from privkit.papers.summary import three_sentences
 from privkit.papers.values import deviations
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
-from privkit.settings.quick_attacks import TABLE
+from privkit.settings.quick_attacks import MODELS, TABLE
 from privkit.settings.table import FLAGS
 from privkit.shared.measures import floor_title, likeness, measure
 
@@ -169,13 +170,16 @@ def noise_bounds() -> str:
 def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str, int]) -> str:
     """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals where there are several.
 
+    A cell to which the attack does not apply has no row.
+
     Args:
         folder: of the file.
         name: of the file.
         keys: what tells rows apart.
         digits: values to show -> digits behind the point.
     """
-    lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    every = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in every if line.get("status", "done") == "done"]
     rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
     for line in lines:
         rows.setdefault(tuple(str(line[key]) for key in keys), []).append(line)
@@ -190,6 +194,35 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
             cells.append(interval(over_values(several, 0.95, within), places) if len(runs) > 1 and places else one)
         made.append(cells)
     return table([*keys, "seeds", *(value.replace("_", " ") for value in digits)], made)
+
+
+def arrangements(path: Path) -> str:
+    """What `benchmarks/arrangements.py` measured, as one row a defense and arrangement, the undefended model first.
+
+    A cell holds SSIM and the share of identified images, as means over the seeds. It is in italics if the mean error
+    is not below the mean image's.
+    """
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    cells: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    for line in sorted(lines, key=lambda line: line["defense"] != "none"):
+        cells.setdefault((line["defense"], line["arrangement"]), {}).setdefault(line["threat_model"], []).append(line)
+
+    def mean(runs: list[dict[str, Any]], name: str) -> float:
+        return sum(run[name] for run in runs) / len(runs)
+
+    def shown(several: list[dict[str, Any]]) -> str:
+        runs = [run for run in several if run["status"] == "done"]
+        if not runs:
+            return "not applicable" if several else "–"
+        mark = "" if mean(runs, "mse") < mean(runs, "floor_mse") else "*"
+        return f"{mark}{mean(runs, 'ssim'):.2f}, {mean(runs, 'identified'):.0%}{mark}"
+
+    made = []
+    for (defense, arrangement), found in cells.items():
+        every = [run for runs in found.values() for run in runs]
+        models = [shown(found.get(model, [])) for model in MODELS]
+        made.append([f"{defense}, {arrangement}", f"{mean(every, 'accuracy'):.2f}", *models])
+    return table(["defense, cut", "accuracy", "queries", "weights", "8 passes"], made)
 
 
 def frontier(path: Path) -> str:
@@ -265,6 +298,7 @@ def pages() -> dict[Path, str]:
             table=lambda name, folder=source.parent: markdown(folder / f"{name}.csv"),
             over_seeds=lambda name, keys, digits, folder=source.parent: over_seeds(folder, name, keys, digits),
             frontier=lambda name, folder=source.parent: frontier(folder / f"{name}.csv"),
+            arrangements=lambda folder=source.parent: arrangements(folder / "arrangements.jsonl"),
             gpu=lambda folder=source.parent: gpu(folder / "rows.jsonl"),
             summary=summary,
             claims=claims,

@@ -95,7 +95,7 @@ def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditCo
 def measured(config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
     """The cells of one audit as lines, with the CPU seconds of each attack; control experiments are left to audits."""
     clock = Clock()
-    with patch.object(AttackContext, "controls", lambda context, mount: ()):
+    with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
         run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
     clock.stage("")
     for row in run.rows:

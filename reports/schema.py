@@ -162,7 +162,9 @@ class Row(Frozen):
     ] = ""
     arrangement: Annotated[
         tuple[str, ...],
-        Field(description="where the network is cut, and how often attacked records cross; empty in older rows"),
+        Field(
+            description="where the network is cut, what follows the defense, how often records cross; empty if older"
+        ),
     ] = ()
     parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
     auxiliary: Annotated[str, Field(description="where the adversary's own records come from")]

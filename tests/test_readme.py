@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ def test_the_python_example_runs(
 
 def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 700
+
+
+def test_the_readmes_arrangements_are_those_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pages = import_module("pages")
+    table = pages.arrangements(pages.SOURCES / "shuffling" / "arrangements.jsonl").splitlines()
+    shown = [line for line in README.splitlines() if line.startswith(("| defense", "| none", "| batch_", "| patch_"))]
+    assert len(shown) >= 6
+    assert set(shown) <= set(table)
 
 
 def test_pages_of_results_are_those_of_their_tables() -> None:

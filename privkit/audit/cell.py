@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
+from privkit.audit.arrangement import arrangement
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
@@ -153,20 +154,12 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
         "seed": cell.seed,
         "knowledge": tuple(sorted(known_to(cell.attack.spec))),
         "threat_model": threat_model(cell.attack.spec),
-        "arrangement": _arrangement(config, cell),
+        "arrangement": arrangement(config, cell),
         "auxiliary": config.auxiliary,
         "attacked": config.attacked,
         "parts": config.held if cell.defense.spec.storages and config.held else cell.defense.spec.storages,
         "batch_size": config.training.batch_size,
     }
-
-
-def _arrangement(config: AuditConfig, cell: Cell) -> tuple[str, ...]:
-    """Where the network is cut, what stands behind the defense, and how often attacked records cross, in words."""
-    cut, block = getattr(config.model.spec, "cut", ""), getattr(cell.defense.spec, "frozen_block", False)
-    passes = cell.attack.spec.mounting.passes
-    told = (f"cut after {cut}" if cut else "", "a frozen block behind the defense" if block else "")
-    return (*filter(None, told), "one pass" if passes == 1 else f"{passes} passes")
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
@@ -276,6 +269,7 @@ def _trained(start: AttackContext) -> TrainedContext:
         "validation_curve": tuple(model.known["validation"]),
         "best_epoch": model.known["best_epoch"],
         "kept": config.training.keep,
+        "arrangement": arrangement(config, cell, model.edge),
     }
     row = start.row.model_copy(update=known)
     made = {"model": model, "recording": recording, "release_count": often, "certificate": certificate, "row": row}

@@ -72,8 +72,11 @@ class NamedCuts(Checked):
     """Base of the built-in specifications, whose field `cut` is one of the names in `cuts`.
 
     Attributes:
+        overlapping: whether patches share pixels.
         cut: the last layer in the lower segment.
     """
+
+    overlapping: ClassVar[bool] = False
 
     cut: str
 

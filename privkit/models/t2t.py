@@ -120,6 +120,7 @@ class T2tVit(NamedCuts):
     """
 
     domain: ClassVar[str] = "images"
+    overlapping: ClassVar[bool] = True
 
     width: Count = 384
     depth: Depth = 14

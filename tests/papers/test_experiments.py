@@ -130,3 +130,12 @@ def test_a_preset_is_built_at_the_papers_size(name: str, tokens: tuple[int, int]
         split = config.model.spec.build(Images(shape=shape), classes, positions=True, seed=0)
         assert split.lower(torch.empty(2, *shape)).shape == (2, *tokens)
         assert sum(weight.numel() for half in (split.lower, split.upper) for weight in half.parameters()) == weights
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_shuffle_says_whether_a_block_follows_it(name: str) -> None:
+    """The arrangement decides what a shuffle gives away, so that no paper's file leaves it to a default."""
+    for path in (*paper(name).experiments, *paper(name).presets):
+        for defense in map(str, settings_of(path)["defense"]):
+            if "patch_shuffle" in defense or "batch_shuffle" in defense:
+                assert "frozen_block" in defense, f"{path.name}: {defense}"

@@ -1,0 +1,105 @@
+"""Measure what a shuffle gives away, by where the network is cut and whether a frozen block t follows the shuffle.
+
+    python benchmarks/run.py arrangements
+
+Each cell is one defense in one arrangement, one attack and one seed, on the embedded digits, at the budget `quick`.
+The undefended model stands beside them. A finished cell is a line of `benchmarks/results/shuffling/arrangements.jsonl`;
+the same command goes on with those that are missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from strongest import Clock, line, read_lines
+
+from privkit.audit.goals.context import AttackContext
+from privkit.audit.run import run_audit
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
+
+LINES = Path(__file__).resolve().parent / "results" / "shuffling" / "arrangements.jsonl"
+T2T = "t2t_vit:width=96,depth=4,heads=4,stride=2"
+"""Cut behind overlapping patches and attention, like the paper's edge, for small images: 16 tokens of 28×28 pixels."""
+
+ARRANGEMENTS = {
+    "block1": ("vit_micro", "false"),
+    "block1 + t": ("vit_micro", "first"),
+    "embedding + t": ("vit_micro:cut=embedding", "first"),
+    "embedding": ("vit_micro:cut=embedding", "false"),
+    "tokens-to-token + t": (T2T, "first"),
+}
+"""Where the network is cut, and whether t follows the shuffle -> the model, and the option `frozen_block`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        seeds: of the cells; all arrangements of a seed come before the next seed.
+        defense: "none" is the undefended model.
+        arrangement: see `ARRANGEMENTS`.
+        attack: on a shuffle: one a threat model.
+        undefended: the attacks on the undefended model.
+        out: where unfinished run folders are kept.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    defense: tuple[str, ...] = ("batch_shuffle", "patch_shuffle", "none")
+    arrangement: tuple[str, ...] = ("block1", "block1 + t", "embedding + t", "embedding")
+    attack: tuple[str, ...] = ("jigsaw", "jigsaw_white_box", "jigsaw:passes=8")
+    undefended: tuple[str, ...] = ("black_box", "white_box")
+    out: str = "privkit-runs/arrangements"
+
+
+def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[tuple[str, AuditConfig]]:
+    """One audit for each seed, defense and arrangement, of the attacks that are missing, without a second model."""
+    had = {(one["defense"], one["arrangement"], one["attack"], one["seed"]) for one in done}
+    for seed in options.seeds:
+        for name in options.defense:
+            for where in options.arrangement:
+                model, block = ARRANGEMENTS[where]
+                if name == "none" and block != "false":
+                    continue
+                attacks = options.undefended if name == "none" else options.attack
+                missing = [attack for attack in attacks if (name, where, attack, seed) not in had]
+                if missing:
+                    spec = name if name == "none" else f"{name}:frozen_block={block}"
+                    config = resolve({"defense": spec, "model": model, "attack": missing, "threads": 1})
+                    yield where, replace(config, defenses=config.defenses[-1:], seeds=(seed,))
+
+
+def measured(where: str, config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
+    """The cells of one audit as lines; control experiments are left to audits."""
+    clock = Clock()
+    with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+        run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
+    clock.stage("")
+    for row in run.rows:
+        found = line(row, config.budget_name, clock.of(row)) | {"model": row.model, "arrangement": where}
+        found["defense"] = row.defense.partition(":")[0]
+        if row.accuracy is not None:
+            found["accuracy"] = round(row.accuracy.value, 6)
+        if row.status == "done":
+            found["identified"] = round(row.recovered["unaligned"]["identified"].value, 6)
+            found |= {
+                f"floor_{name}": round(row.floors["mean_image"]["unaligned"][name].value, 6)
+                for name in ("ssim", "identified")
+            }
+        yield found
+
+
+def main(options: Options) -> None:
+    """Run what is missing, and append it."""
+    for where, config in audits(options, read_lines(LINES)):
+        for found in measured(where, config, options):
+            with LINES.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+            told = found.get("ssim", found.get("reason"))
+            print(found["defense"], where, found["attack"], found["seed"], told, found["cpu_seconds"], flush=True)
