@@ -15,9 +15,11 @@ from privkit.audit.compare import compare
 from privkit.audit.run import AuditRun, run_audit
 from privkit.parts.threats import threats_of
 from privkit.reports.ci import junit
-from privkit.run.records import last_verdict, read_manifest
+from privkit.run.plan import plan
+from privkit.run.records import last_verdict
 from privkit.run.verify import examine
 from privkit.settings.quick_attacks import Chosen
+from privkit.settings.resolve import resolve
 from tests.audit.audits import Notes
 from tests.small import timeless
 
@@ -52,10 +54,15 @@ class Blind:
         return Reconstruction(images=torch.full((sent, *observation.image_shape), 0.5))
 
 
-def audited(monkeypatch: pytest.MonkeyPatch, folder: Path, attacks: tuple[str, ...], **given: Any) -> AuditRun:
-    """An audit by an `auto` that chooses these attacks for defenses, and another one for the undefended model."""
+def choosing(monkeypatch: pytest.MonkeyPatch, attacks: tuple[str, ...]) -> None:
+    """Let `auto` choose these attacks for defenses, and another one for the undefended model."""
     chosen = {True: Chosen(attacks=("nearest_record",)), False: Chosen(attacks=attacks)}
     monkeypatch.setattr("privkit.settings.resolve.choose", lambda defense, *_, **__: chosen[defense.name == "none"])
+
+
+def audited(monkeypatch: pytest.MonkeyPatch, folder: Path, attacks: tuple[str, ...], **given: Any) -> AuditRun:
+    """An audit by an `auto` of `choosing`."""
+    choosing(monkeypatch, attacks)
     return run_audit(out=folder, **{**SHORT, **given})
 
 
@@ -87,15 +94,12 @@ def test_a_twin_is_paid_for_where_a_verdict_needs_it(
     assert (examine(run.folder).exit_code, run.exit_code) == (0, 0)
 
 
-def test_a_named_attack_meets_the_undefended_model_once_and_in_any_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {"attack": ["auto", RIDGE], "defense": ["none", LITTLE, MUCH]}
-    run = audited(monkeypatch, tmp_path / "run", (RIDGE,), **given)
-    assert mounted(run) == ["none / nearest_record", f"none / {RIDGE}", f"{LITTLE} / {RIDGE}", f"{MUCH} / {RIDGE}"]
-    manifest = read_manifest(run.folder)
-    assert manifest is not None
-    assert not any(cell.twin_of for cell in manifest.cells)
+def test_a_named_attack_meets_the_undefended_model_once_and_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    choosing(monkeypatch, (RIDGE,))
+    cells = plan(resolve({**SHORT, "attack": ["auto", RIDGE], "defense": ["none", LITTLE, MUCH]}))
+    planned = [f"{cell.defense.label} / {cell.attack.label}" for cell in cells]
+    assert planned == ["none / nearest_record", f"none / {RIDGE}", f"{LITTLE} / {RIDGE}", f"{MUCH} / {RIDGE}"]
+    assert not any(cell.twin_of for cell in cells)
 
 
 class Killed(Notes):
@@ -106,6 +110,7 @@ class Killed(Notes):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_between_a_cell_and_its_twin_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
