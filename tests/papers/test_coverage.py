@@ -38,7 +38,7 @@ def test_an_entry_names_what_there_is(name: str) -> None:
 
 
 @pytest.mark.slow(but=1)
-@pytest.mark.parametrize("name", sorted(ALL, key=lambda name: len(ALL[name].entries)))
+@pytest.mark.parametrize("name", sorted(ALL, key=lambda name: len(coverage(str(name)).entries)))
 def test_a_configured_experiment_is_an_audit(name: str) -> None:
     """Also with the settings that an entry replaces: `privkit audit --config … --dry-run` starts with the same plan."""
     distinct = {(entry.experiment, str(entry.settings)): entry for entry in ALL[name].entries if entry.experiment}
