@@ -7,11 +7,13 @@ from there before it has looked.
 
 import csv
 import sys
+from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NoReturn
 
 OURS, FOREIGN = "privkit-sl", "privkit"
+_FIRST = "privkit/__init__.py"
 _AGAIN = f"pip uninstall {FOREIGN} {OURS}, then install {OURS} again"
 
 
@@ -21,11 +23,11 @@ def conflict() -> str:
     >>> conflict()
     ''
     """
-    foreign, ours = _installed(FOREIGN), _installed(OURS)
-    if foreign and "privkit/__init__.py" in _written(foreign):
+    foreign, ours, found = _installed(FOREIGN), _installed(OURS), PathFinder.find_spec("privkit")
+    if foreign and found and found.origin and _FIRST in _written(foreign) and _is(foreign, found.origin):
         return (
-            f"the distribution {FOREIGN} {foreign.version} is another project, and its files lie in the same folder as "
-            f"those of {OURS}; remove both: {_AGAIN}"
+            f"the distribution {FOREIGN} {foreign.version} is another project, and its files are where Python looks "
+            f"for those of {OURS}; remove both: {_AGAIN}"
         )
     files = [file for file in _written(ours) if file.endswith(".py")] if ours else []
     if ours and (gone := [file for file in files if not Path(str(ours.locate_file(file))).exists()]):
@@ -48,6 +50,11 @@ def _installed(name: str) -> Distribution | None:
         return distribution(name)
     except PackageNotFoundError:
         return None
+
+
+def _is(foreign: Distribution, origin: str) -> bool:
+    """Whether the file that Python would import is the one that a distribution wrote."""
+    return Path(str(foreign.locate_file(_FIRST))).resolve() == Path(origin).resolve()
 
 
 def _written(found: Distribution) -> list[str]:

@@ -157,7 +157,7 @@ def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
     if len(own) < len(twin_of):
         return "only if the attack fails on a defense"
     told = {True: "the attack won on", False: "no sound number on"}
-    groups = {win: dict.fromkeys(row.defense for row in own if falls(row) is win) for win in told}
+    groups = {win: dict.fromkeys(row.defense for row in own if (falls(row) and sound(row)) is win) for win in told}
     return "; ".join(f"{told[win]} {', '.join(group)}" for win, group in groups.items() if group)
 
 

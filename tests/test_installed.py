@@ -76,6 +76,17 @@ def test_a_whole_installation_is_left_in_peace(order: str, site: Path) -> None:
     assert privkit_sl.conflict() == ""
 
 
+@pytest.mark.parametrize(("first", "refused"), [("ours", False), ("foreign", True)])
+def test_two_folders_are_told_apart(first: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment that sees the system's packages: what Python finds first is imported."""
+    for name in ("ours", "foreign"):
+        (tmp_path / name).mkdir()
+        changed(tmp_path / name, f"+{name}")
+    folders = sorted((str(tmp_path / name) for name in ("ours", "foreign")), key=lambda folder: first not in folder)
+    monkeypatch.setattr(sys, "path", folders)
+    assert bool(privkit_sl.conflict()) is refused
+
+
 def test_what_a_build_leaves_in_a_clone_is_no_installation(site: Path) -> None:
     """`privkit.egg-info` of an older clone lists files by the same names, and some are gone."""
     for name in ("privkit", "privkit_sl"):
@@ -115,5 +126,6 @@ def test_pip_itself_in_each_order(order: str, tmp_path: Path) -> None:
         subprocess.run([programs / "python", "-m", "pip", "--quiet", *what], check=True)
     done = subprocess.run([programs / "privkit", "list"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("privkit: the ")
+    assert done.stderr.startswith("privkit: ")
+    assert "pip uninstall privkit privkit-sl" in done.stderr
     assert "Traceback" not in done.stderr

@@ -34,10 +34,11 @@ _NOTICED, _FAR = 1.02, 0.5
 the same), unless the MSE is within this part of the share that it needs."""
 SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
-_NOISE_SLACK, _SURE, _OTHERS = 0.03, 0.99, 10
+_NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
 closer to their own records than to so many others, by an interval of this confidence over the records. The mean alone
-is no bound: another constant may be better, and few records are closer to some guess by chance."""
+is no bound: another constant may be better, and few records are closer to some guess by chance. Below the last number
+of records an interval shows nothing, and the error alone decides."""
 
 
 def controls(
@@ -137,11 +138,12 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
     try:
         guess = played.attack.run(shown, Generator().manual_seed(derive(seed, "control", "noise", "attack"))).images
         errors = played.errors(guess, played.victims)
-        others = [played.errors(guess.roll(k, 0), played.victims) for k in range(1, min(len(guess), _OTHERS + 1))]
+        shifts = range(1, min(len(guess), _OTHERS + 1)) if len(guess) >= _FEWEST else ()
+        others = [played.errors(guess.roll(k, 0), played.victims) for k in shifts]
     except NotApplicable:
         errors, others = by_mean, []  # an attack that refuses noise learns nothing from it
     error, mean_error = errors.mean().item(), by_mean.mean().item()
-    told_apart = not others or _surely(torch.stack(others).mean(0) - errors) > 0
+    told_apart = not others or not _surely(torch.stack(others).mean(0) - errors) <= 0  # a guess of NaN fails
     return Control(
         name="fails_on_noise",
         passed=error >= (1 - _NOISE_SLACK) * mean_error or not told_apart,

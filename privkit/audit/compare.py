@@ -20,6 +20,7 @@ from privkit.reports.comparison import Comparison, Difference
 from privkit.reports.origins import differences
 from privkit.reports.schema import Manifest, Metric, Row
 from privkit.reports.seed_intervals import over_values
+from privkit.reports.strongest import undefended
 from privkit.run.arrays import read_arrays
 from privkit.run.differences import config_differences
 from privkit.run.records import PICTURES, read_manifest, read_rows
@@ -142,9 +143,12 @@ def _pairs(first: Groups, second: Groups) -> tuple[list[tuple[dict[int, Row], di
     """Pairs of rows by seed, and a phrase for each row without a counterpart."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
-    for place in (1, 0):  # the same attack on another defense; then another attack on the same defense
+    # the same attack on another defense, then another attack on the same defense; the undefended model comes last: it
+    # is attacked where an attack failed, and so perhaps in one of the runs only
+    for bare, place in ((False, 1), (False, 0), (True, 1), (True, 0)):
         for shared in dict.fromkeys(key[place] for key in left):
-            ours, theirs = ([key for key in keys if key[place] == shared] for keys in (left, right))
+            alike = [[key for key in keys if key[place] == shared] for keys in (left, right)]
+            ours, theirs = ([key for key in keys if bare or not undefended(key[0])] for keys in alike)
             if len(ours) == len(theirs) == 1:
                 pairs.append((first[ours[0]], second[theirs[0]]))
                 left.remove(ours[0])

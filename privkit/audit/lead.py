@@ -20,7 +20,7 @@ from privkit.errors import PrivkitError, RunFolderError, one_line
 from privkit.files.sealed import Broken
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
-from privkit.reports.strongest import lost, unneeded
+from privkit.reports.strongest import lost
 from privkit.run.ingredients import Ingredients
 from privkit.run.ledger import Ledger
 from privkit.run.plan import Cell, Schedule
@@ -57,6 +57,7 @@ class Leader:
     ledger: Ledger
     rows: dict[str, Row] = field(default_factory=dict)
     _files: dict[str, str] = field(init=False, default_factory=dict)
+    _lost: dict[str, bool] = field(init=False, default_factory=dict)
     _judged: tuple[float, float] = field(init=False, default=(0.0, 0.0))  # when it ended, and what it took
 
     @property
@@ -76,7 +77,13 @@ class Leader:
         return self.planned - len(self.rows)
 
     def _unneeded(self, cell: Cell) -> bool:
-        return bool(unneeded(cell.twin_of, self.rows))
+        return not any(self._failed(one) for one in cell.twin_of if one in self.rows)
+
+    def _failed(self, cell: str) -> bool:
+        """Whether the attack of a finished cell failed; judged once, since it is asked after every cell."""
+        if cell not in self._lost:
+            self._lost[cell] = lost(self.rows[cell])
+        return self._lost[cell]
 
     def open(self, *, again: bool = False) -> None:
         """Repair the folder, compare its provenance with what this command would compute, and begin.
@@ -103,14 +110,14 @@ class Leader:
         self.rows, mended = self.ledger.finished([cell.id for cell in self.worker.cells])
         for sentence in mended:
             self.worker.progress.note(sentence)
-        self._files = {}
+        self._files, self._lost = {}, {}
         for row in self.rows.values():
             self._files = row.provenance.files | self._files
 
     def schedule(self) -> Schedule:
         """The cells that are left."""
         known = {row.attack for row in self.rows.values()}
-        return Schedule(self.worker.cells, self.rows.keys(), known, self._trained, lambda cell: lost(self.rows[cell]))
+        return Schedule(self.worker.cells, self.rows.keys(), known, self._trained, self._failed)
 
     def _trained(self, model: str) -> bool:
         return (self.ledger.model(model) / TRAINED).exists()

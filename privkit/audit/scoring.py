@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -167,8 +166,9 @@ def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: f
     >>> estimate(np.array([1.0, 1.0]), higher_is_closer=True, seed=0).low
     1.0
     """
+    draws = np.random.default_rng(seed)
     with np.errstate(invalid="ignore"):
-        means = values[_resampled(seed, len(values))].mean(1)
+        means = values[draws.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
         low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     exact = bool(np.isinf(values).any())  # an exact copy has an infinite PSNR, and so has the mean
     return Metric(
@@ -181,12 +181,6 @@ def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: f
         confidence=confidence,
         method="smallest value and infinity" if exact else "bootstrap over records",
     )
-
-
-@lru_cache(maxsize=1)
-def _resampled(seed: int, records: int) -> NDArray[np.int64]:
-    """Rows of each resample; all metrics of a cell draw the same ones."""
-    return np.random.default_rng(seed).integers(0, records, (RESAMPLES, records))
 
 
 def few(records: int) -> tuple[str, ...]:

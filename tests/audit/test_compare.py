@@ -81,6 +81,15 @@ def test_records_are_paired_by_their_ids(small_run: AuditRun, other_run: AuditRu
         assert (one.effect or 0) == pytest.approx(-(two.effect or 0))
 
 
+def test_an_attack_on_the_undefended_model_of_one_run_leaves_the_defenses_paired() -> None:
+    """It is mounted there only if it failed on a defense."""
+    one: dict[int, Any] = {0: "won"}
+    other: dict[int, Any] = {0: "failed"}
+    first, second = {("weak", "ridge"): one}, {("none", "ridge"): {}, ("strong", "ridge"): other}
+    assert module._pairs(first, second) == ([(one, other)], ["none / ridge only in B"])
+    assert module._pairs({("none", "ridge"): one}, {("strong", "ridge"): other}) == ([(one, other)], [])
+
+
 def test_the_command_prints_what_python_returns(small_run: AuditRun, other_run: AuditRun) -> None:
     folders = [str(small_run.folder), str(other_run.folder)]
     done = CliRunner().invoke(app, ["compare", *folders, "--json"])

@@ -173,7 +173,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert {"claims", "methods", "orderings"} < set(answer)
     monkeypatch.setattr(
         "privkit.cli.estimate._part",
-        lambda part, *rest: ([(cell, Timed(seconds=len(part.seeds))) for cell in plan(part)], 0.5),
+        lambda part, *rest: ([(cell, Timed(seconds=len(part.seeds))) for cell in plan(part)], (0.5, 0.5)),
     )
     *lines, told = runner.invoke(app, [*arguments, "--dry-run"]).stdout.splitlines()
     assert re.fullmatch(

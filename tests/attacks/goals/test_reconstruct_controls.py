@@ -109,6 +109,13 @@ def test_what_leaks_beside_the_release_fails_the_control_on_noise(share: float, 
     assert fails(Fixed(guess.roll(1, 0)), observed(x, y, torch.zeros(1, 16, 7)), 0).passed
 
 
+def test_a_guess_that_is_no_number_fails_the_control_on_noise() -> None:
+    x, y = digits(40)
+    victims = x[-10:].clone()
+    victims[0] = float("nan")
+    assert not fails(Fixed(victims), observed(x, y, torch.zeros(1, 16, 7)), 0).passed
+
+
 def test_images_that_play_the_victim_are_not_among_those_that_the_attack_has() -> None:
     x, y = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0)), torch.arange(80) % 10
     attack = Watching(x[:1])
