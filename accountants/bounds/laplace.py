@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
+from privkit.accountants.bounds import laplace_vector
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.round_profiles import laplace_profile as profile
@@ -71,9 +72,10 @@ class LaplaceRelease(Step):
     def pairs(self, count: int) -> Pairs | None:
         if self.rate == 1:
             return [(profile(shift), many * count) for shift, many in self.parts]
-        if sum(many for _, many in self.parts) > 1:
-            return None  # the profile of several variables together has no closed form to be sampled
-        base = profile(self.parts[0][0])
+        alone = sum(many for _, many in self.parts) == 1
+        base = profile(self.parts[0][0]) if alone else laplace_vector.profile(self.parts)
+        if base is None:
+            return None
         return [(lambda epsilon: without_replacement_delta(epsilon, self.rate, base), count)]
 
     @property
