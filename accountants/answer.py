@@ -13,8 +13,10 @@ from privkit.accountants import validate
 from privkit.accountants.base import RenyiCurve
 from privkit.accountants.bounds import bound
 from privkit.accountants.bounds.bound import Bound, Limit
+from privkit.accountants.bounds.concentrated import gdp, zcdp
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.renyi_composition import renyi_bound
+from privkit.accountants.bounds.step import Steps
 from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
@@ -94,7 +96,7 @@ def epsilons(
             answered.append((composed, composed.epsilon(delta)))
         best, least = _least(answered)
         lower = least.value if best.exact else next((one.lower for _, one in answered if one.lower is not None), None)
-        yield _certified(mechanism, best, least, least.value, delta, lower if mechanism.attained else None)
+        yield _certified(mechanism, run, best, least, least.value, delta, lower if mechanism.attained else None)
 
 
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
@@ -107,11 +109,12 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     0.126937
     """
     e = validate.real("epsilon", epsilon, least=0)
-    best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(compiled.steps(mechanism), tight=tight)])
+    run = compiled.steps(mechanism)
+    best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(run, tight=tight)])
     value, lower = exp(min(least.value, 0.0)), e if best.exact and mechanism.attained else None
     if value == 0 and not mechanism.noise.distribution.pure:  # δ > 0 is too small for a float
         value, lower = 5e-324, None  # the smallest positive float
-    return _certified(mechanism, best, least, e, value, lower)
+    return _certified(mechanism, run, best, least, e, value, lower)
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
@@ -136,18 +139,19 @@ def _least(answered: Sequence[tuple[Bound, Limit]]) -> tuple[Bound, Limit]:
 
 
 def _certified(
-    mechanism: SplitMechanism, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None
+    mechanism: SplitMechanism, run: Steps, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None
 ) -> Certificate:
     said = assumptions(mechanism)
     if not isfinite(epsilon) or delta >= 1:
         claim = "nothing is proven: no ε with δ < 1 follows from these parameters"
-        return certificate(mechanism, best, Limit(value=inf), claim, said)
+        return certificate(mechanism, run, best, Limit(value=inf), claim, said)
     said = (*said, *warnings(mechanism, delta))
-    return certificate(mechanism, best, limit, statement(mechanism, epsilon, delta), said, (epsilon, delta, lower))
+    return certificate(mechanism, run, best, limit, statement(mechanism, epsilon, delta), said, (epsilon, delta, lower))
 
 
 def certificate(
     mechanism: SplitMechanism,
+    run: Steps,
     best: Bound,
     limit: Limit,
     claim: str,
@@ -158,6 +162,7 @@ def certificate(
 
     Args:
         mechanism: the mechanism; it names the relation and the unit.
+        run: its steps, for `zcdp_rho` and `gdp_mu` among the quantities.
         best: the bound that gave the limit.
         limit: the limit.
         claim: its statement.
@@ -176,6 +181,7 @@ def certificate(
         at_grid_edge=limit.at_edge,
         relation=mechanism.relation,
         unit=mechanism.unit,
+        quantities={"zcdp_rho": zcdp(run), "gdp_mu": gdp(run)} if proven else {},
         assumptions=said,
         source=best.source,
         versions=library_versions(),

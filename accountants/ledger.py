@@ -220,12 +220,12 @@ class Ledger:
         )
 
     def _certificate(self, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None) -> Certificate:
-        first, proven = next(iter(self._counts)), epsilon < inf and delta < 1
+        first, run, proven = next(iter(self._counts)), _steps_of_charges(self._counts), epsilon < inf and delta < 1
         told = claim(first, epsilon, delta) if proven else "nothing is proven: no ε with δ < 1 follows"
         charged = f"{self.rounds:,} round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}"
         said = [sentence for one in self._counts for sentence in (*assumptions(one), *warnings(one, delta))]
         answered = (epsilon, delta, lower) if proven else None
-        return certificate(first, best, limit, f"{told}, over {charged}", tuple(dict.fromkeys(said)), answered)
+        return certificate(first, run, best, limit, f"{told}, over {charged}", tuple(dict.fromkeys(said)), answered)
 
     def __len__(self) -> int:
         return self._file.lines

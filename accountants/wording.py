@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -23,6 +24,21 @@ _LARGE_DELTA = 1e-3
 _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a guarantee rests on, one sentence each.
+
+    Attributes:
+        mechanism: clip, noise and mixing.
+        sampling: who takes part, and who is told.
+        lower_model: what trains it.
+    """
+
+    mechanism: tuple[str, ...]
+    sampling: tuple[str, ...]
+    lower_model: tuple[str, ...]
+
+
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     """One sentence for each assumption of the guarantee, in the order clip, noise, mixing, sampling, composition.
 
@@ -32,25 +48,44 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     >>> assumptions(one)[0]
     'smashed data are clipped by the client before noise to clamp(low=0.0, high=1.0, dimensions=4)'
     """
+    told = said(mechanism)
+    return (*told.mechanism, *told.sampling, *told.lower_model)
+
+
+def said(mechanism: SplitMechanism) -> Said:
+    """The assumptions of the guarantee by what they are about.
+
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> said(one).lower_model
+    ('the lower model is frozen and does not depend on the private data',)
+    """
+    return Said(
+        mechanism=tuple(_said_of_mechanism(mechanism)),
+        sampling=tuple(_said_of_sampling(mechanism)),
+        lower_model=tuple(_composition(mechanism)),
+    )
+
+
+def _said_of_mechanism(mechanism: SplitMechanism) -> list[str]:
     noise = mechanism.noise
     if isinstance(categories := mechanism.smashed, Categories):
-        said = _said_of_answers(mechanism, categories)
+        return _said_of_answers(mechanism, categories)
+    said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
+    if mechanism.labels is None:
+        said.append("labels stay with the client; nothing that reveals them is released")
     else:
-        said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
-        if mechanism.labels is None:
-            said.append("labels stay with the client; nothing that reveals them is released")
-        else:
-            said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
-        where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
-        if isinstance(mechanism.mixing, NoMixing | HiddenMask):
-            where = "by the client"
-        said.append(
-            f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
-            + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
-            + f" is added {where}, fresh and independent in every coordinate and release"
-        )
-        said += _said_of_mixing(mechanism)
-    return (*said, *_said_of_sampling(mechanism), *_composition(mechanism))
+        said.append(f"labels lie in {_spec(mechanism.labels)} and are released with noise of their own")
+    where = "by each client before masks and mixing" if noise.site == "client" else "once to the mixed release"
+    if isinstance(mechanism.mixing, NoMixing | HiddenMask):
+        where = "by the client"
+    said.append(
+        f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
+        + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
+        + f" is added {where}, fresh and independent in every coordinate and release"
+    )
+    return said + _said_of_mixing(mechanism)
 
 
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:

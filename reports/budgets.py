@@ -49,6 +49,7 @@ class BudgetRow(Checked):
         objection: why the published value is no bound; empty if it is one, or if there is none.
         notes: caveats for the reader, one sentence each.
         given: (column, text) of the parameter table's row, which CSV and JSON repeat.
+        terms: (term, text) of the guarantee in the terms of NIST SP 800-226, if they were asked for; in JSON alone.
 
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
@@ -71,6 +72,7 @@ class BudgetRow(Checked):
     objection: str = ""
     notes: tuple[str, ...] = ()
     given: tuple[tuple[str, str], ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +102,8 @@ class BudgetRow(Checked):
         return self.published / self.epsilon
 
 
-FIELDS = (*(field.name for field in fields(BudgetRow) if field.name != "given"), "kind", "published_kind", "factor")
+_APART = ("given", "terms")
+FIELDS = (*(field.name for field in fields(BudgetRow) if field.name not in _APART), "kind", "published_kind", "factor")
 """Columns of CSV and keys of JSON; those of the parameter table follow that are none of them."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 """A number that a spreadsheet may read as one."""
@@ -143,7 +146,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
         record = {
             name: None if isinstance(value, float) and not isfinite(value) else value
             for name, value in (_record(row) | _read(row)).items()
-        }
+        } | ({"terms": dict(row.terms)} if row.terms else {})
         yield f"{start}\n{escape.json_text(json.dumps(record, ensure_ascii=False, allow_nan=False))}"
         start = ","
     yield "[]\n" if start == "[" else "\n]\n"

@@ -61,6 +61,11 @@ class LaplaceRelease(Step):
     def pure(self, count: int) -> float:
         return count * float(amplify(self._once, self.rate))
 
+    def most(self, count: int) -> list[tuple[float, int]]:
+        told = [(shift, many * count) for shift, many in self.parts]
+        sampled = [(self.pure(1), count)]
+        return min(told, sampled, key=lambda losses: sum(number * loss**2 for loss, number in losses))
+
     def exact(self, count: int) -> ClosedForm | None:
         if not self.single or count > 1 or self.rate < 1:
             return None

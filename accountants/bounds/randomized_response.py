@@ -37,6 +37,9 @@ class RandomizedAnswer(Step):
     def pure(self, count: int) -> float:
         return count * pure_epsilon(self.noise, self.classes)
 
+    def most(self, count: int) -> list[tuple[float, int]]:
+        return [(self.pure(1), count)]
+
     def exact(self, count: int) -> ClosedForm | None:
         if count > _MOST_ANSWERS:
             return None

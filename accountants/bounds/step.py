@@ -67,6 +67,10 @@ class Step(ABC):
         """Largest privacy loss."""
         return inf
 
+    def most(self, count: int) -> list[tuple[float, int]]:
+        """Independent releases that make up the step, as pairs (largest privacy loss, how many); empty if unbounded."""
+        return []
+
     def exact(self, count: int) -> Bound | None:
         """An exact bound for a step that is not a Gaussian of constant shift."""
         return None

@@ -8,8 +8,9 @@ from privkit.lazy import lazy
 
 if TYPE_CHECKING:
     from privkit.accountants.interop.events import to_dp_event
+    from privkit.accountants.interop.from_events import from_dp_event
     from privkit.accountants.interop.opacus_accountant import PrivkitAccountant, register
 
-__all__ = ["PrivkitAccountant", "register", "to_dp_event"]
+__all__ = ["PrivkitAccountant", "from_dp_event", "register", "to_dp_event"]
 
 __getattr__ = lazy(__name__)

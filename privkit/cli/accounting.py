@@ -50,6 +50,9 @@ def epsilon(
         bool, typer.Option("--compare", help="Beside it the published formula, and the factor.")
     ] = False,
     fast: Fast = False,
+    terms: Annotated[
+        bool, typer.Option("--terms", help="The guarantee in the terms of NIST SP 800-226, with zCDP and Gaussian DP.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write .csv, .json, .md or .tex.")] = None,
     as_json: Json = False,
     show_schema: Annotated[bool, typer.Option("--schema", help="Print the columns of a table.")] = False,
@@ -67,11 +70,15 @@ def epsilon(
         raise UsageError("give a parameter table or the flags of one mechanism (privkit epsilon --schema shows both)")
     if out is not None and out.suffix not in _FORMATS:
         raise UsageError(f"--out must end in {', '.join(_FORMATS)}, got {out}")
+    if terms and out is not None and out.suffix != ".json":
+        raise UsageError(f"--terms are printed, or written as .json, got --out {out}")
     from privkit.accountants import table as tables
     from privkit.cli.budgets import Tally, budgets
 
     entries, tally = tables.read([given] if table is None else _loaded(table), delta), Tally()
-    rows = tally.of(_write(tally.certified(budgets(entries, tight=not fast, compare=compare)), out, compare))
+    rows = tally.of(
+        _write(tally.certified(budgets(entries, tight=not fast, compare=compare, terms=terms)), out, compare)
+    )
     if as_json:
         from privkit.reports.budgets import json_text
 
@@ -338,8 +345,10 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
     if tally.computed > len(shown):
         rest = f"; all are in {out}" if out else "; --out FILE stores all"
         say(f"the first {len(shown)} of {tally.computed:,} rows{rest}")
-    if tally.last is not None and tally.rows == 1:
+    if tally.last is not None and tally.rows == 1 and not shown[0].terms:
         print_certificate(tally.last)
+    for row in shown:
+        _print_terms(row)
 
 
 def print_certificate(certificate: Any) -> None:
@@ -349,6 +358,14 @@ def print_certificate(certificate: Any) -> None:
         say(f"  method: {certificate.method} ({certificate.source})")
     for sentence in certificate.assumptions:
         say(f"  {sentence}")
+
+
+def _print_terms(row: BudgetRow) -> None:
+    """One line for each term; nothing if none were asked for."""
+    if row.terms:
+        say(f"{row.name}: {row.statement}")
+    for term, text in row.terms:
+        say(f"  {term}: {text}")
 
 
 def _print_schema() -> None:

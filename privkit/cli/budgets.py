@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import isinf
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from privkit.accountants import answer
 from privkit.accountants.columns import TOO_MANY
 from privkit.accountants.table import Entry
+from privkit.accountants.terms import terms as in_terms
 from privkit.accountants.wording import warnings
 from privkit.papers.as_published import Paper, as_published
 from privkit.reports.budgets import BudgetRow, plain
@@ -26,12 +27,15 @@ CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
 
 
-def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator[tuple[BudgetRow, Certificate | None]]:
+def budgets(
+    entries: Iterable[Entry], *, tight: bool, compare: bool, terms: bool = False
+) -> Iterator[tuple[BudgetRow, Certificate | None]]:
     """A report's row and its certificate for each entry, in order; a refused entry becomes a row with its error.
 
     Args:
         tight: whether to compose numerically where no closed form is exact.
         compare: whether to add the value of the published formula.
+        terms: whether to add the guarantee in the terms of NIST SP 800-226.
 
     >>> from privkit.accountants import table
     >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)
@@ -42,7 +46,10 @@ def budgets(entries: Iterable[Entry], *, tight: bool, compare: bool) -> Iterator
     while chunk := list(islice(iterator, CHUNK)):
         answers = _computed([entry for entry in chunk if not entry.error], tight)
         for entry in chunk:
-            yield _row(entry, entry.error or answers[entry.row], compare)
+            row, certificate = _row(entry, entry.error or answers[entry.row], compare)
+            if terms and certificate is not None and entry.mechanism is not None:
+                row = replace(row, terms=tuple(in_terms(entry.mechanism, certificate, tight=tight).items()))
+            yield row, certificate
 
 
 def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]:

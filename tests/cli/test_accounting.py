@@ -45,6 +45,23 @@ def test_a_huge_epsilon_is_remarked(privkit_cli: CLI, sigma: str, told: bool) ->
     assert ("proves nothing of use" in privkit_cli(*command.split()).stdout) == told
 
 
+def test_a_guarantee_in_the_terms_of_nist(privkit_cli: CLI, tmp_path: Path) -> None:
+    command = ("epsilon", "--mechanism", "gaussian", "--sensitivity", "1", "--sigma", "2", "--rounds", "4", "--terms")
+    printed = privkit_cli(*command, "--delta", "1e-5").stdout
+    for line in ("unit of privacy: one record", "zero-concentrated DP: ρ = 0.5", "Gaussian DP: μ = 1 at every δ"):
+        assert line in printed
+    (row,) = json.loads(privkit_cli(*command, "--delta", "1e-5", "--json").stdout)
+    assert row["terms"]["trust model"].startswith("local")
+    table = tmp_path / "table.csv"
+    table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,-1,1\n")
+    out = tmp_path / "out.json"
+    assert privkit_cli("epsilon", str(table), "--delta", "1e-5", "--terms", "--out", str(out)).returncode == 3
+    assert ["terms" in stored for stored in json.loads(out.read_text())] == [True, False]
+    refused = privkit_cli(*command, "--delta", "1e-5", "--out", str(tmp_path / "out.csv"))
+    assert refused.returncode == 2
+    assert ".json" in one_line(refused.stderr)
+
+
 def test_a_table_is_computed_row_by_row_and_stored(privkit_cli: CLI, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,-1,1\nc,gaussian,,1\nd,gausian,1,1\ne,gaussian,nan,1\n")

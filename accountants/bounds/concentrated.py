@@ -1,0 +1,73 @@
+"""One number for a run in other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
+
+Both hold for every order and every δ, so they give no credit to a secret sample: its rare largest loss counts in full.
+"""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+import numpy as np
+from scipy.special import ndtri_exp
+
+from privkit.accountants import validate
+from privkit.accountants.bounds.step import Steps
+
+
+def zcdp(steps: Steps) -> float:
+    """Smallest ρ that is derived for a run: its Rényi divergence is at most ρα at every order α > 1.
+
+    Source: Bun and Steinke 2016 (Lemma 1.7: ρ of a composition is the sum; Proposition 1.6: μ²/2 of a Gaussian).
+
+    >>> from privkit.accountants.bounds.sampled import GaussianRelease
+    >>> zcdp([(GaussianRelease(mu=0.5), 4)])
+    0.5
+    """
+    return sum(min(step.shift(count) ** 2 / 2, _of_pure(step.most(count))) for step, count in steps)
+
+
+def gdp(steps: Steps) -> float:
+    """Smallest μ that is derived for a run: no test between neighbors is better than between N(0, 1) and N(μ, 1).
+
+    Source: Dong, Roth and Su 2022, Corollary 3.3 (μ of a composition is the root of the squares' sum).
+
+    >>> from privkit.accountants.bounds.laplace import LaplaceRelease
+    >>> round(gdp([(LaplaceRelease(parts=((1.0, 1),)), 4)]), 4)
+    2.4641
+    """
+    return sqrt(sum(min(step.shift(count), _shift_of_pure(step.most(count))) ** 2 for step, count in steps))
+
+
+def pure_zcdp(epsilon: float) -> float:
+    """ρ of an ε-differentially private mechanism: ε²/2, or ε if that is less, since α > 1.
+
+    Source: Bun and Steinke 2016, Proposition 1.4.
+
+    >>> pure_zcdp(1.0), pure_zcdp(10.0)
+    (0.5, 10.0)
+    """
+    e = validate.real("epsilon", epsilon, least=0)
+    return min(e * e / 2, e)
+
+
+def pure_gdp(epsilon: float) -> float:
+    """μ of an ε-differentially private mechanism: −2Φ⁻¹(1/(1 + e^ε)).
+
+    Its trade-off curve is a chord from (0, 1) to a = (1/(1 + e^ε), 1/(1 + e^ε)), and the mirror image. The Gaussian's
+    curve is convex, symmetric, and passes through both ends of the chord, so it lies below.
+
+    Source: derived.
+
+    >>> round(pure_gdp(1.0), 4)
+    1.232
+    """
+    e = validate.real("epsilon", epsilon, least=0)
+    return float(-2 * ndtri_exp(-np.logaddexp(0, e)))
+
+
+def _of_pure(losses: list[tuple[float, int]]) -> float:
+    return sum(count * pure_zcdp(epsilon) for epsilon, count in losses) if losses else inf
+
+
+def _shift_of_pure(losses: list[tuple[float, int]]) -> float:
+    return sqrt(sum(count * pure_gdp(epsilon) ** 2 for epsilon, count in losses)) if losses else inf

@@ -1,0 +1,129 @@
+"""A guarantee in the terms of NIST SP 800-226: unit, neighbors, mechanism, ε and δ, composition, what is trusted.
+
+Every entry follows from the specification and its certificate; the sentences are those of `wording`.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from math import inf
+
+from privkit.accountants import compile as compiled
+from privkit.accountants.bounds import gdp
+from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import NoMixing
+from privkit.accountants.spec.secrets import HiddenMask
+from privkit.accountants.wording import said
+from privkit.shared.certificate import Certificate
+
+NOT_DERIVED = "not derived"
+"""What stands in the place of a number that no theorem here gives."""
+_UNITS = {
+    "record": "one record: every release of it in the run",
+    "client": "one client: all its records, with every release of them in the run",
+}
+_NEIGHBORS = {
+    "replace_one": "replace-one: one {unit} is replaced by another; all others and their number stay",
+    "add_or_remove_one": "add-or-remove-one: one {unit} is present or absent; all others stay",
+}
+_SITES = {
+    "alone": "local: the client clips and adds noise before anything leaves it; the server is not trusted",
+    "client": "distributed: each client clips and adds noise, and the guarantee is that of the mixture; the server is "
+    "not trusted",
+    "mixer": "a trusted mixer, or a sum under encryption: the noise is added to the mixture; the server is not trusted",
+}
+
+
+def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:
+    """The guarantee of a certificate of that mechanism, term -> text.
+
+    Args:
+        mechanism: the specification.
+        certificate: what `answer` returned for it.
+        tight: whether a smaller μ may be fitted where a sample is secret; it takes tenths of a second.
+
+    Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ as in `bounds.concentrated`, the fitted μ as in
+    `bounds.gdp`.
+
+    >>> from privkit.accountants import answer
+    >>> from privkit.accountants.spec.parts import Noise
+    >>> from privkit.accountants.spec.sensitivity import Clamp
+    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> said = terms(one, answer.epsilon(one, 1e-5))
+    >>> said["unit of privacy"], said["Gaussian DP"]
+    ('one record: every release of it in the run', 'μ = 1 at every δ')
+    """
+    told = said(mechanism)
+    local = isinstance(mechanism.mixing, NoMixing | HiddenMask)
+    return {
+        "unit of privacy": _UNITS[mechanism.unit],
+        "neighbors": _NEIGHBORS[mechanism.relation].format(unit=mechanism.unit),
+        "mechanism": "; ".join(told.mechanism),
+        "sensitivity": _sensitivity(mechanism),
+        "privacy parameters": _parameters(certificate),
+        "zero-concentrated DP": _rho(certificate),
+        "Gaussian DP": _mu(mechanism, certificate, tight),
+        "composition": _composition(mechanism, certificate),
+        "sampling": "; ".join(told.sampling),
+        "trust model": _SITES["alone" if local else mechanism.noise.site],
+        "lower model": "; ".join(told.lower_model),
+    }
+
+
+def _sensitivity(mechanism: SplitMechanism) -> str:
+    law = mechanism.noise.distribution
+    if law.answers:
+        return "all answers of a release may change"
+    parts = [("smashed data", mechanism.smashed), ("labels", mechanism.labels)]
+    norm = law.norm.upper()
+    numbers = [
+        f"{name} {part.sensitivity(mechanism.relation, law.norm):.6g}" for name, part in parts if part is not None
+    ]
+    return f"{norm}, of one release before mixing: {', '.join(numbers)}"
+
+
+def _parameters(certificate: Certificate) -> str:
+    if certificate.kind != "differential_privacy" or certificate.delta is None:
+        return "nothing is proven: no ε with δ < 1"
+    at_least = (
+        "no lower bound is known"
+        if certificate.lower is None
+        else f"ε is at least {_digits(certificate.lower, ROUND_FLOOR)}"
+    )
+    return f"ε = {_digits(certificate.epsilon)}, δ = {_digits(certificate.delta)}; {at_least}"
+
+
+def _rho(certificate: Certificate) -> str:
+    rho = certificate.quantities.get("zcdp_rho", inf)
+    return f"ρ = {_digits(rho)}" if rho < inf else NOT_DERIVED
+
+
+def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:
+    """μ at every δ, and a smaller one that holds above some δ where that is what a composition gives."""
+    plain = certificate.quantities.get("gdp_mu", inf)
+    if plain == inf:
+        return NOT_DERIVED
+    text = f"μ = {_digits(plain)} at every δ"
+    run = compiled.steps(mechanism)
+    if not tight or all(step.shift(count) < inf and not step.remark for step, count in run):
+        return text
+    composed = composed_bound(run)
+    try:
+        fit = None if composed is None else gdp.mu(composed.pairs)
+    except ValueError:  # no test has both error rates above the floor, or the grid would be too large
+        fit = None
+    if fit is None or fit.mu >= plain:
+        return text
+    return f"μ = {_digits(fit.mu)} at δ ≥ {_digits(fit.delta_floor)}; {text}"
+
+
+def _composition(mechanism: SplitMechanism, certificate: Certificate) -> str:
+    times = f"{mechanism.rounds:,} round{'s' * (mechanism.rounds > 1)}"
+    times += f" of {mechanism.releases:,} releases" if mechanism.releases > 1 else ""
+    return f"{times}, by {certificate.method} ({certificate.source})"
+
+
+def _digits(value: float, rounding: str = ROUND_CEILING) -> str:
+    """Six significant digits, rounded to the safe side."""
+    return f"{float(Context(prec=6, rounding=rounding).create_decimal(Decimal(value))):.6g}"
