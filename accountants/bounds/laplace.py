@@ -14,8 +14,9 @@ from privkit.accountants.bounds import laplace_vector
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.round_profiles import laplace_profile as profile
+from privkit.accountants.bounds.sampled import RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
-from privkit.accountants.bounds.subsampled_rdp import without_replacement_rdp
+from privkit.accountants.bounds.subsampled_rdp import without_replacement_grid_rdp, without_replacement_rdp
 from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta
 from privkit.shared.array import Array
 
@@ -46,7 +47,7 @@ class LaplaceRelease(Step):
 
     @property
     def source(self) -> str:
-        return "Wang, Balle and Kasiviswanathan 2019, Theorem 9" if self.rate < 1 else "Mironov 2017"
+        return RENYI["without_replacement" if self.rate < 1 else "every_round"]
 
     @property
     def reached(self) -> bool:
@@ -56,6 +57,8 @@ class LaplaceRelease(Step):
         if self.rate == 1:
             return np.asarray(count * _vector_rdp(orders, self.parts), float)
         curve = without_replacement_rdp(orders, self.rate, lambda order: _vector_rdp(order, self.parts))
+        if (base := laplace_vector.losses(self.parts)) is not None:
+            curve = np.minimum(curve, without_replacement_grid_rdp(orders, self.rate, base))
         return np.asarray(count * curve, float)
 
     def pure(self, count: int) -> float:

@@ -135,7 +135,8 @@ def test_one_bit_of_each_round_is_a_binomial() -> None:
 
 def test_sampled_laplace_rounds_are_composed() -> None:
     sampled = vector(1, 1.0, rounds=100, participation=WithoutReplacement(chosen=1, clients=10))
-    assert answer.epsilon(sampled, 1e-5).epsilon < 0.5 * answer.epsilon(sampled, 1e-5, tight=False).epsilon
+    composed, fast = answer.epsilon(sampled, 1e-5).epsilon, answer.epsilon(sampled, 1e-5, tight=False).epsilon
+    assert composed < fast < 1.15 * composed
     assert answer.epsilon(sampled, 1e-5).epsilon < answer.epsilon(vector(1, 1.0, rounds=100), 1e-5).epsilon
 
 
