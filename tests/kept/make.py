@@ -20,8 +20,8 @@ from privkit.cli.app import app
 
 HERE = Path(__file__).parent
 COMMANDS = (
-    "audit --dataset tiny_digits --model vit_micro:width=8,depth=2,heads=1,grid=2 --defense gaussian_noise:sigma=.5,clip=5"
-    " --attack nearest_record --attack canaries --attack label_leak"
+    "audit --dataset tiny_digits --model vit_micro:width=8,depth=2,heads=1,grid=2"
+    " --defense gaussian_noise:sigma=.5,clip=5 --attack nearest_record --attack canaries --attack label_leak"
     " --budget smoke:private=200,auxiliary=200,test=100,victims=20,epochs=20"
     " --training batch_size=10,learning_rate=.01 --threads 1 --gate ssim<=0.99 --gate accuracy>=.2 --out run",
     "record run --out recording",
