@@ -34,6 +34,10 @@ class RunFolderError(PrivkitError):
     """A run folder that belongs to another configuration or is in use."""
 
 
+class OtherVersionRun(RunFolderError):
+    """A run folder of a schema version that this privkit does not read."""
+
+
 class UnfinishedRun(RunFolderError):
     """A run folder without a finished cell."""
 

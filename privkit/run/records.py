@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from privkit.errors import DamagedFile, RunFolderError
+from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
 from privkit.files.storage import read_record, write_record
@@ -95,8 +95,9 @@ def read_manifest(path: Path) -> Manifest | None:
     """The manifest of a run folder; None if there is none.
 
     Raises:
-        RunFolderError: if it is not privkit's, of another schema version or damaged. The advice is never to delete
-            anything: the folder may be somebody's.
+        OtherVersionRun: if it is of another schema version.
+        RunFolderError: if it is not privkit's or damaged. The advice is never to delete anything: the folder may be
+            somebody's.
     """
     file = root(path) / "manifest.json"
     try:
@@ -108,7 +109,7 @@ def read_manifest(path: Path) -> Manifest | None:
     try:
         return _parse(Manifest, data)
     except OtherVersion as error:
-        raise RunFolderError(
+        raise OtherVersionRun(
             f"{file} {error}; read that run with the privkit that wrote it, or name another folder with --out to run "
             "anew"
         ) from None

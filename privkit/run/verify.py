@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from privkit.errors import PrivkitError, RunFolderError
+from privkit.errors import OtherVersionRun, PrivkitError, RunFolderError
 from privkit.files.paths import root
 from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
@@ -83,7 +83,7 @@ def examine(run: Path) -> Examination:
         run: the folder. No other command may work on it, because a file that is being written looks missing.
 
     Raises:
-        RunFolderError: if it is no run folder.
+        RunFolderError: if it is no run folder, or of a schema version that this privkit does not read.
     """
     examination = Examination(run=root(run))
     home, manifest = examination.run, None
@@ -93,7 +93,7 @@ def examine(run: Path) -> Examination:
         if manifest is None:
             raise RunFolderError(f"{run} is no run folder: it has no manifest.json")
     except RunFolderError as error:
-        if not (home / "manifest.json").exists():
+        if isinstance(error, OtherVersionRun) or not (home / "manifest.json").exists():
             raise
         examination.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
     rows = dict(_cells(examination, manifest))
