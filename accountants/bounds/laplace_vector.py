@@ -137,7 +137,7 @@ def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
     up = one.masses * (np.expm1(-(place - node) * interval) / expm1(-interval))
     lowest = int(node[0])
     at, size = (node - lowest).astype(int), int(node[-1]) - lowest + 2
-    masses = np.bincount(at, one.masses - up, size) + np.bincount(at + 1, up, size)
+    masses = np.asarray(np.bincount(at, one.masses - up, size) + np.bincount(at + 1, up, size), float)
     return LossDistribution(interval=interval, lowest=lowest, masses=masses, infinity=one.infinity)
 
 

@@ -73,7 +73,7 @@ def _counted(event: DpEvent) -> _Counts:
         return counts
     single = kind in ("GaussianDpEvent", "LaplaceDpEvent")
     sampled = kind in ("PoissonSampledDpEvent", "SampledWithoutReplacementDpEvent")
-    if single or (sampled and _kind(event.event) == "GaussianDpEvent"):  # type: ignore[attr-defined]
+    if single or (sampled and _kind(event.event) == "GaussianDpEvent"):
         return {event: 1}
     raise ValueError(f"no mechanism is derived for the event {event!r}")
 

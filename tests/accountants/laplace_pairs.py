@@ -84,7 +84,11 @@ def base_losses(shifts: Array, d: float) -> tuple[Array, Array, Array]:
             masses[int(np.floor(shift / d)) + edge] += top
             masses[int(np.floor(-shift / d)) + edge] += bottom
         under_p, under_q, low, most = np.convolve(under_p, p), np.convolve(under_q, q), low - edge, most + edge
-    return under_p, under_q, (low + np.arange(under_p.size)) * d
+    return (
+        np.asarray(under_p, float),
+        np.asarray(under_q, float),
+        np.asarray((low + np.arange(under_p.size)) * d, float),
+    )
 
 
 def rounds_below(one: Drawn, shifts: Array, first: int) -> tuple[Array, Array]:

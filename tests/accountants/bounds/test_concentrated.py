@@ -81,10 +81,11 @@ def violations_of_everyone(seed: int) -> list[tuple[Any, ...]]:
     noise, classes, answers = float(random.uniform(0.02, 0.98)), int(random.integers(2, 9)), int(random.integers(1, 9))
     lie, truth = noise / classes, 1 - noise + noise / classes
     loss = log(truth / lie)
-    masses, losses = np.ones(1), np.zeros(1)
+    masses: Array = np.ones(1)
+    losses: Array = np.zeros(1)
     for _ in range(answers):
-        masses = np.convolve(masses, [lie, 1 - truth - lie, truth])
-        losses = (np.arange(masses.size) - masses.size // 2) * loss
+        masses = np.asarray(np.convolve(masses, [lie, 1 - truth - lie, truth]), float)
+        losses = np.asarray((np.arange(masses.size) - masses.size // 2) * loss, float)
     response = [(RandomizedAnswer(noise=noise, classes=classes), answers)]
     rho, mu = concentrated.zcdp(response), concentrated.gdp(response)
     return found + violations(masses, losses, rho, mu, (seed, "response", noise, classes, answers))
