@@ -63,7 +63,7 @@ def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
     """δ(ε ≥ 0) of `losses`, tight up to the grid: an upper bound. None as there.
 
     >>> both = profile(((0.5, 2),))
-    >>> both is not None and 0.26 < float(both(np.array(0.1))) < 0.28
+    >>> both is not None and 0.218 < float(both(np.array(0.1))) < 0.22
     True
     """
     whole = losses(parts)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import answer, compile, ledger
+from privkit.accountants import answer, ledger
 from privkit.accountants.compile import curve
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -184,13 +184,13 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
 
 
 def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, releases = [], compile.releases
+    asked, cost = [], ledger._step_cost
 
-    def counted(one: SplitMechanism) -> Any:
-        asked.append(one)
-        return releases(one)
+    def counted(*step: Any) -> Any:
+        asked.append(step)
+        return cost(*step)
 
-    monkeypatch.setattr(compile, "releases", counted)
+    monkeypatch.setattr(ledger, "_step_cost", counted)
     ledger.unit_cost.cache_clear()
     with Ledger(path, budget=PrivacyBudget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):
