@@ -29,6 +29,7 @@ from privkit.settings.config import AuditConfig
 from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import ran_out
+from privkit.torch_utils.undisturbed import undisturbed
 from privkit.training import Clients, train
 from privkit.wire.channel import black_box_query, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
@@ -322,7 +323,8 @@ def _watched(attack: Any, observation: Any, watch: _Watch, round_size: int) -> T
     """Run an attack. If it is ended before its last epoch, its time follows from the epochs that were seen."""
     planned, enough = _planned(attack), False
     try:
-        with _alarm(2 * watch.limit):
+        # The alarm may ring inside torch's own `no_grad`, before that puts gradients on again.
+        with undisturbed(environment=False), _alarm(2 * watch.limit):
             watch.start = watch.now()
             attack.run(observation, Generator().manual_seed(0), watch)
     except _Enough:  # also of an alarm that rings when the attack has just ended

@@ -10,6 +10,7 @@ from types import FrameType
 
 from privkit.errors import UsageError
 from privkit.torch_utils.out_of_memory import ran_out
+from privkit.torch_utils.undisturbed import undisturbed
 
 try:
     import resource
@@ -37,7 +38,8 @@ def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
     """A block that is stopped if it exceeds its limits of time or memory.
 
     The time is a timer of this process. Memory is what the process holds (`ulimit -d`), the libraries among it: an
-    allocation above the limit fails, and nothing is killed.
+    allocation above the limit fails, and nothing is killed. A limit may be met inside torch's own `no_grad`, before
+    that puts gradients on again; so what the process shares is restored afterwards.
 
     Args:
         seconds: None for any.
@@ -49,7 +51,7 @@ def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
     """
     if (seconds is not None or memory is not None) and (resource is None or not hasattr(signal, "setitimer")):
         raise UsageError("cell_seconds and cell_memory need a system with POSIX limits; leave them out")
-    with _timer(seconds), _ceiling(memory):
+    with undisturbed(environment=False), _timer(seconds), _ceiling(memory):
         yield
 
 

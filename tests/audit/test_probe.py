@@ -88,6 +88,20 @@ def test_an_attack_without_an_epoch_in_its_time_is_timed_on_smaller_rounds(monke
     assert timed.seconds == pytest.approx(50 * sizes[-1][1])
 
 
+def test_an_alarm_inside_no_grad_leaves_gradients_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alarm in 300 rang while an optimizer's step put them on again; all that came later failed."""
+    attack = resolve({**SMALL, "attack": "black_box:epochs=50"}).attacks[0]
+
+    def run(*given: object) -> None:
+        torch.set_grad_enabled(False)
+        while True:
+            pass
+
+    monkeypatch.setattr(type(attack.spec), "run", run)
+    probe.attack_on_images(ProbeSetup.of(config_of(2), CONFIG.defenses[0], POOLS, CPU), attack, limit=0.01)
+    assert torch.is_grad_enabled()
+
+
 def test_only_what_this_process_computes_is_timed() -> None:
     """A machine that is busy with something else made an estimate of 440 to 700 s for 163."""
     now = clock(CPU)

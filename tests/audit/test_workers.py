@@ -21,7 +21,7 @@ from privkit.audit.run import check_workers, run_audit
 from privkit.cli import grid
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports.schema import Provenance
-from privkit.run.cell_limits import limited
+from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.ledger import Ledger
 from privkit.run.provenance import circumstances, manifest
 from privkit.run.verify import examine
@@ -196,6 +196,17 @@ def test_a_cell_above_a_limit_is_an_error_and_the_others_go_on(
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(run.rows[0].reason)
     assert run.exit_code == 3
+
+
+@pytest.mark.parametrize("limit", [(0.01, None), (None, 2**40)])
+def test_a_limit_that_is_met_inside_no_grad_leaves_gradients_on(limit: tuple[float | None, int | None]) -> None:
+    """One limit of time in 300 was met while an optimizer's step put them on again; all later cells failed."""
+    with pytest.raises(OverLimit), limited(*limit):
+        torch.set_grad_enabled(False)
+        torch.empty(2**46 if limit[1] else 1)
+        while True:
+            pass
+    assert torch.is_grad_enabled()
 
 
 def test_limits_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
