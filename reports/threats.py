@@ -76,7 +76,7 @@ class ThreatVerdict(Frozen):
         measured: the result of `attack`, as worded in the sentence.
         remarks: reservations about a verdict "holds", as worded in the sentence.
         identified: share of the attacked records that `attack` identifies; None if not counted.
-        undefended: the same share without the defense.
+        undefended: the same share without the defense; of the seeds with which the attack met the undefended model.
     """
 
     defense: str
@@ -315,7 +315,8 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
         guess = (max if own[name].higher_is_closer else min)(guesses, key=lambda one: guesses[one], default="")
         beside = [f"{floor_title(guess)} {guesses[guess]:.{digits}f}"] if guess else []
         if name == IDENTIFIED.name and (share := _share(bare)) is not None:
-            beside.append(f"undefended {share:.2f}")
+            seeds = f" in {len(bare)} of {len(rows)} seeds" if len(bare) < len(rows) else ""
+            beside.append(f"undefended {share:.2f}{seeds}")
         held = f" ({', '.join(beside)})" if beside else ""
         parts.append(f"{measure(name).title} {interval(means.get(name, own[name]), digits)}{held}")
     queries = [row.queries for row in rows if row.queries]

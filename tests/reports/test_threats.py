@@ -74,6 +74,21 @@ def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount(
     assert found[OTHERS].untried == ("canaries",)
 
 
+@pytest.mark.parametrize(("bare", "told"), [((0, 1, 2), "undefended 0.90"), ((0, 2), "undefended 0.90 in 2 of 3 seeds")])
+def test_a_mean_of_fewer_undefended_models_says_so(bare: tuple[int, ...], told: str) -> None:
+    """Where an attack won with a seed, it need not meet the undefended model with that seed."""
+
+    def of(seed: int, share: float, **changes: object) -> Row:
+        row = attacked("black_box", "query", 0.05, seed=seed, **changes)
+        found = {**row.recovered["unaligned"], "identified": metric(share, share, share, worst=0.0, closer=True)}
+        return row.model_copy(update={"recovered": {"unaligned": found}})
+
+    rows = [of(seed, 0.5) for seed in range(3)]
+    found = alone(*rows, *(of(seed, 0.9, defense="none") for seed in bare))["query"]
+    assert found.measured.endswith(f"({told})")
+    assert found.undefended == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize(
     ("mse", "outcome"), [(0.0699, "holds"), (0.0637, "holds"), (0.0635, "class"), (0.0546, "class"), (0.0545, "falls")]
 )
