@@ -96,7 +96,8 @@ def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
     if not folder.is_dir():
         return "nothing was begun"
     done = sum(1 for _ in folder.glob("cells/*/result.json"))
-    told = f"{folder} keeps {done} of {planned}{f' to {planned + twins}' if twins else ''} cells"
+    further = f" (up to {planned + twins} if attacks fail)" if twins else ""
+    told = f"{folder} keeps {done} of {planned} cells{further}"
     return told if done >= planned + twins else f"{told} and the last epochs of the one that was running"
 
 

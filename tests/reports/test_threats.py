@@ -74,7 +74,9 @@ def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount(
     assert found[OTHERS].untried == ("canaries",)
 
 
-@pytest.mark.parametrize(("bare", "told"), [((0, 1, 2), "undefended 0.90"), ((0, 2), "undefended 0.90 in 2 of 3 seeds")])
+@pytest.mark.parametrize(
+    ("bare", "told"), [((0, 1, 2), "undefended 0.90"), ((0, 2), "undefended 0.90 in 2 of 3 seeds")]
+)
 def test_a_mean_of_fewer_undefended_models_says_so(bare: tuple[int, ...], told: str) -> None:
     """Where an attack won with a seed, it need not meet the undefended model with that seed."""
 

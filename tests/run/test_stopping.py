@@ -91,6 +91,7 @@ def test_what_is_kept_is_told_as_it_is(tmp_path: Path) -> None:
         (tmp_path / "cells" / cell / "result.json").write_text("{}")
     assert finished_cells(tmp_path, 3).endswith("2 of 3 cells and the last epochs of the one that was running")
     assert finished_cells(tmp_path, 2).endswith("2 of 2 cells")
+    assert "2 of 2 cells (up to 5 if attacks fail) and the last epochs" in finished_cells(tmp_path, 2, 3)
     assert "files that were finished before stay as they are" in Stopped(signal.SIGTERM).sentence
 
 
