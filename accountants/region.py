@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from privkit.accountants import compile as compiled
-from privkit.accountants.bounds.truncated_renyi import TruncatedRenyiBound
+from privkit.accountants.bounds.coarse_composition import CoarseComposition
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 from privkit.shared.limits import PRIORS, Limits
@@ -82,8 +82,8 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     bounds = compiled.bounds(compiled.steps(mechanism), tight=tight)
     largest = min(bound.epsilon(_TAIL).value for bound in bounds)
     epsilons = np.linspace(0, min(largest, _LARGEST), _NODES)
-    # The truncated Rényi bound is the slowest at many ε, and lies above the numerical composition.
-    quick = [bound for bound in bounds if not isinstance(bound, TruncatedRenyiBound)]
+    # The coarse composition is the slowest at many ε, and lies above the fine one.
+    quick = [bound for bound in bounds if not isinstance(bound, CoarseComposition)]
     logs = np.min([bound.log_deltas(epsilons) for bound in quick], axis=0)
     return Region(epsilons=epsilons, deltas=np.exp(np.minimum(logs, 0.0)))
 

@@ -15,7 +15,7 @@ __all__ = ["BOUNDS", "Bound", "ClosedForm", "Limit", "Step"]
 BOUNDS: dict[str, str] = {
     "gaussian": "privkit.accountants.bounds.closed_forms:gaussian_bound",
     "renyi": "privkit.accountants.bounds.renyi_composition:renyi_bound",
-    "truncated_renyi": "privkit.accountants.bounds.truncated_renyi:truncated_renyi_bound",
+    "coarse_composition": "privkit.accountants.bounds.coarse_composition:coarse_composition",
     "pure": "privkit.accountants.bounds.closed_forms:pure_bound",
     "numerical_composition": "privkit.accountants.bounds.numerical_composition:composed_bound",
 }

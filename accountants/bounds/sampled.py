@@ -19,6 +19,7 @@ from privkit.shared.array import Array
 Sampling = Literal["every_round", "without_replacement", "poisson"]
 
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9"
+_POISSON = "Balle, Barthe and Gaboardi 2018, Theorem 8"
 HOW = {"every_round": "", "without_replacement": ", sampled k of n", "poisson": ", Poisson-sampled"}
 RENYI = {
     "every_round": "Mironov 2017",
@@ -87,7 +88,8 @@ class GaussianRelease(Step):
         return sqrt(count * self.mu**2)
 
     def exact(self, count: int) -> ClosedForm | None:
-        if count > 1 or self.rate == 1 or self.sampling != "without_replacement":
+        """The profile of one sampled release; of a Poisson-sampled one with a record against without it, the larger."""
+        if count > 1 or self.rate == 1:
             return None
         rate, mu = self.rate, self.mu
 
@@ -96,7 +98,7 @@ class GaussianRelease(Step):
 
         return ClosedForm(
             method="exact sampled profile",
-            source=BALLE_BARTHE_GABOARDI,
+            source=BALLE_BARTHE_GABOARDI if self.sampling == "without_replacement" else _POISSON,
             to_epsilon=epsilon,
             to_log_delta=lambda epsilon: log(rate) + float(gaussian.log_delta(deamplify(epsilon, rate), mu)),
         )

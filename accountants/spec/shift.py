@@ -22,8 +22,6 @@ _CERTAIN = np.zeros(1)
 """Log weight of a law with one point."""
 FEW = 256
 """Points of a law up to which a composition takes each of them on its own: milliseconds a question."""
-_KEPT = FEW // 16
-"""Largest points that stay as they are where others are merged: they decide at small δ."""
 _LARGEST_SHIFT = 1e100
 """Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
 
@@ -59,8 +57,8 @@ class ShiftLaw:
             return self
         return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
-    def raised(self) -> ShiftLaw:
-        """At most `FEW` points: smaller shifts are raised to the largest of their class; few points stay.
+    def raised(self, points: int = FEW) -> ShiftLaw:
+        """At most so many points: smaller shifts are raised to the largest of their class; few points stay.
 
         A Gaussian profile increases with μ, so this is an upper bound, and at most that of the largest point alone. One
         half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which increases E μ² least.
@@ -72,14 +70,15 @@ class ShiftLaw:
         >>> few.mu.size <= 256, float(few.mu[-1]), round(float(np.exp(few.log_weight) @ few.mu), 3)
         (True, 1.0, 0.502)
         """
-        if self.mu.size <= FEW:
+        if self.mu.size <= points:
             return self
+        kept = points // 16  # the largest ones stay as they are: they decide at small δ
         order = np.argsort(self.mu)
         mu, log_weight = self.mu[order], self.log_weight[order]
-        steps, growth = np.diff(mu[:-_KEPT]), np.sqrt(np.exp(log_weight[: -_KEPT - 1]) * np.diff(mu[:-_KEPT] ** 2))
+        steps, growth = np.diff(mu[:-kept]), np.sqrt(np.exp(log_weight[: -kept - 1]) * np.diff(mu[:-kept] ** 2))
         place = np.cumsum(steps / max(steps.sum(), 1e-300) + growth / max(growth.sum(), 1e-300))
-        classes = np.ceil(place / 2 * (FEW - _KEPT - 2))
-        starts = np.flatnonzero(np.concatenate([[1], np.diff(classes, prepend=0), np.ones(_KEPT)]))
+        classes = np.ceil(place / 2 * (points - kept - 2))
+        starts = np.flatnonzero(np.concatenate([[1], np.diff(classes, prepend=0), np.ones(kept)]))
         ends = np.append(starts[1:], mu.size) - 1
         return replace(self, mu=mu[ends], log_weight=np.logaddexp.reduceat(log_weight, starts))
 

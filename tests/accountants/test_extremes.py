@@ -210,7 +210,9 @@ def test_fast_answers_try_the_high_orders_that_small_epsilons_ask_for(rate: floa
     assert fast.epsilon is not None
     assert tight.epsilon * (1 - 1e-9) <= fast.epsilon < 1.2 * tight.epsilon
     assert not fast.at_grid_edge
-    assert answer.delta(sampled, fast.epsilon, tight=False).delta == pytest.approx(1e-6, rel=1e-9)
+    back = answer.delta(sampled, fast.epsilon, tight=False).delta
+    assert back is not None
+    assert 0.9e-6 < back <= 1e-6 * (1 + 1e-6)  # its grid may be a finer one
 
 
 def test_losses_in_the_millions_are_composed_or_left_to_the_curves() -> None:

@@ -1,0 +1,305 @@
+"""Composition of sampled Gaussians on a coarse grid, for many runs at once: what fast answers rest on.
+
+The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
+a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
+composed by one FFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.accountants.bounds.bound import Bound, Limit
+from privkit.accountants.bounds.mixture import PublicMixture
+from privkit.accountants.bounds.renyi_composition import method_and_source
+from privkit.accountants.bounds.sampled import GaussianRelease
+from privkit.accountants.bounds.step import Steps
+from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, Piece, TruncatedLosses, losses_of_runs
+from privkit.shared.array import Array
+
+_POINTS = 64
+"""Values of a public shift; more are raised to so many."""
+_SPENT = 0.03
+"""Part of δ that truncated losses may take."""
+_LARGEST_EXPONENT = 600.0
+"""Order times loss above which a moment would overflow."""
+_STEPS, _CLOSE = 16, 1e-4
+"""Newton steps to the best order, and the relative step that needs no other: ε is then 1e-8 above its smallest."""
+_ROWS = 256
+"""Runs that are worked on at once, so that intermediate arrays stay in the processor's cache."""
+_SEARCH, _FOUND = 25, 1e-7
+"""Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
+_LOG_SMALLEST = -650.0
+_INTERVAL = 0.75
+"""Distance of the grid's nodes in standard deviations of one release's loss; at .5, ε is about 1% smaller."""
+_SMALLEST_GRID, _LARGEST_GRID = 512, 2**14
+_BELOW = 6.0
+"""Standard deviations of the tilted sum below its mean where the grid begins; what lies below is added at its end."""
+_ABOVE = 7.0
+"""−ln of the share of δ that sums above the grid may take."""
+_LOG_NOTHING = -50.0
+"""ln of a Fourier coefficient below which it is left out; all of them together are below the noise."""
+_NOISE = 1e-14
+"""Error of a node's probability by rounding, in a transform of up to 2¹⁴ nodes, for each round."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CoarseComposition(Bound):
+    r"""Losses below a cut, composed on a coarse grid; the others are infinite.
+
+    Let p be the probability that any release has an infinite loss, and K = ln E_P e^{λL} of the sum L of the others,
+    for some λ > 0. A first bound is
+
+        δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε},
+
+    at the λ with the smallest ε. At this λ the losses are moved to a grid: each goes to the two nodes beside it, such
+    that both its probabilities are kept. P is tilted by e^{λL − K}, so that sums near ε are likely and keep their
+    digits. With the tilted probabilities P̃ of the composed nodes l and the grid's end t,
+
+        δ ≤ p + Σ_{ε < l ≤ t} (1 − e^{ε − l})·e^{K − λl}·P̃(l) + e^{K − λt}.
+
+    The grid is a circle; what lies beyond its ends is counted a second time inside, which makes δ larger only. The
+    smaller ε of both bounds is taken. Under Poisson sampling that is done in both directions.
+
+    Attributes:
+        pieces: the Gaussian releases.
+        method: its name.
+
+    Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
+    Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff; truncation:
+    H(P‖Q) is at most P(A) plus that of both restricted to the complement of A.
+    """
+
+    pieces: Sequence[Piece]
+    method: str
+    source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022; Zhu, Dong and Wang 2022, Theorem 11"
+    exact: bool = False
+
+    @property
+    def batch(self) -> Hashable:
+        return type(self)
+
+    @classmethod
+    def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
+        limits: list[Limit] = []
+        for start in range(0, len(bounds), _ROWS):
+            part = slice(start, start + _ROWS)
+            values = _epsilons([one.pieces for one in bounds[part]], deltas[part]).tolist()
+            limits += [Limit(value=value) for value in values]
+        return limits
+
+    def epsilon(self, delta: float) -> Limit:
+        return self.epsilons([self], np.array([delta]))[0]
+
+    def log_delta(self, epsilon: float) -> Limit:
+        low, high = _LOG_SMALLEST, 0.0
+        while high - low > _FOUND:
+            tried = np.linspace(low, high, _SEARCH + 2)[1:-1]
+            values = _epsilons([self.pieces] * _SEARCH, np.exp(tried))
+            enough = np.append(np.flatnonzero(values <= epsilon), _SEARCH)[0]
+            low, high = (low, *tried)[enough], (*tried, high)[enough]
+        return Limit(value=float(high))
+
+
+def coarse_composition(steps: Steps) -> CoarseComposition | None:
+    """The coarse composition of all steps; None unless all are Gaussian and one is sampled or has a random shift.
+
+    Source: as `CoarseComposition`.
+
+    >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
+    >>> round(bound.epsilon(1e-5).value, 3)
+    0.043
+    """
+    pieces, gains = list[Piece](), False
+    for step, count in steps:
+        if isinstance(step, GaussianRelease):
+            mu, chance, poisson = np.array([step.mu]), np.ones(1), step.sampling == "poisson" and step.rate < 1
+        elif isinstance(step, PublicMixture) and step.law.profile:
+            law = step.law.raised(_POINTS)
+            mu, chance, poisson = law.mu, np.exp(law.log_weight), False
+        else:
+            return None
+        if mu.max() > LARGEST_SHIFT:
+            return None
+        if step.rate > 0 and mu.max() > 0:
+            pieces.append((mu[mu > 0], chance[mu > 0], step.rate, count, poisson))
+            gains |= step.rate < 1 or mu.size > 1
+    if not gains:
+        return None
+    method, _ = method_and_source(tuple([(step.how, "") for step, _ in steps]), "composition on a coarse grid")
+    return CoarseComposition(pieces=pieces, method=method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Runs:
+    """One direction of R runs that are made of S pieces.
+
+    Attributes:
+        losses: of the pieces.
+        rounds: [S] how often each is repeated.
+        owner: [S] the run of each piece; pieces of a run are neighbors.
+        deltas: [R] δ of each run.
+    """
+
+    losses: TruncatedLosses
+    rounds: Array
+    owner: NDArray[np.int_]
+    deltas: Array
+
+    def total(self, values: Array) -> Array:
+        """[R] sums over all rounds of each run, of [S] values."""
+        return np.asarray(np.bincount(self.owner, self.rounds * values, minlength=self.deltas.size), float)
+
+    def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
+        """[R] K, its first and its second derivative, at [R] λ."""
+        value, first, second = (self.total(one) for one in self.losses.cumulants(tilt[self.owner]))
+        return value, first, second
+
+    @property
+    def infinite(self) -> Array:
+        """[R] probability of an infinite loss."""
+        return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
+
+    def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
+        """Those of some runs."""
+        pieces, number = runs[self.owner], np.cumsum(runs) - 1
+        return _Runs(
+            losses=self.losses.chosen(pieces),
+            rounds=self.rounds[pieces],
+            owner=number[self.owner[pieces]],
+            deltas=self.deltas[runs],
+        )
+
+    def reverse(self) -> _Runs:
+        """The other direction."""
+        return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
+
+
+def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
+    """[R] ε of runs, each at its δ."""
+    sizes = np.array([len(run) for run in runs])
+    owner = np.repeat(np.arange(sizes.size), sizes)
+    losses, rounds = losses_of_runs(runs, _SPENT * (deltas / sizes)[owner])
+    forward = _Runs(losses=losses, rounds=rounds.astype(float), owner=owner, deltas=deltas)
+    first, tilt = _by_moments(forward)
+    found = np.minimum(first, _on_grids(forward, tilt, first))
+    poisson = np.array([any(sampled for *_, sampled in run) for run in runs])
+    if poisson.any():
+        back, tilt = forward.chosen(poisson).reverse(), tilt[poisson]
+        other = _converted(back, tilt)[0]
+        found[poisson] = np.maximum(found[poisson], np.minimum(other, _on_grids(back, tilt, other)))
+    return np.maximum(found, 0)
+
+
+def _by_moments(runs: _Runs) -> tuple[Array, Array]:
+    """[R] the first bound on ε, and the λ at which it was found."""
+    largest = np.zeros(runs.deltas.size)
+    np.maximum.at(largest, runs.owner, runs.losses.largest)
+    most = _LARGEST_EXPONENT / largest - 1
+    variance = runs.cumulants(np.zeros(largest.size))[2]
+    tilt = np.clip(np.sqrt(2 * np.clip(-np.log(runs.deltas), 0.1, 700) / variance), 1e-6, most)
+    best, at = np.full(largest.size, inf), tilt
+    for _ in range(_STEPS):
+        values, change = _converted(runs, tilt)
+        best, at = np.where(values < best, values, best), np.where(values < best, tilt, at)
+        if not (moves := np.abs(change) > _CLOSE).any():
+            break
+        tilt = np.where(moves, np.clip(tilt * np.exp(np.clip(change, -1, 1)), 1e-6, most), tilt)
+    return best, at
+
+
+def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
+    """[R] the first bound on ε at λ, and the change of ln λ that Newton's method wants for the smallest ε."""
+    left = runs.deltas - runs.infinite  # for the finite losses
+    surprise = np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
+    value, first, second = runs.cumulants(tilt)
+    slope = np.log(tilt) - np.log1p(tilt)
+    numerator = value + surprise + tilt * slope - np.log1p(tilt)
+    return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
+
+
+def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
+    """[R] ε by composition on grids: runs with grids of one size are computed together.
+
+    Args:
+        runs: one direction.
+        tilt: [R] λ > 0.
+        first: [R] an ε that is proven already; a grid ends shortly above it.
+    """
+    _, mean, variance = runs.cumulants(tilt)
+    spread = np.minimum(variance, runs.cumulants(np.zeros_like(tilt))[2])
+    low = np.maximum(mean - _BELOW * np.sqrt(variance), first - _LARGEST_EXPONENT / (1 + tilt))
+    width = np.maximum(first + _ABOVE / tilt - low, 1e-12)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nodes = np.exp2(
+            np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2)
+        )
+    sizes = np.where(np.isfinite(width), np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
+    found = np.full(tilt.size, inf)
+    for size in np.unique(sizes[sizes > 0]).astype(int).tolist():
+        some = sizes == size
+        found[some] = _on_grid(runs.chosen(some), tilt[some], first[some], low[some], width[some] / (size - 1), size)
+    return found
+
+
+def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Array, size: int) -> Array:
+    """[R] the smallest ε that is proven on grids of one size; infinite where none is."""
+    last = np.ceil(low / interval) + size - 1
+    log_moment, tilted = _composed(runs, tilt, interval, last, size)
+    # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
+    above = (last * interval - center)[:, None] - interval[:, None] * np.arange(size)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no number proves nothing
+        scale = np.exp(log_moment - tilt * center)
+        mass, ratio = (scale[:, None] * tilted) * np.exp(-tilt[:, None] * above), np.exp(above)
+        held, weighed = np.cumsum(mass, 1), np.cumsum(mass / ratio, 1)
+        rest = runs.infinite + scale * np.exp(-tilt * above[:, 0])
+        # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
+        enough = held - ratio * weighed <= (runs.deltas - rest)[:, None]
+        row, first_not = np.arange(tilt.size), np.where(enough.all(1), size, enough.argmin(1))
+        at = np.maximum(first_not - 1, 0)
+        between = np.log((held[row, at] + rest - runs.deltas) / weighed[row, at])
+    end = above[row, at]
+    inside = np.fmin(np.fmax(between, end - interval), end)
+    return np.where(first_not > 0, center + np.where(first_not < size, inside, end), inf)
+
+
+def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int) -> tuple[Array, Array]:
+    """[R] K on the grids, and [R, size] upper bounds on the tilted probabilities of the nodes from `last` downward.
+
+    The grids are circles: a sum of l intervals is at l modulo `size`.
+    """
+    losses, rounds = runs.losses, runs.rounds
+    each = np.repeat(np.arange(rounds.size), losses.sizes)  # [J] the piece of a shift
+    step, order = interval[runs.owner][each, None], 1 + tilt[runs.owner][each, None]
+    place = np.floor(losses.loss / step)
+    upper = losses.mass * np.expm1(losses.loss - place * step) / np.expm1(step)
+    weight = np.exp(order * step * place)  # under P, and tilted
+    masses = (weight * np.maximum(losses.mass - upper, 0), weight * np.exp(order * step) * upper)
+    index, first = place.astype(np.int64), each[:, None] * size
+    cells = [
+        np.bincount((first + (index + after) % size).ravel(), mass.ravel(), rounds.size * size)
+        for after, mass in enumerate(masses)
+    ]
+    grid = np.add(*cells).reshape(rounds.size, size)
+    grid[:, 0] += losses.without
+    moment = grid.sum(1)
+    spectrum = np.fft.rfft(grid / moment[:, None], axis=1)
+    starts = np.flatnonzero(np.diff(runs.owner, prepend=-1))
+    with np.errstate(divide="ignore"):
+        sizes = np.log(spectrum.real**2 + spectrum.imag**2) / 2
+    sizes, turns = (np.add.reduceat(rounds[:, None] * one, starts, axis=0) for one in (sizes, np.angle(spectrum)))
+    run, wave = np.nonzero(sizes > _LOG_NOTHING)  # after many rounds, few frequencies are left
+    turned = turns[run, wave] + 2 * np.pi / size * (wave * (last[run] % size) % size)
+    power = np.zeros(sizes.shape, dtype=complex)
+    power[run, wave] = np.exp(sizes[run, wave] - 1j * turned)  # conjugate: the order is from `last` downward
+    tilted = np.fft.irfft(power, size, axis=1)
+    noise = _NOISE * runs.total(np.ones(rounds.size))
+    np.maximum(tilted, 0, out=tilted)
+    tilted += noise[:, None]
+    return runs.total(np.log(moment) + 2 * losses.error), tilted
