@@ -45,6 +45,8 @@ _ABOVE = 7.0
 """−ln of the share of δ that sums above the grid may take."""
 _LOG_NOTHING = -50.0
 """ln of a Fourier coefficient below which it is left out; all of them together are below the noise."""
+_SMALLEST_DELTA = 1e-280
+"""δ below which a grid's probabilities would lose their digits."""
 _NOISE = 1e-14
 """Error of a node's probability by rounding, in a transform of up to 2¹⁴ nodes, for each round."""
 
@@ -224,6 +226,7 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
     return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number proves nothing
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
     """[R] ε by composition on grids: runs with grids of one size are computed together.
 
@@ -236,11 +239,9 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
     spread = np.minimum(variance, runs.cumulants(np.zeros_like(tilt))[2])
     low = np.maximum(mean - _BELOW * np.sqrt(variance), first - _LARGEST_EXPONENT / (1 + tilt))
     width = np.maximum(first + _ABOVE / tilt - low, 1e-12)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        nodes = np.exp2(
-            np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2)
-        )
-    sizes = np.where(np.isfinite(width), np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
+    nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2))
+    digits = np.isfinite(width) & (runs.deltas > _SMALLEST_DELTA)
+    sizes = np.where(digits, np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
     found = np.full(tilt.size, inf)
     for size in np.unique(sizes[sizes > 0]).astype(int).tolist():
         some = sizes == size
@@ -254,16 +255,15 @@ def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Arra
     log_moment, tilted = _composed(runs, tilt, interval, last, size)
     # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
     above = (last * interval - center)[:, None] - interval[:, None] * np.arange(size)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is no number proves nothing
-        scale = np.exp(log_moment - tilt * center)
-        mass, ratio = (scale[:, None] * tilted) * np.exp(-tilt[:, None] * above), np.exp(above)
-        held, weighed = np.cumsum(mass, 1), np.cumsum(mass / ratio, 1)
-        rest = runs.infinite + scale * np.exp(-tilt * above[:, 0])
-        # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
-        enough = held - ratio * weighed <= (runs.deltas - rest)[:, None]
-        row, first_not = np.arange(tilt.size), np.where(enough.all(1), size, enough.argmin(1))
-        at = np.maximum(first_not - 1, 0)
-        between = np.log((held[row, at] + rest - runs.deltas) / weighed[row, at])
+    scale = np.exp(log_moment - tilt * center)
+    mass, ratio = (scale[:, None] * tilted) * np.exp(-tilt[:, None] * above), np.exp(above)
+    held, weighed = np.cumsum(mass, 1), np.cumsum(mass / ratio, 1)
+    rest = runs.infinite + scale * np.exp(-tilt * above[:, 0])
+    # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
+    enough = held - ratio * weighed <= (runs.deltas - rest)[:, None]
+    row, first_not = np.arange(tilt.size), np.where(enough.all(1), size, enough.argmin(1))
+    at = np.maximum(first_not - 1, 0)
+    between = np.log((held[row, at] + rest - runs.deltas) / weighed[row, at])
     end = above[row, at]
     inside = np.fmin(np.fmax(between, end - interval), end)
     return np.where(first_not > 0, center + np.where(first_not < size, inside, end), inf)
@@ -291,8 +291,7 @@ def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int)
     moment = grid.sum(1)
     spectrum = np.fft.rfft(grid / moment[:, None], axis=1)
     starts = np.flatnonzero(np.diff(runs.owner, prepend=-1))
-    with np.errstate(divide="ignore"):
-        sizes = np.log(spectrum.real**2 + spectrum.imag**2) / 2
+    sizes = np.log(spectrum.real**2 + spectrum.imag**2) / 2
     sizes, turns = (np.add.reduceat(rounds[:, None] * one, starts, axis=0) for one in (sizes, np.angle(spectrum)))
     run, wave = np.nonzero(sizes > _LOG_NOTHING)  # after many rounds, few frequencies are left
     turned = turns[run, wave] + 2 * np.pi / size * (wave * (last[run] % size) % size)
