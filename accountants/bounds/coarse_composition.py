@@ -195,7 +195,9 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     if poisson.any():
         back, tilt = forward.chosen(poisson).reverse(), tilt[poisson]
         other = _converted(back, tilt)[0]
-        found[poisson] = np.maximum(found[poisson], np.minimum(other, _on_grids(back, tilt, other)))
+        larger = other > found[poisson]  # of about half, and no other needs its grid
+        other[larger] = np.minimum(other[larger], _on_grids(back.chosen(larger), tilt[larger], other[larger]))
+        found[poisson] = np.maximum(found[poisson], other)
     return np.maximum(found, 0)
 
 
