@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from privkit.parts.registry import Component, parse
+from privkit.parts.registry import Component
 from privkit.shared.measures import KINDS
 from privkit.shared.threat_models import ThreatModel
 
@@ -44,6 +44,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
         domain: of the records.
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
 
+    >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
     ('jigsaw', 'jigsaw_white_box')
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
