@@ -46,7 +46,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
-    ('jigsaw', 'jigsaw_white_box')
+    ('jigsaw', 'jigsaw_white_box', 'adaptive')
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
     'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
