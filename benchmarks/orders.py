@@ -130,7 +130,9 @@ def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -
 def positions(given: Options) -> None:
     """Audit a trained model that drops the position embedding, and one that keeps it."""
     budget = "smoke:private=400,auxiliary=600,test=500,victims=100,epochs=12,attack_epochs=4"
-    for seed, defense in product(given.seeds, ("patch_shuffle", "patch_shuffle:positions=keep")):
+    for seed, defense in product(
+        given.seeds, (f"patch_shuffle:{way}frozen_block=false" for way in ("", "positions=keep,"))
+    ):
         audited(defense, ["drag_reorder", "jigsaw"], seed, budget, 20, POSITIONS)
 
 
@@ -138,7 +140,7 @@ def message(given: Options) -> None:
     """Audit batch shuffling by jigsaws that find a token's image in the whole message, or token by token."""
     attacks = [f"jigsaw:members={members},epochs={epochs}" for epochs in (20, 40) for members in ("rows", "message")]
     for seed in given.seeds:
-        audited("batch_shuffle:keep=0.4", attacks, seed, "small:victims=100", 50, MESSAGE)
+        audited("batch_shuffle:keep=0.4,frozen_block=false", attacks, seed, "small:victims=100", 50, MESSAGE)
 
 
 def audited(defense: str, attacks: list[str], seed: int, budget: str, batch: int, path: Path) -> None:

@@ -28,6 +28,9 @@ from privkit.settings.resolve import resolve
 
 RUNS = Path(__file__).parent / "results" / "tokens"
 FILES = {"order": "runs.jsonl", "passes": "passes.jsonl"}
+BARE = "frozen_block=false"
+"""No block follows the shuffle."""
+PATCH = f"patch_shuffle:{BARE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +57,15 @@ def settings(part: str) -> list[Setting]:
     """In the order of their worth."""
     if part == "passes":
         ways = ("adaptive", "adaptive:read=0", "adaptive:epochs=20")
-        return [Setting(defense=defense, attack=way) for defense in ("batch_shuffle", "patch_shuffle") for way in ways]
-    batch = "batch_shuffle:keep={}"
-    found = [Setting(defense=batch.format(0.4)), Setting(defense="patch_shuffle")]
+        return [Setting(defense=defense, attack=way) for defense in (f"batch_shuffle:{BARE}", PATCH) for way in ways]
+    batch = f"batch_shuffle:keep={{}},{BARE}"
+    found = [Setting(defense=batch.format(0.4)), Setting(defense=PATCH)]
     found += [Setting(defense=batch.format(0.4), attack="jigsaw:passes=8")]
     found += [Setting(defense=batch.format(0.4), rounds=rounds) for rounds in (100, 300)]
     found += [Setting(defense=batch.format(0.4), copies=False)]
     found += [Setting(defense=batch.format(keep)) for keep in (0.2, 0.8)]
     found += [Setting(defense=batch.format(keep), batch=10) for keep in (0.2, 0.4, 0.8)]
-    return [*found, Setting(defense="patch_shuffle", rounds=5)]
+    return [*found, Setting(defense=PATCH, rounds=5)]
 
 
 def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from privkit.files.storage import load_module, read_record, save_module, write_r
 from privkit.models import MODELS
 from privkit.models.base import check_class_token
 from privkit.models.imported import told_places
-from privkit.models.tokens import first_block
+from privkit.models.tokens import first_block, has_block
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
@@ -310,7 +310,10 @@ def assemble(
     short = next((stage.name for stage in stages_of(defense) if "shortens" in (stage.effects or ())), "")
     if short and model.class_token == "client":
         raise UsageError(f"{short} may drop or merge the class token that the client sends; leave it to the server")
-    block = first_block(model.upper) if defense.frozen_block == "first" else None
+    wanted = defense.frozen_block
+    if wanted == "auto" and domain.name == "images" and has_block(model.upper):
+        wanted = "first"
+    block = first_block(model.upper) if wanted == "first" else None
     edge = Clients.build(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block
     )

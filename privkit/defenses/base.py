@@ -109,8 +109,9 @@ class Receipt(ABC):
 
 R = TypeVar("R", bound=Receipt)
 
-FrozenBlock = bool | Literal["first"]
-"""No block, an extra one with drawn weights (true), or the model's first one above the cut, such as a checkpoint's."""
+FrozenBlock = bool | Literal["first", "auto"]
+"""No block, an extra one with drawn weights (true), the model's first one above the cut, such as a checkpoint's, or
+that one on images if the model has one there (auto)."""
 
 _NEGLIGIBLE = 1e-12
 """A scale of noise that is lost in the rounding of float32, and still above 0, as every noise must be."""
@@ -140,7 +141,8 @@ class Defense(Checked, ABC):
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
         at_inference: whether test images pass it, too; False for defenses of training alone, such as mixing.
         frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
-            weights, or the "first" block of the model above the cut, which then leaves the server's segment.
+            weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
+            "first" on images if the model has a block there, and no block otherwise.
         published: whether the server learns `Release.weights`.
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.

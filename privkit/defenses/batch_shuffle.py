@@ -26,8 +26,9 @@ class BatchShuffle(OnSmashed[Permuted]):
         variant: "final_shuffle": with the shuffle inside each image that §IV-C adds. "algorithm_2": as written; kept
             tokens come first, which reveals their image. "kept_in_place": kept tokens do not move, as in §IV-C's first
             sentence on k; their order is then no secret.
-        frozen_block: append the paper's frozen transformer block, which the clients run after the shuffle; true draws
-            an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
+        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" takes the
+            model's first block above the cut, such as a checkpoint's, off the server, true draws an extra one. "auto"
+            is "first" on images if the model has a block there; texts, tables and other models have no block.
 
     Source: Yao et al., patch shuffling, Algorithm 2 and §IV-C.
 
@@ -44,7 +45,7 @@ class BatchShuffle(OnSmashed[Permuted]):
 
     keep: Probability = 0.4
     variant: Variant = "final_shuffle"
-    frozen_block: FrozenBlock = False
+    frozen_block: FrozenBlock = "auto"
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Permuted]:
         m, b, t, _ = require_tokens(self.name, smashed)

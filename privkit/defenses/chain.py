@@ -66,7 +66,10 @@ class Chain(Defense):
 
     @property
     def frozen_block(self) -> FrozenBlock:  # type: ignore[override]
-        return next((stage.frozen_block for stage in self.stages if stage.frozen_block), False)
+        blocks = [stage.frozen_block for stage in self.stages if stage.frozen_block]
+        chosen = next((block for block in blocks if block != "auto"), False)
+        # behind a split, a block would carry each channel into all parts
+        return chosen or ("auto" if blocks and not self.storages else False)
 
     @property
     def level(self) -> str:  # type: ignore[override]

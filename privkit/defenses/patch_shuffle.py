@@ -28,8 +28,9 @@ class PatchShuffle(OnSmashed[Permuted]):
             is the deployment of a pretrained ViT: the client adds the position embedding below the cut, as in the
             model's training, and shuffles its tokens. The server needs no positions, since its blocks treat all tokens
             alike. Each token then reveals its own place, and nothing is proven.
-        frozen_block: append the paper's frozen transformer block, which the clients run after the shuffle; true draws
-            an extra one, "first" takes the model's first block above the cut, such as a checkpoint's, off the server.
+        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" takes the
+            model's first block above the cut, such as a checkpoint's, off the server, true draws an extra one. "auto"
+            is "first" on images if the model has a block there; texts, tables and other models have no block.
 
     Source: Yao et al., patch shuffling, Algorithm 1.
 
@@ -43,7 +44,7 @@ class PatchShuffle(OnSmashed[Permuted]):
     effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
 
     positions: Literal["drop", "keep"] = "drop"
-    frozen_block: FrozenBlock = False
+    frozen_block: FrozenBlock = "auto"
 
     @property
     def position_embedding(self) -> bool:  # type: ignore[override]  # a specification decides it, and nobody writes it

@@ -123,7 +123,7 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
     for split in _with(trusted, "splits"):
         for late in trusted[trusted.index(split) + 1 :]:
             yield f"{late.name} would act on parts that lie in storages already; put {split.name} behind it"
-    for block in (stage for stage in stages if _with(stages, "splits") and stage.frozen_block):
+    for block in (stage for stage in stages if _with(stages, "splits") and stage.frozen_block not in (False, "auto")):
         yield (
             f"{block.name}:frozen_block=true carries each channel into all others behind the split into parts; leave "
             "frozen_block out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from math import sqrt
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -248,6 +248,11 @@ class FirstBlock(nn.Module):
         return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]
 
 
+def has_block(upper: nn.Module) -> TypeGuard[Upper]:
+    """Whether a server's segment begins with a transformer block that `first_block` can take."""
+    return isinstance(upper, Upper) and len(upper.blocks) > 0
+
+
 def first_block(upper: nn.Module) -> FirstBlock:
     """Take the first block off the server's segment, with the weights that it has: a checkpoint's, if one was loaded.
 
@@ -257,7 +262,7 @@ def first_block(upper: nn.Module) -> FirstBlock:
     Source: the released code of patch shuffling, whose edge ends with the first of T2T-ViT-24's blocks and whose cloud
     has the other 23.
     """
-    if not isinstance(upper, Upper) or not len(upper.blocks):
+    if not has_block(upper):
         raise UsageError(
             "frozen_block=first takes a transformer's first block above the cut, and this model has none there; cut it "
             "lower, choose another model, or use frozen_block=true"

@@ -182,7 +182,7 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
         UsageError: for an unknown name or key (with a suggestion), or a value that is not allowed.
 
     >>> parse("defenses", "batch_shuffle:keep=0.25").spec
-    BatchShuffle(keep=0.25, variant='final_shuffle', frozen_block=False)
+    BatchShuffle(keep=0.25, variant='final_shuffle', frozen_block='auto')
     >>> parse("defenses", "gaussian_noise:sigma=2+masking@server").label
     'gaussian_noise:sigma=2.0+masking'
     >>> parse("defenses", ["gaussian_noise", {"name": "scaling", "place": "client"}]).label

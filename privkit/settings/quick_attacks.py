@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from privkit.parts.registry import Component, parse
+from privkit.parts.registry import Component
 from privkit.shared.measures import KINDS
 from privkit.shared.threat_models import ThreatModel
 
@@ -36,16 +36,17 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """The attacks that `auto` mounts.
 
-    The table has single defenses with their default options. For a chain, or other options, the attacks that the table
-    has for the stages or the defense come first, and then the general list.
+    The table has single defenses, mostly with their default options. For a chain, or options that it lacks, the attacks
+    that it has for the stages or the defense come first, and then the general list.
 
     Args:
         defense: with all its options.
         domain: of the records.
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
 
+    >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
-    ('jigsaw', 'jigsaw_white_box')
+    ('jigsaw', 'jigsaw_white_box', 'adaptive')
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
     'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
@@ -59,10 +60,10 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
         remark = "auto knows the strongest attacks on images only: a general list is mounted"
         return Chosen(attacks=KINDS[domain].general, remark=remark)
     stages, table = defense.stages or (defense,), strongest()
-    known = tuple(attack for stage in stages for attack in table.get(stage.name, ()))
     linked = LINKED if shared and defense.spec.group > 1 else ()
-    if known and not defense.stages and defense.spec == parse("defenses", defense.name).spec:
-        return Chosen(attacks=tuple(dict.fromkeys((*known, *linked))))
+    if defense.label in table:
+        return Chosen(attacks=tuple(dict.fromkeys((*table[defense.label], *linked))))
+    known = tuple(attack for stage in stages for attack in table.get(stage.name, ()))
     return Chosen(
         attacks=tuple(dict.fromkeys((*known, *KINDS[domain].general, *linked))),
         remark=f"auto has not measured {defense.label}: all quick attacks are mounted",
@@ -71,7 +72,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
 @cache
 def strongest() -> dict[str, tuple[str, ...]]:
-    """Name of a defense -> the attacks that `auto` mounts on it, from the table."""
+    """Label of a defense -> the attacks that `auto` mounts on it, from the table."""
     found: dict[str, dict[ThreatModel, str]] = {}
     with TABLE.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):

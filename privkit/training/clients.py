@@ -133,7 +133,8 @@ class Clients(nn.Module):
             classes: number of labels.
             seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
-            block: the model's own, for a defense with frozen_block="first" (`privkit.models.tokens.first_block`).
+            block: the model's own, for a defense with frozen_block="first" (`privkit.models.tokens.first_block`);
+                with "auto", no block follows the release unless one is given.
 
         Raises:
             UsageError: if the group cannot be filled, the defense cannot take the lower segment's output, or the
@@ -165,7 +166,7 @@ class Clients(nn.Module):
         companion = None
         if defense.frozen_block == "first" and block is None:
             raise ValueError("frozen_block=first needs the model's first block as `block`")
-        if defense.frozen_block:
+        if block is not None or defense.frozen_block is True:
             if len(shape) != 2:
                 raise ValueError(f"frozen_block needs tokens [N, T, D], got shape {[1, *shape]}; cut elsewhere")
             block = block or frozen_block(shape[-1], seed)

@@ -14,9 +14,10 @@ T2T = "t2t_vit:width=16,depth=2,heads=2,stride=1"
 @pytest.mark.parametrize(
     ("defense", "model", "said"),
     [
-        ("patch_shuffle", "vit_micro", ("cut after block1", "no block behind the shuffle")),
-        ("batch_shuffle+clip:bound=1", "vit_micro", ("cut after block1", "no block behind the shuffle")),
-        ("patch_shuffle:frozen_block=first", "vit_micro", ("cut after block1", "block2 frozen behind the defense")),
+        ("patch_shuffle", "vit_micro", ("cut after block1", "block2 frozen behind the defense")),
+        ("batch_shuffle+clip:bound=1", "vit_micro", ("cut after block1", "block2 frozen behind the defense")),
+        ("patch_shuffle:frozen_block=false", "vit_micro", ("cut after block1", "no block behind the shuffle")),
+        ("patch_shuffle", "vit_micro:cut=block4", ("cut after block4", "no block behind the shuffle")),
         (
             "batch_shuffle:frozen_block=first",
             "vit_micro:cut=embedding",
@@ -28,7 +29,7 @@ T2T = "t2t_vit:width=16,depth=2,heads=2,stride=1"
             ("cut after block1", "a drawn frozen block behind the defense"),
         ),
         (
-            "patch_shuffle:frozen_block=first",
+            "patch_shuffle",
             T2T,
             ("cut after tokens", "overlapping patches", "block1 frozen behind the defense"),
         ),

@@ -1,6 +1,7 @@
 """The frozen block that is the model's own first one: off the server, onto the edge, with a checkpoint's weights."""
 
 from pathlib import Path
+from types import NoneType
 
 import pytest
 import torch
@@ -10,13 +11,15 @@ from torch import Generator
 
 from privkit.audit.defended import assemble
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.domains.images.domain import Images
+from privkit.domains import Domain, Images, Tables, Tokens
 from privkit.errors import UsageError
-from privkit.models.tokens import FirstBlock
+from privkit.models.tokens import Block, FirstBlock
 from privkit.settings.resolve import resolve
 from privkit.training import Clients
 
 IMAGES = Images(shape=(1, 8, 8))
+WORDS = Tokens(length=6, vocabulary=("", "?", "the", "cat", "sat"))
+CARS = Tables(dense=("mpg",), ranges=((0, 50),), categorical=("kind",), values=(("a", "b"),))
 
 
 def built(model: str, block: str = "first") -> tuple[Clients, torch.nn.Module]:
@@ -56,6 +59,41 @@ def test_a_chain_hands_its_stage_s_block_on_and_an_extra_block_leaves_the_server
     extra, server = built("vit_micro", "true")
     assert not isinstance(extra.block, FirstBlock)
     assert len(list(server.get_submodule("blocks").children())) == 3  # cut behind the first of four
+
+
+@pytest.mark.parametrize("shuffle", ["patch_shuffle", "batch_shuffle"])
+@pytest.mark.parametrize(
+    ("options", "model", "block"),
+    [
+        ("", "vit_micro", FirstBlock),
+        ("", "vit_micro:cut=embedding", FirstBlock),
+        ("", "t2t_vit:width=16,depth=2,heads=2,stride=1", FirstBlock),
+        ("", "vit_micro:cut=block4", None),
+        (":frozen_block=false", "vit_micro", None),
+        (":frozen_block=true", "vit_micro", Block),
+        ("+split_parts", "vit_micro", None),
+        (":frozen_block=false+clip:bound=1", "vit_micro", None),
+        ("+adv:frozen_block=true", "vit_micro", Block),
+    ],
+)
+def test_a_shuffle_of_images_is_followed_by_the_model_s_block_unless_told_otherwise(
+    shuffle: str, options: str, model: str, block: type[torch.nn.Module] | None
+) -> None:
+    config = resolve({"defense": f"{shuffle}{options}", "model": model, "dataset": "tiny_digits"})
+    edge, upper, _ = assemble(config, config.defenses[-1].spec, IMAGES, 10, 0)
+    plain = resolve({"defense": "none", "model": model, "dataset": "tiny_digits"})
+    _, whole, _ = assemble(plain, plain.defenses[-1].spec, IMAGES, 10, 0)
+    assert type(edge.block) is (block or NoneType)
+    left = [len(list(server.get_submodule("blocks").children())) for server in (whole, upper)]
+    assert left[0] - left[1] == (block is FirstBlock)
+
+
+@pytest.mark.parametrize("shuffle", ["patch_shuffle", "batch_shuffle"])
+@pytest.mark.parametrize(("dataset", "domain"), [("definitions", WORDS), ("breast_cancer", CARS)])
+def test_a_shuffle_of_other_records_has_no_block(shuffle: str, dataset: str, domain: Domain) -> None:
+    config = resolve({"defense": shuffle, "dataset": dataset})
+    edge, _, _ = assemble(config, config.defenses[-1].spec, domain, 2, 0)
+    assert edge.block is None
 
 
 def test_a_model_without_blocks_above_the_cut_is_refused() -> None:

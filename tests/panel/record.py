@@ -53,10 +53,11 @@ LARGER = shlex.split(
     "attack_epochs=2 --training batch_size=25"
 )
 """For attacks: batches large enough for their controls."""
+BATCH_SHUFFLE = "batch_shuffle:frozen_block=false"
 DEFENSES = shlex.split(
-    "adv batch_shuffle blur:factor=2 cutsmashed dp_cutmixsl dp_mixsl dp_sl gaussian_noise grad_perturb laplace_noise "
-    "mixup none nopeek patch_shuffle random_cutmix random_cutout shuffled_cutmix spectral_shuffle vanilla_cutmix "
-    "vanilla_cutout"
+    f"adv {BATCH_SHUFFLE} blur:factor=2 cutsmashed dp_cutmixsl dp_mixsl dp_sl gaussian_noise grad_perturb "
+    "laplace_noise mixup none nopeek patch_shuffle:frozen_block=false random_cutmix random_cutout shuffled_cutmix "
+    "spectral_shuffle vanilla_cutmix vanilla_cutout"
 )
 ATTACKS = shlex.split(
     "adaptive:passes=2 black_box canaries fsha:epochs=1 gradient_matching jigsaw:kicks=10,epochs=2 "
@@ -73,7 +74,7 @@ def _runs() -> dict[str, list[str]]:
     defended = list(itertools.chain.from_iterable(("--defense", name) for name in DEFENSES))
     runs = {"defenses": [*TINY, "--attack", "black_box", "--protocol", "psl:clients=4", *defended]}
     for attack in ATTACKS:
-        runs[f"attack {attack.partition(':')[0]}"] = [*LARGER, "--attack", attack, "--defense", "batch_shuffle"]
+        runs[f"attack {attack.partition(':')[0]}"] = [*LARGER, "--attack", attack, "--defense", BATCH_SHUFFLE]
     for protocol, defense in PROTOCOLS.items():
         clients = protocol if protocol == "sl" else f"{protocol}:clients=4"
         uneven = ["--protocol", clients, "--partition", "dirichlet"]

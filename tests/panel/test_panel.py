@@ -27,6 +27,8 @@ RENAMED: dict[str, str] = {
     "gates": "checks",
     "images": "counts",
     ".mean": ".value",
+    "batch_shuffle": "batch_shuffle:frozen_block=false",
+    "patch_shuffle": "patch_shuffle:frozen_block=false",
 }
 """A word of a key, the start of a dotted path or, with a dot before it, its end, as recorded -> as it is called now."""
 EXACT = "ε is 0 by the exact profile, which stands alone now; a Rényi bound of 0 and its order stood here"

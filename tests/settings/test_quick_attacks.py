@@ -37,8 +37,9 @@ def test_it_is_the_default() -> None:
 def test_the_table_names_attacks_that_exist_and_a_defense_once_a_model() -> None:
     with TABLE.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    assert {row["defense"] for row in rows} <= set(DEFENSES)
+    assert {row["defense"].partition(":")[0] for row in rows} <= set(DEFENSES)
     for row in rows:
+        assert parse("defenses", row["defense"]).label == row["defense"]
         assert threat_model(parse("attacks", row["attack"]).spec) == row["threat_model"]
     under = [(row["defense"], model) for row in rows for model in row["strongest_under"].split()]
     assert len(under) == len(set(under))
@@ -57,8 +58,13 @@ def test_the_table_is_what_its_committed_lines_say(monkeypatch: pytest.MonkeyPat
 def test_a_shuffle_meets_its_strongest_jigsaws_and_the_baseline_the_black_box() -> None:
     found = mounted(defense=["patch_shuffle", "batch_shuffle"])
     assert found["none"] == [KINDS["images"].baseline]
-    assert found["patch_shuffle"] == ["jigsaw", "jigsaw_white_box"]
-    assert found["batch_shuffle"] == ["jigsaw", "jigsaw:passes=8"]
+    assert found["patch_shuffle"] == ["jigsaw", "jigsaw_white_box", "adaptive"]
+    assert found["batch_shuffle"] == ["jigsaw", "jigsaw_white_box", "jigsaw:passes=8"]
+
+
+def test_options_that_were_measured_have_a_choice_of_their_own() -> None:
+    bare = choose(parse("defenses", "batch_shuffle:keep=0.4,frozen_block=false"), "images")
+    assert (bare.attacks, bare.remark) == (("jigsaw", "jigsaw:passes=8"), "")
 
 
 @pytest.mark.parametrize("unmeasured", ["batch_shuffle:keep=0.2", "patch_shuffle+gaussian_noise"])
@@ -117,8 +123,9 @@ def test_each_defense_has_its_own_cells_and_the_fingerprint_knows() -> None:
         "black_box",
         "jigsaw",
         "jigsaw_white_box",
+        "adaptive",
     ]
-    attacks = [KINDS["images"].baseline, "jigsaw", "jigsaw_white_box"]
+    attacks = [KINDS["images"].baseline, "jigsaw", "jigsaw_white_box", "adaptive"]
     by_hand = resolve({**SMALL, "attack": attacks, "defense": "patch_shuffle"})
     assert config.fingerprint != by_hand.fingerprint
     assert {cell.id for cell in plan(config)} < {cell.id for cell in plan(by_hand)}
