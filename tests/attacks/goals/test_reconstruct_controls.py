@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from privkit.attacks.goals.reconstruct_controls import _probe, controls, fails
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.white_box import WhiteBox
+from privkit.domains.base import Batch
 from privkit.domains.images.embedded import TinyDigits
 from privkit.parts.registry import parse
 
@@ -77,10 +79,15 @@ class Watching(Fixed):
         return super().run(observation, generator, session)
 
 
+@cache
+def definitions() -> Batch:
+    spec = parse("datasets", "definitions:length=6,vocabulary=50").spec
+    return spec.open(None, download=False, train_images=2_000).train  # type: ignore[no-any-return]
+
+
 def texts(seed: int, count: int) -> ImageObservation:
     """Own texts of six words out of fifty, and the form of a release."""
-    pool = parse("datasets", "definitions:length=6,vocabulary=50").spec.open(None, download=False, train_images=2_000)
-    some = pool.train.take(np.random.default_rng(seed).permutation(len(pool.train))[:count])
+    some = definitions().take(np.random.default_rng(seed).permutation(len(definitions()))[:count])
     views = [View(round=0, smashed=torch.zeros(5, 6, 16))]
     return ImageObservation(
         image_shape=some.x.shape[1:], batch_size=5, views=views, auxiliary=some.x, auxiliary_labels=some.y
