@@ -17,7 +17,7 @@ from privkit.attacks.goals.reconstruct_controls import _probe, controls, fails
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.domains.base import Batch
+from privkit.domains.base import Pool
 from privkit.domains.images.embedded import TinyDigits
 from privkit.parts.registry import parse
 
@@ -80,7 +80,7 @@ class Watching(Fixed):
 
 
 @cache
-def definitions() -> Batch:
+def definitions() -> Pool:
     spec = parse("datasets", "definitions:length=6,vocabulary=50").spec
     return spec.open(None, download=False, train_images=2_000).train  # type: ignore[no-any-return]
 
