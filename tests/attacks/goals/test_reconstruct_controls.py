@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from privkit.attacks.goals.reconstruct_controls import _probe, controls, fails
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.domains.base import Pool
 from privkit.domains.images.embedded import TinyDigits
 from privkit.parts.registry import parse
 
@@ -80,9 +79,9 @@ class Watching(Fixed):
 
 
 @cache
-def definitions() -> Pool:
+def definitions() -> Any:
     spec = parse("datasets", "definitions:length=6,vocabulary=50").spec
-    return spec.open(None, download=False, train_images=2_000).train  # type: ignore[no-any-return]
+    return spec.open(None, download=False, train_images=2_000).train
 
 
 def texts(seed: int, count: int) -> ImageObservation:
