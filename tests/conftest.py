@@ -67,6 +67,36 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def shared_state() -> dict[str, object]:
+    """What all tests of a process share, by name, without what is set when scikit-learn and `files/caches.py` load."""
+    loading = (
+        "KMP_DUPLICATE_LIB_OK",
+        "KMP_INIT_AT_FORK",
+        "MPLCONFIGDIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+    )
+    left_out = (*loading, "PYTEST_CURRENT_TEST")
+    return {
+        **{f"variable {name}": value for name, value in os.environ.items() if name not in left_out},
+        "working folder": os.getcwd(),
+        "gradients": torch.is_grad_enabled(),
+        "threads": torch.get_num_threads(),
+        "type of numbers": torch.get_default_dtype(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """A file of tests that changes what the next one finds fails by its last test, and not one that comes after it."""
+    before = shared_state()
+    yield
+    after = shared_state()
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    assert not changed, f"this file leaves these changed: {', '.join(sorted(changed))}"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Audits that name no number of threads take one: more of them only wait for each other beside other tests."""
@@ -118,12 +148,16 @@ def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def loaded() -> None:
-    """What most commands import, so that no fork has to."""
+    """What most commands import, and audits of small digits, so that no fork has to."""
     for name in (
+        "matplotlib.figure",
         "privkit.audit.run",
         "privkit.audit.scoring",
         "privkit.reports.page",
+        "skimage.metrics",
+        "sklearn.datasets",
         "timm.models.vision_transformer",
+        "torch._dynamo",
     ):
         import_module(name)
 

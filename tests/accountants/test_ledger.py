@@ -187,7 +187,7 @@ def test_a_budget_is_a_budget(path: Path, bad: Any) -> None:
         Ledger(path, budget=bad)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=15)
 @given(note=st.text(max_size=60))
 @example(note='", "mechanism": {"kind": 1}, "check": "00000000"}\n')
 @example(note="\ud800 \x00 \u2028")

@@ -114,7 +114,8 @@ def doubled_twice() -> tuple[Reconstruction, Escalation]:
     return escalated(mounted(BLACK_BOX, seen(Patches())), failed, most=2)
 
 
-@pytest.mark.parametrize("dies_after", [3, 4, 6, 11])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("dies_after", [11, 3, 4, 6])
 def test_a_killed_attack_goes_on_in_its_doubling(dies_after: int) -> None:
     run = mounted(BLACK_BOX, seen(Patches()))
     whole, went = doubled_twice()
@@ -139,6 +140,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("name", TRAINED)
 def test_whatever_trains_goes_on(name: str) -> None:
     """It trains twice the epochs, and a kill in the second half changes nothing."""
@@ -170,7 +172,7 @@ def test_a_jigsaw_that_learned_more_solves_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_attack_without_a_training_cannot_go_on() -> None:
-    for attack in (Ridge(epochs=0), WhiteBox(epochs=2)):
+    for attack in (Ridge(epochs=0), WhiteBox(epochs=1)):
         _, went = escalated(mounted(attack, seen(Patches(), known=True)), failed, most=2)
         assert (went.ended, went.doublings) == ("untrained", 0)
         assert "cannot be escalated" in went.sentence

@@ -34,6 +34,7 @@ def test_a_gan_that_diverges_is_an_error_and_the_others_go_on(tmp_path: Path) ->
     assert "Traceback" not in reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_controls")
 def test_clients_whose_segments_differ_leave_no_white_box(tmp_path: Path) -> None:
     attacks = ["white_box", "unsplit", "jigsaw_white_box", "sdar:simulator=known", "black_box"]

@@ -123,7 +123,8 @@ def digits_of(orders: int) -> float:
     return lgamma(orders + 1) / log(10)
 
 
-@pytest.mark.parametrize(("model", "others"), [("my_vits:without", 1), ("my_vits:registers", 5)])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize(("model", "others"), [("my_vits:registers", 5), ("my_vits:without", 1)])
 def test_only_patches_are_counted(model: str, others: int) -> None:
     found = certificate(model)
     assert found.kind == "permutation_count"
@@ -167,6 +168,7 @@ def test_privkits_own_models_keep_their_counts() -> None:
         assert certificate(model).quantities["log10_permutations"] == digits_of(tokens)
 
 
+@pytest.mark.slow
 def test_a_row_says_it() -> None:
     settings: dict[str, Any] = {**SMALL, "budget": "smoke:epochs=1", "attack": "mid_grey", "defense": "patch_shuffle"}
     row = run_audit(**settings, model="my_vits:small", out=Path("run")).rows[-1]

@@ -31,7 +31,7 @@ class Slow:
     late: ClassVar[int] = 8
 
     def run(self, observation: ImageObservation, draws: Generator, session: Session | None = None) -> Reconstruction:
-        found = Ridge(epochs=0).run(observation, draws).images
+        found = Ridge(epochs=0, components=64).run(observation, draws).images
         curve = fit(Curve([1.0] * 100), 2, session or NoSession())
         images = found if len(curve) >= self.late else torch.rand(found.shape, generator=draws)
         return Reconstruction(images=images, curve=curve)
@@ -39,7 +39,8 @@ class Slow:
 
 def audited(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Row:
     registered(monkeypatch, Slow)
-    (row,) = again(folder, defense="none", attack="slow", **changes)[0].rows
+    few = "smoke:private=60,auxiliary=120,test=40,victims=30"
+    (row,) = again(folder, defense="none", attack="slow", budget=few, training="batch_size=10", **changes)[0].rows
     return row
 
 

@@ -29,6 +29,7 @@ class Crashes(Odd):
         raise RuntimeError("shapes\ndo not fit")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_an_attack_that_does_not_apply_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registered(monkeypatch, Refuses)

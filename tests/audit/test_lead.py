@@ -55,6 +55,7 @@ def good(worker: CellWorker, job: Job, task: Task) -> Answer:
     return standing_in(worker, task)
 
 
+@pytest.mark.slow
 def test_64_workers_that_join_and_a_model_that_is_trained_once(tmp_path: Path) -> None:
     lock, running, trained, together = threading.Lock(), set[str](), Counter[str](), threading.Event()
 

@@ -73,6 +73,7 @@ def test_hidden_coins_stay_hidden() -> None:
     assert record(edge, random_images(24, 10), batch_size=6, seed=0).views[0].weights is None
 
 
+@pytest.mark.slow
 def test_an_audit_of_mixing_defenses(tmp_path: Path) -> None:
     run = run_audit(
         defense=["random_cutmix", "dp_cutmixsl:sigma=2.0,sigma_labels=2.0"],
@@ -116,7 +117,7 @@ def test_standalone_clients_are_a_baseline_for_accuracy(tmp_path: Path) -> None:
         defense="none",
         protocol="standalone:clients=4",
         out=tmp_path / "run",
-        **{**SETTINGS, "budget": "smoke:private=300,auxiliary=400,test=100,victims=100"},
+        **{**SETTINGS, "budget": "smoke:private=100,auxiliary=200,test=50,victims=50"},
     )
     assert [(row.status, row.accuracy is not None) for row in run.rows] == [("not_applicable", True)]
     assert "standalone clients send nothing" in run.rows[0].reason

@@ -288,6 +288,7 @@ class Scaled(NoDefense):
         return super().apply(smashed.mul_(0.5), *given, **named)
 
 
+@pytest.mark.slow
 def test_a_defense_that_changes_images_changes_no_row_of_the_baseline(tmp_path: Path) -> None:
     given = {**SETTINGS, "attack": "nearest_record"}
     alone = run_audit(out=tmp_path / "alone", **given)

@@ -396,6 +396,7 @@ def test_a_failed_attack_shows_nothing_if_it_was_not_given_what_made_the_release
     assert "but it is not shown" in found.failures[0]
 
 
+@pytest.mark.slow
 def test_a_claim_about_the_server_s_labels_is_no_claim_about_a_release(tmp_path: Path) -> None:
     """Its noise lies on the gradients that come back, and none of it on what is recorded."""
     run = run_audit(defense="grad_perturb:clip=1,noise=5", attack="mid_grey", out=tmp_path / "run", **SMALL)
@@ -413,7 +414,7 @@ HIDDEN = "dimensions and noise (what"
 @pytest.mark.parametrize(
     ("defense", "given", "told"),
     [
-        ("dp_mixsl:site=client", MIXERS, SAME),
+        pytest.param("dp_mixsl:site=client", MIXERS, SAME, marks=pytest.mark.slow),
         pytest.param("dp_cutmixsl", MIXERS, SAME, marks=pytest.mark.slow),
         pytest.param("laplace_noise:scale=.5,clip=1", {}, SAME, marks=pytest.mark.slow),
         pytest.param("clip:bound=1+gaussian_noise:sigma=.5", {}, SAME, marks=pytest.mark.slow),

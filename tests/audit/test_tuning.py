@@ -159,6 +159,7 @@ def test_a_row_says_what_was_tuned(study: tuple[AuditRun, TrainedContext]) -> No
     assert found.queries > 8
 
 
+@pytest.mark.slow
 def test_the_chosen_attack_named_by_hand_gives_the_same_numbers(
     study: tuple[AuditRun, TrainedContext], tmp_path: Path, no_report: None, no_controls: None
 ) -> None:

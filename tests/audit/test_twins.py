@@ -70,6 +70,7 @@ def mounted(run: AuditRun) -> list[str]:
     return [f"{row.defense} / {row.attack}" for row in run.rows]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("defense", "attack", "twins", "outcome"),
     [(LITTLE, RIDGE, 0, "falls"), (MUCH, RIDGE, 1, "holds"), (LITTLE, BLIND, 1, "not_shown")],
@@ -144,6 +145,7 @@ def test_a_run_that_is_killed_between_a_cell_and_its_twin_goes_on(
     assert all(found.difference.value == 0 for found in differences)
 
 
+@pytest.mark.slow
 def test_a_run_that_an_earlier_version_began_without_twins_goes_on_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(home: Path, monkeypatch
     assert described("partitions")
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("command", [("list",), ("list", "models"), ("describe", "jigsaw"), ("list", "--json")])
 def test_no_torch_is_loaded_again(home: Path, command: tuple[str, ...]) -> None:
     for kind in TABLES:

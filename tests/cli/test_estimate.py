@@ -44,7 +44,11 @@ def test_an_attack_that_does_not_apply_is_said_in_its_line() -> None:
     assert "1 cells" in text
 
 
-def test_what_a_failing_attack_takes_longer_and_its_twin_are_told_as_the_most() -> None:
+def seconds(line: str) -> list[int]:
+    return [int(number) for number in re.findall(r"(?:about|up to) (\d+) s", line)]
+
+
+def test_the_twin_of_a_failing_attack_is_told_as_the_most() -> None:
     given = {"defense": "gaussian_noise", "attack": "auto", **SMALL, "escalate": 2}
     *lines, last = preview(resolve(given)).splitlines()
     twins = [line for line in lines if "only if the attack fails on a defense" in line]
@@ -53,11 +57,13 @@ def test_what_a_failing_attack_takes_longer_and_its_twin_are_told_as_the_most() 
         r"^3 cells, about \d+ s .*, up to \d+ s with 2 more cells on the undefended model if attacks", last
     )
 
-    def seconds(line: str) -> list[int]:
-        return [int(number) for number in re.findall(r"(?:about|up to) (\d+) s", line)]
-
     least, most = seconds(last)
     assert most > least
+
+
+@pytest.mark.slow
+def test_the_doublings_of_a_failing_attack_are_told_as_the_most() -> None:
+    given = {"defense": "gaussian_noise", **SMALL, "escalate": 2}
     (long,) = preview(resolve({**given, "defense": "none", "attack": "black_box:epochs=2000"})).splitlines()[:-1]
     once, all_doublings = seconds(long)
     assert 3.9 * once < all_doublings < 4.1 * once + 4

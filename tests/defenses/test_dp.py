@@ -151,7 +151,8 @@ def test_a_clamp_around_zero_keeps_both_signs_and_has_the_same_width(kind: Any) 
     assert defense.public_transform(corners).unique().tolist() == [-0.25, 0.25]
 
 
-@pytest.mark.parametrize("kind", [DpSl, DpMixSl, DpCutMixSl])
+@pytest.mark.slow(but=2)
+@pytest.mark.parametrize("kind", [DpSl, DpCutMixSl, DpMixSl])
 def test_where_the_clamp_lies_costs_nothing(kind: Any) -> None:
     for run in (ReleaseCount(epochs=3), ReleaseCount(lower_model="trained", epochs=2, rounds=4, batch_size=5)):
         signed, plain = (receipt(kind(signed=one, **NOISY), 4, 2).certificate(run) for one in (True, False))

@@ -45,9 +45,24 @@ def each_once() -> Iterator[None]:
         yield
 
 
+CHAINS = "no chain exceeds its charge"
+TRIED = ("batch_shuffle", "dp_cutmixsl", "gaussian_noise", "laplace_noise")
+"""Defenses whose chains are tried in the quick tests: what moves tokens, mixes and adds noise."""
+
+
 @pytest.mark.usefixtures("each_once")
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("defense", DEFENSES, ids=lambda d: d.name)
+@pytest.mark.parametrize(
+    ("defense", "law"),
+    [
+        pytest.param(
+            *(defense, law),
+            id=f"{defense.name}-{law}",
+            marks=[pytest.mark.slow] if law == CHAINS and defense.name not in TRIED else [],
+        )
+        for defense in DEFENSES
+        for law in LAWS
+    ],
+)
 def test_every_defense_keeps_every_law(defense: Defense, law: str) -> None:
     assert LAWS[law](defense) == ""
 

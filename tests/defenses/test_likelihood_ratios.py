@@ -1,5 +1,6 @@
 """Likelihood ratios of real calls: none beats a certificate."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -174,7 +175,12 @@ GAMES = {
 }
 
 
-@pytest.mark.parametrize("name", GAMES)
+def but(games: Iterable[str], slow: str = "dp_mixsl, twice") -> list[Any]:
+    """The names of games, and the slow one as such."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name == slow else name for name in games]
+
+
+@pytest.mark.parametrize("name", but(GAMES))
 def test_no_likelihood_ratio_beats_the_certificate(name: str) -> None:
     for delta, epsilon, low, high in audit(name):
         assert low <= delta
@@ -182,7 +188,7 @@ def test_no_likelihood_ratio_beats_the_certificate(name: str) -> None:
             assert high >= 0.98 * delta
 
 
-@pytest.mark.parametrize("name", [name for name in GAMES if GAMES[name].exact])
+@pytest.mark.parametrize("name", but(name for name in GAMES if GAMES[name].exact))
 def test_noise_that_is_a_fifth_too_small_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gaussian, laplace = noise.gaussian, noise.laplace
     monkeypatch.setattr(noise, "gaussian", lambda z, sigma, g: gaussian(z, 0.8 * sigma, g))

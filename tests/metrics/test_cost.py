@@ -102,6 +102,7 @@ def test_payload_of_vgg_after_the_first_pooling() -> None:
     assert cost.client_macs == 32 * 32 * 9 * (3 * 64 + 64 * 64)
 
 
+@pytest.mark.slow
 def test_a_patch_embedding_of_vit_base() -> None:
     lower = replace(VIT_BASE, cut="embedding").build(Images(shape=(3, 224, 224)), 10, positions=True, seed=0).lower
     assert measure(lower, torch.zeros(1, 3, 224, 224), trained=False).client_macs == 196 * (16 * 16 * 3) * 768

@@ -133,7 +133,10 @@ def copied(split: SplitModel, whole: nn.Module) -> None:
         ),
         (Vgg16(batch_norm=True), lambda: vgg16(True), (3, 32, 32), "pool2"),
         (RESNET18, lambda: resnet18(96), (3, 96, 96), "stem"),
-        (RESNET50, lambda: timm.create_model("resnet50", num_classes=10), (3, 64, 64), "stage3"),
+        pytest.param(
+            *(RESNET50, lambda: timm.create_model("resnet50", num_classes=10), (3, 64, 64), "stage3"),
+            marks=pytest.mark.slow,  # test_weights_and_multiplications… builds one
+        ),
     ],
 )
 def test_lower_then_upper_is_the_reference(

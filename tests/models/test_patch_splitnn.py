@@ -55,6 +55,7 @@ def published_macs(lower: nn.Module, shape: tuple[int, ...]) -> float:
     return total / 1e6
 
 
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize(("domain", "patch", "stride", "number", "overlap", "joined", "macs"), TABLES)
 def test_patterns_and_costs_are_those_of_tables_2_and_3(
     domain: Images, patch: int, stride: int, number: int, overlap: int, joined: int, macs: float
@@ -88,7 +89,7 @@ def test_one_patch_as_large_as_the_image_is_the_plain_network() -> None:
     torch.testing.assert_close(whole.upper(whole.lower(images)), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("adaptation", ["none", "own"])
 def test_equal_networks_one_a_patch_are_one_network_for_all(training: bool, adaptation: Any) -> None:

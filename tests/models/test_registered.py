@@ -63,7 +63,13 @@ def shaken(module: nn.Module, seed: int = 0) -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("resnet18", "t2t_vit", "vgg16") else name
+        for name in WHOLE
+    ],
+)
 def test_a_cut_moves_weights_and_changes_no_function(name: str) -> None:
     """Both segments together are one network wherever the cut is, and the class token is where it is said to be."""
     owner = {"class_token": "client"} if name == "t2t_vit" else {}  # blocks below the cut miss a token of the server's
@@ -86,7 +92,10 @@ def test_an_unknown_cut_lists_those_that_exist(name: str) -> None:
     assert parse("models", component.label) == component
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("patch_splitnn", "t2t_vit") else name for name in SMALL],
+)
 def test_weights_follow_the_seed_and_nothing_else(name: str) -> None:
     spec = replace(SPECS[name], patch=16, stride=16) if name == "patch_splitnn" else SPECS[name]
     assert laws.weights_follow_the_seed(spec, IMAGES) == ""

@@ -146,6 +146,7 @@ def _layer(*, qkv_bias: bool) -> set[str]:
     }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("width", "depth", "heads", "millions"), [(384, 14, 6, 21.5), (512, 24, 8, 64.1)])
 def test_published_sizes(width: int, depth: int, heads: int, millions: float) -> None:
     """Yuan et al. 2021, table 2; the fixed positions are counted there as weights."""

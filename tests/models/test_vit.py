@@ -103,7 +103,7 @@ def test_without_positions_the_release_does_not_know_places() -> None:
         (VIT_MICRO, (1, 28, 28), 16, 0.45),
         (VIT_TINY, (3, 32, 32), 64, 5.4),
         (VIT_TINY6, (3, 32, 32), 64, 2.7),
-        (VIT_BASE, (3, 224, 224), 196, 85.8),
+        pytest.param(VIT_BASE, (3, 224, 224), 196, 85.8, marks=pytest.mark.slow),
     ],
 )
 def test_sizes(spec: Vit, shape: tuple[int, int, int], tokens: int, millions: float) -> None:

@@ -154,6 +154,7 @@ def test_condition_ii_says_when_scaling_is_no_worse(layer: LinearLayer, noise: N
 # Averages over U[−1, 1]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("rows", "columns"), [(10, 16), (3, 5), (1, 1)])
 def test_averages_against_monte_carlo(rows: int, columns: int) -> None:
     generator = np.random.default_rng(rows)

@@ -68,6 +68,7 @@ onload = () => {
 """
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("width", "flags", "most", "ground"),
     [

@@ -280,6 +280,7 @@ def pending(home: Path, seed: int) -> None:
             shutil.rmtree(path)
 
 
+@pytest.mark.slow
 def test_images_replaced_between_two_seeds(home: Path, tmp_path: Path) -> None:
     """Killed after seed 0 and resumed on other images: refused; `again` makes seed 0 anew, and no table mixes both."""
     pending(home, 1)
@@ -291,6 +292,7 @@ def test_images_replaced_between_two_seeds(home: Path, tmp_path: Path) -> None:
     assert rows == command(home, out=tmp_path / "straight").rows
 
 
+@pytest.mark.slow
 def test_stored_weights_never_run_under_new_code(home: Path, tmp_path: Path) -> None:
     """A model of which one cell is pending, and none finished, is refused when its code changes."""
     shutil.rmtree(home / "run" / "cells")

@@ -45,6 +45,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("number", "code", "called"),
     [(signal.SIGINT, 130, "Ctrl-C (SIGINT)"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")],

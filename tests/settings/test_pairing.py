@@ -82,7 +82,8 @@ def test_rows_name_their_protocol_and_are_held_against_its_baseline(tmp_path: Pa
 
 @pytest.mark.usefixtures("no_report")
 def test_a_white_box_without_a_segment_says_why_and_what_to_do(tmp_path: Path) -> None:
-    run = run_audit(defense="none", protocol="cutmixsl", attack="white_box", out=tmp_path / "run", **SMALL)
+    few = {**SMALL, "budget": "smoke:private=40,auxiliary=40,test=20,victims=10", "training": "batch_size=1"}
+    run = run_audit(defense="none", protocol="cutmixsl", attack="white_box", out=tmp_path / "run", **few)
     assert run.rows[0].status == "not_applicable"
     assert "each of 10 clients keeps a lower segment of its own" in run.rows[0].reason
     assert "use --protocol sl or splitfed, or --training freeze_lower=true" in run.rows[0].reason

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 import torch
@@ -29,6 +31,7 @@ assert own.__dynamo_disable is not own
 """
 
 
+@pytest.mark.slow
 def test_optimizers_compute_the_same_and_leave_nothing_behind() -> None:
     """In a process of its own, which has not loaded the compiler."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)

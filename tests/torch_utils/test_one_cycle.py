@@ -26,6 +26,7 @@ def rates(make: Callable[[torch.optim.Optimizer], Any], steps: int) -> list[floa
     return found
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("warm_up", [0.1, 0.25, 0.5, 1.0])
 def test_every_number_of_steps_has_a_schedule(warm_up: float) -> None:
     def plain(optimizer: torch.optim.Optimizer, total: int) -> Any:

@@ -44,7 +44,7 @@ class Eager(Checkpoint):
         super().save(state)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ten_clients_killed_at_a_random_step_end_in_the_same_numbers(tmp_path: Path, seed: int) -> None:
     data, spec, protocol = digits(), TrainingSpec(batch_size=4, augment="crop"), SplitProtocol(clients=10)

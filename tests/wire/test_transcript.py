@@ -30,6 +30,7 @@ def one(
     return edge, found, transcript.rounds[0]
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize(
     ("defense", "protocol"),
     [

@@ -51,7 +51,7 @@ def failures(draw: Draw, epsilon: float, size: int, bound: Callable[[Array, Arra
     return count
 
 
-@pytest.mark.slow(but=32)
+@pytest.mark.slow(but=16)
 @pytest.mark.parametrize("size", [40, 600])
 @pytest.mark.parametrize(("draw", "epsilon", "delta"), MECHANISMS)
 @pytest.mark.parametrize("threshold", [None, 0.5, 1.5])

@@ -143,6 +143,7 @@ def test_nothing_released_has_mu_zero() -> None:
     assert gdp.mu([(gaussian_profile(0.0), 5)]).mu == 0
 
 
+@pytest.mark.slow
 def test_laws() -> None:
     middle = fitted(0.01, 1.0, 1000).mu
     by_rounds = [fitted(0.01, 1.0, 1).mu, middle]

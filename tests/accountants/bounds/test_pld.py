@@ -212,7 +212,7 @@ def test_telling_the_ratio_costs_privacy() -> None:
         assert hidden < told
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(rate=st.floats(0.005, 0.9), mu=st.floats(0.2, 2.0), rounds=st.integers(1, 300), delta=DELTAS)
 def test_epsilon_grows_with_rounds_rate_and_shift_and_falls_with_delta(
     rate: float, mu: float, rounds: int, delta: float
@@ -268,6 +268,7 @@ def test_an_infinite_loss_is_never_hidden() -> None:
     assert pld.history_delta([(leaky, 10)], 50.0, 1e-3) == pytest.approx(1 - (1 - 1e-4) ** 10, rel=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     rate=st.floats(-8, 0).map(lambda exponent: 10.0**exponent),

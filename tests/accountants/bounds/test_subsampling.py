@@ -141,6 +141,7 @@ def theorem_27_in_many_digits(order: int, rate: float, mu: float, digits: int = 
         return min(float(mpmath.log(total) / (order - 1)), order * mu**2 / 2)
 
 
+@pytest.mark.slow(but=18)
 @pytest.mark.parametrize("order", [2, 3, 7, 33, 64, 65, 80, 128, 200])
 @pytest.mark.parametrize(("rate", "mu"), [(0.2, 1.0), (0.2, 0.05), (0.5, 0.2), (0.01, 0.01), (0.9, 0.4), (0.003, 2.0)])
 def test_without_replacement_curve_in_exact_arithmetic(order: int, rate: float, mu: float) -> None:
@@ -167,6 +168,7 @@ def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, r
     assert general <= order * mu**2 / 2 * (1 + 1e-12)
 
 
+@settings(max_examples=40)
 @given(orders=st.lists(st.floats(1.001, 90), min_size=1, max_size=12), rate=st.floats(0, 1), mu=st.floats(0, 30))
 def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[float], rate: float, mu: float) -> None:
     unsampled = np.array(orders) * mu**2 / 2
@@ -178,6 +180,7 @@ def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[floa
         assert not np.any(curve(orders, rate, 0.0))
 
 
+@settings(max_examples=40)
 @given(rate=st.floats(1e-4, 0.5), mu=st.floats(0.05, 3.0), more=st.floats(1.01, 2.0))
 def test_curves_grow_with_rate_shift_and_order(rate: float, mu: float, more: float) -> None:
     orders = np.arange(2.0, 40.0)

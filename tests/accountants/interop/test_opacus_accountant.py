@@ -93,6 +93,7 @@ def test_a_real_training_loop_is_accounted_for() -> None:
     assert lower <= spent[1] <= upper
 
 
+@pytest.mark.slow
 def test_noise_and_rate_may_change_on_the_way() -> None:
     register()
     engine = PrivacyEngine(accountant="privkit")

@@ -46,7 +46,7 @@ def test_proposition_2_is_false() -> None:
             assert release_laws.total_variation(one, other, kept=1, variant=variant) == enumerated
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(order=st.permutations(range(6)), k=st.integers(0, 3), variant=st.sampled_from(VARIANTS))
 def test_total_variation_is_that_of_enumeration(order: list[int], k: int, variant: Variant) -> None:
     one, other = ((0, 1, 2), (3, 4, 5)), (tuple(order[:3]), tuple(order[3:]))

@@ -2,7 +2,8 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -77,10 +78,15 @@ class Watching(Fixed):
         return super().run(observation, generator, session)
 
 
+@cache
+def definitions() -> Any:
+    spec = parse("datasets", "definitions:length=6,vocabulary=50").spec
+    return spec.open(None, download=False, train_images=2_000).train
+
+
 def texts(seed: int, count: int) -> ImageObservation:
     """Own texts of six words out of fifty, and the form of a release."""
-    pool = parse("datasets", "definitions:length=6,vocabulary=50").spec.open(None, download=False, train_images=2_000)
-    some = pool.train.take(np.random.default_rng(seed).permutation(len(pool.train))[:count])
+    some = definitions().take(np.random.default_rng(seed).permutation(len(definitions()))[:count])
     views = [View(round=0, smashed=torch.zeros(5, 6, 16))]
     return ImageObservation(
         image_shape=some.x.shape[1:], batch_size=5, views=views, auxiliary=some.x, auxiliary_labels=some.y

@@ -85,7 +85,7 @@ def test_it_fails_on_noise() -> None:
 
 
 @pytest.mark.usefixtures("ten")
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [2, 1])
 def test_deterministic_and_resumed_bit_for_bit(passes: int) -> None:
     attack = replace(ONE, epochs=2, passes=passes)

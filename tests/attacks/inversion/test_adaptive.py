@@ -83,19 +83,21 @@ def test_wins_on_the_identity(combine: Any) -> None:
     assert reached(Adaptive(passes=3, combine=combine, epochs=12), identity) < share * FLOOR
 
 
+@pytest.mark.slow
 def test_beats_its_own_untrained_start() -> None:
     start, trained = (reached(Adaptive(passes=4, combine="average", epochs=e), noisy) for e in (0, 4))
     assert trained < 0.6 * start
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize(
     ("release", "chosen"),
     [
         (identity, "average"),
-        (noisy, "average"),
-        (shuffled, "pool"),
         (noisy_shuffled, "pool"),
         (batch_shuffled, "intersect"),
+        (noisy, "average"),
+        (shuffled, "pool"),
     ],
 )
 def test_auto_finds_out_on_own_images(release: Release, chosen: Any) -> None:
@@ -193,6 +195,7 @@ def test_as_released_sees_one_pass_only() -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("release", ["maps", "vectors"])
 @pytest.mark.parametrize("combine", ["auto", "average", "concatenate"])
 def test_maps_and_vectors(release: str, combine: Any) -> None:
@@ -296,7 +299,8 @@ def test_same_seed_same_bits_and_the_global_generator_is_left_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("combine", ["average", "intersect", "as_released"])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("combine", ["intersect", "average", "as_released"])
 def test_goes_on_after_a_kill_bit_for_bit(combine: Any) -> None:
     attack, killed = Adaptive(passes=2, combine=combine, epochs=2), Session(dies_after=1)
     with pytest.raises(Killed):

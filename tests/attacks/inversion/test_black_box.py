@@ -70,7 +70,7 @@ WINS: dict[str, tuple[int, float]] = {
 }
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("decoder", sorted(DECODERS))
 def test_wins_on_the_identity(decoder: Any) -> None:
     epochs, share = WINS[decoder]
@@ -112,7 +112,8 @@ def _bytes(state: dict[str, Any]) -> Any:
     return buffer
 
 
-@pytest.mark.parametrize("dies_after", [1, 3])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("dies_after", [3, 1])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     attack = BlackBox(epochs=4, augment="crop")
     killed = Session(dies_after=dies_after)
@@ -237,7 +238,8 @@ def test_feature_maps_are_decoded_too() -> None:
     def maps(images: Tensor, draws: Generator) -> Tensor:
         return identity(images, draws).transpose(1, 2).unflatten(2, (4, 4))
 
-    assert error(run(BlackBox(epochs=6), maps)) < 0.1 * FLOOR
+    attack = BlackBox(epochs=1)
+    assert torch.equal(run(attack, maps, auxiliary=FEW).images, run(attack, auxiliary=FEW).images)
 
 
 def test_output_lies_in_the_unit_range() -> None:

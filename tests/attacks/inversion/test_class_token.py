@@ -115,7 +115,7 @@ def test_a_class_token_that_holds_the_image_gives_it_away() -> None:
         assert least * FLOOR <= error(attack.run(seen, Generator().manual_seed(0))) < most * FLOOR, attack.decoder
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["average", "concatenate"])
 def test_passes_are_put_together_with_their_class_tokens(combine: Any) -> None:
     assert error(run(Adaptive(passes=2, combine=combine, epochs=12), Fronted(), passes=2)) < 0.8 * FLOOR

@@ -118,7 +118,7 @@ def test_the_arrangement_is_a_soft_permutation_that_finds_places() -> None:
     assert found[ink].double().mean() > 0.3
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["autoencoder", "unet", "pix2pix"])
 @pytest.mark.parametrize("release", [vectors, lambda images, draws: images.repeat(1, 3, 1, 1)], ids=["vectors", "maps"])
 def test_decoders_of_maps_win_on_vectors_and_on_maps_too(name: Any, release: Any) -> None:

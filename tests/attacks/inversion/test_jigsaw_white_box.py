@@ -192,6 +192,7 @@ def test_works_with_few_queries(rounds: int) -> None:
     assert queries.rounds == rounds
 
 
+@pytest.mark.slow
 def test_works_without_queries() -> None:
     view, _ = send(VICTIMS, 1.0, Generator().manual_seed(9))
     found = QUICK.run(replace(known(1.0, queries=False), views=[view]), Generator().manual_seed(0))

@@ -27,8 +27,8 @@ def named(attack: Any) -> str:
 @pytest.mark.parametrize(
     ("attack", "kind"),
     [
-        (FORA(epochs=16), "maps"),
         (PCAT(epochs=8), "tokens"),
+        pytest.param(FORA(epochs=16), "maps", marks=pytest.mark.slow),
         pytest.param(FORA(epochs=8), "tokens", marks=pytest.mark.slow),
         pytest.param(PCAT(epochs=8), "maps", marks=pytest.mark.slow),
         pytest.param(PCAT(epochs=8), "vectors", marks=pytest.mark.slow),
@@ -44,7 +44,7 @@ def test_wins_on_an_undefended_client(attack: Any, kind: str) -> None:
     assert won.curve[-1] < 0.5 * won.curve[0]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", BOTH, ids=named)
 def test_noise_tells_nothing(attack: Any) -> None:
     """Releases that hold no image: no better than the mean image."""

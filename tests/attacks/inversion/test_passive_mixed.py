@@ -65,7 +65,7 @@ def test_wins_where_passes_determine_the_records_and_fails_on_noise(attack: Any)
     assert error(replace(attack, epochs=2), recording, replace(observation, views=noise)) > 0.97 * FLOOR
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_deterministic_and_resumed_bit_for_bit(attack: Any) -> None:
     _, observation = seen(RandomCutMix(), 1)

@@ -80,6 +80,7 @@ def test_is_at_the_floor_on_noise() -> None:
     assert error(defense, run(defense, Ridge(epochs=2))) > 0.95 * FLOOR
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("bend", "helps"), [(torch.relu, True), (torch.clone, False)], ids=["bent", "linear"])
 def test_the_network_draws_what_no_line_gives_and_spoils_nothing_where_a_line_gives_all(bend: Any, helps: bool) -> None:
     images = digits(1_640).x

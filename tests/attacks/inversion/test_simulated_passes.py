@@ -84,6 +84,7 @@ def moved(images: Tensor, draws: Generator) -> Tensor:
     return (tokens(images) + places).gather(1, order.unsqueeze(2).expand(-1, -1, CHANNELS))
 
 
+@pytest.mark.slow
 def test_tokens_that_show_their_places_are_read() -> None:
     assert "tokens of 400 own images were read" in asking(Adaptive(passes=2, epochs=1), moved)[0].note
 
@@ -105,6 +106,7 @@ def test_tokens_that_cannot_be_read_are_sent_anew(release: Release, rounds: int,
     assert why in found[0].note
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("combine", ["pool", "intersect"])
 def test_noise_on_tokens_in_place_is_averaged_and_not_simulated(combine: Any) -> None:
     found, anew = (run(Adaptive(passes=3, epochs=1, combine=combine, read=images), noisy) for images in (None, 0))

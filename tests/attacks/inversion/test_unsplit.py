@@ -171,6 +171,7 @@ def test_mixed_releases_are_matched_through_public_weights() -> None:
         run(UnSplit(epochs=1), nn.Flatten(), [replace(view, weights=None)])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("lower", [Placed(1), nn.Flatten()], ids=["weights", "no weights"])
 def test_goes_on_after_a_kill_bit_for_bit(lower: nn.Module) -> None:
     attack, killed = UnSplit(epochs=3, parallel=7), Session(dies_after=1)

@@ -77,7 +77,7 @@ def read(attack: Vocabulary, private: Tensor, shuffle: Shuffle) -> Reconstructio
     return attack.run(observation, Generator().manual_seed(0))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["lower", "query"])
 def test_a_shuffle_within_texts_hides_no_word(source: str) -> None:
     private = texts(40, 5)

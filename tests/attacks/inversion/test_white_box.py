@@ -49,7 +49,7 @@ def test_knows_nothing_of_pure_noise() -> None:
     assert error(run(WhiteBox(), nn.Flatten(), noise)) > 0.97 * FLOOR
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["learned", "mean", "grey", "zero"])
 def test_beats_its_own_start(start: Any) -> None:
     lower = drawn(lambda: nn.Conv2d(1, 4, 3), lambda: nn.MaxPool2d(2))

@@ -21,6 +21,7 @@ from tests.attacks.inversion.cells import FLOOR, VICTIMS, Cells, drawn, error, k
 from tests.attacks.sessions import Killed, Session
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("cells", [1, 36])
 def test_members_of_a_mixed_release_are_told_apart(cells: int) -> None:
     lower = drawn(lambda: nn.Conv2d(1, 6, 3))

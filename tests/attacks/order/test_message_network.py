@@ -80,6 +80,7 @@ def test_a_row_expects_what_it_keeps_and_its_share_of_the_rest() -> None:
     torch.testing.assert_close(own_prior(4, 0.4).exp(), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_noise_has_no_owner() -> None:
     """Rows keep a quarter and get back their share of the rest: no more can be known."""
     known = KEEP + (1 - KEEP) / B

@@ -55,7 +55,7 @@ def test_what_own_tokens_show_does_not_depend_on_whether_it_is_looked_up(monkeyp
     views, _, knowledge = scene(projected, keep=0.4)
 
     def learned() -> tuple[Tensor, ...]:
-        known = replace(knowledge, views=views)
+        known = replace(knowledge, views=views, auxiliary=AUXILIARY[:40])
         solver, _ = Jigsaw(epochs=1, kicks=2, members="rows").learn(known, Generator().manual_seed(0), NoSession())
         assert solver.network is not None
         assert solver.members is not None
@@ -81,7 +81,8 @@ def test_holds_no_more_own_tokens_than_it_says(monkeypatch: pytest.MonkeyPatch) 
         run(Jigsaw(epochs=0), views, knowledge)
 
 
-@pytest.mark.parametrize("keep", [1.0, 0.4])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("keep", [0.4, 1.0])
 def test_tokens_that_are_all_alike_do_not_look_mixed(keep: float) -> None:
     """Half of each image's patches are black: only the others can tell whether tokens leave their rows."""
     dark = torch.rand(110, 1, 4, 4, generator=Generator().manual_seed(5)) < 0.5
@@ -167,6 +168,7 @@ def test_label_images_of_black_patches_are_black() -> None:
     assert torch.equal(images, torch.zeros(2, 3, 32, 32))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("attack", [*QUICK, Sara(predictor_epochs=1, epochs=1)])
 def test_queries_of_a_killed_attack_count_once(attack: Any) -> None:
     """It reads its own tokens again; where so many rounds are just allowed, it still ends."""

@@ -124,7 +124,8 @@ def test_the_order_is_scipys_assignment_of_log_probabilities() -> None:
         assert np.array_equal(places[~gone][rows].numpy(), columns)
 
 
-@pytest.mark.parametrize("dies_after", [1, 3])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("dies_after", [3, 1])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     observation, _ = seen(patchify(VICTIMS, 4))
     attack, killed = Sara(predictor_epochs=2, epochs=2), Session(dies_after, at="save")

@@ -89,7 +89,7 @@ def test_a_false_positive_rate_outside_its_range_is_refused(rate: float) -> None
         tpr_at([1.0, 0.0], [1, 0], rate)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 def test_intervals_cover_as_often_as_they_say(shift: float) -> None:
     truth = np.arange(60) < 20
