@@ -157,10 +157,10 @@ class ImageFit(Resumable):
         """Give the rows, or groups of them, that this cycle made no better by their objective their images back."""
         reached, now = self._free.clone(), self._final_objective()
         self._free.copy_(self._kept)
-        groups = self._problem.group
-        better = now.view(-1, groups).mean(1) < self._final_objective().view(-1, groups).mean(1)
-        taken = torch.where(better.view(-1, 1), *(x.reshape(len(better), -1) for x in (reached, self._kept)))
-        self._free.copy_(taken.view_as(self._free))
+        group = self._problem.group
+        better = now.view(-1, group).mean(1) < self._final_objective().view(-1, group).mean(1)
+        after, before = (images.reshape(len(better), -1) for images in (reached, self._kept))
+        self._free.copy_(torch.where(better.unsqueeze(1), after, before).view_as(reached))
 
     def _images(self) -> Tensor:
         return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free

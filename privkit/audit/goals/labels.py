@@ -80,12 +80,12 @@ def ask(context: AttackContext) -> Row:
         return _Answered(by_epoch, truth, answers)
 
     # Over all epochs each doubling would repeat the training of the model.
-    most = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
-    found, went = escalated(mounted, _judged, checkpoint, most=most)
+    doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
+    found, went = escalated(mounted, _judged, checkpoint, most=doublings)
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
-    many, notes = seed_data.splits.classes, [went.sentence] if most and went.sentence else []
+    many, notes = seed_data.splits.classes, [went.sentence] if doublings and went.sentence else []
     if several(seed_data.victims.y):
         notes.append(f"each record has {many} labels: the attack asked whether it has number {attack.positive}")
     if attack.mounting.labeled:

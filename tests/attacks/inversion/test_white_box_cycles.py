@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.attacks import assign
 from privkit.attacks.base import Session as Held
 from privkit.attacks.base import View
 from privkit.attacks.escalate import Escalation, escalated
@@ -131,14 +132,23 @@ def test_a_row_that_a_cycle_makes_worse_keeps_its_images(group: int) -> None:
 
 def test_a_further_cycle_does_not_blur_the_order_again(monkeypatch: pytest.MonkeyPatch) -> None:
     blurred: list[int] = []
-    real, epoch = image_fit.sinkhorn, ImageFit.epoch
-    monkeypatch.setattr(image_fit, "sinkhorn", lambda *given: blurred.append(now[-1]) or real(*given))
-    now: list[int] = []
-    monkeypatch.setattr(ImageFit, "epoch", lambda self, number: now.append(number) or epoch(self, number))
+    begun: list[int] = []
+    real, epoch = assign.sinkhorn, ImageFit.epoch
+
+    def counted(*given: Any) -> Tensor:
+        blurred.append(begun[-1])
+        return real(*given)
+
+    def noted(self: ImageFit, number: int) -> float:
+        begun.append(number)
+        return epoch(self, number)
+
+    monkeypatch.setattr(image_fit, "sinkhorn", counted)
+    monkeypatch.setattr(ImageFit, "epoch", noted)
     sent = replace(known(Cells(), None), views=views(Cells(), shuffled))
     attack = WhiteBox(epochs=1, order="shuffled", total_variation=0.1, l2=0.0)
     escalated(mounted(attack, sent), failed, most=1)
-    assert now == [0, 1]
+    assert begun == [0, 1]
     assert set(blurred) == {0}
 
 
