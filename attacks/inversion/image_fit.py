@@ -18,6 +18,7 @@ STEPS_AN_EPOCH = 100
 _STEPS_A_ROUND = 25  # of the permutation
 _SINKHORN_STEPS = 30
 _EXPLAINED = 1e-4  # 40 dB below a release's own variance it is explained: no metric of images shows what comes after
+_COOLED = 0.5  # share of the order's cooling that a further cycle leaves out: from there on, tokens have their places
 HOME = 2.0  # nats for a token's own row: batch shuffling that keeps .4 of ten images' tokens
 RESTART_NOISE = 0.25
 _EDGE = 0.02  # a sigmoid's gradient dies at 0 and 1
@@ -82,7 +83,9 @@ def neighbor_differences(images: Tensor) -> Tensor:
 class ImageFit(Resumable):
     """Images optimized to reproduce the releases; satisfies `privkit.attacks.fit.Training`.
 
-    Rows are independent, since Adam works coordinate by coordinate. An epoch is a hundred steps.
+    Rows are independent, since Adam works coordinate by coordinate. An epoch is a hundred steps. A further cycle starts
+    Adam and its rate anew, from the images so far, but does not blur the order again. A row whose objective it did not
+    lower gets its images back, with its whole group.
     """
 
     def __init__(
@@ -99,7 +102,9 @@ class ImageFit(Resumable):
         if method.bounds == "sigmoid":
             self._free = torch.logit(self._free.clamp(_EDGE, 1 - _EDGE))
         self._free.requires_grad_()
-        self._optimizer = torch.optim.Adam([self._free], lr=method.learning_rate, amsgrad=True)
+        self._kept = self._free.detach().clone()  # images before this cycle
+        self._optimizer = self._adam()
+        self._before, self._length = 0, method.epochs  # epochs of the cycles so far, and of this one
         self._anchor = problem.start if problem.anchor is None else problem.anchor
         self._rearranges = method.order in ("shuffled", "batch")
         guessed = method.order == "guessed"
@@ -107,11 +112,12 @@ class ImageFit(Resumable):
 
     def epoch(self, number: int) -> float:
         """A hundred steps; the mean objective of the rows after them, NaN if a pixel is not finite."""
-        method, free, total = self._method, self._free, self._method.epochs * STEPS_AN_EPOCH
+        method, free, total = self._method, self._free, self._length * STEPS_AN_EPOCH
+        now, cooled = number - self._before, _COOLED if self._before else 0.0
         with seeded(free.device, self._seed + number):
-            for step in range(number * STEPS_AN_EPOCH, (number + 1) * STEPS_AN_EPOCH):
+            for step in range(now * STEPS_AN_EPOCH, (now + 1) * STEPS_AN_EPOCH):
                 if self._rearranges and step % _STEPS_A_ROUND == 0:
-                    self._rearrange(step / total)
+                    self._rearrange(cooled + (1 - cooled) * step / total)
                 if method.decay:
                     self._optimizer.param_groups[0]["lr"] = method.learning_rate * (1 + cos(pi * step / total)) / 2
                 (free.grad,) = torch.autograd.grad(self._objective().sum(), free)
@@ -119,8 +125,20 @@ class ImageFit(Resumable):
                 if method.bounds == "project":
                     with torch.no_grad():
                         free.clamp_(0, 1)
+            if self._before and now + 1 == self._length:
+                self._keep_better()
             value = self._final_objective().mean().item()
         return max(value, _EXPLAINED) if free.isfinite().all() else nan
+
+    def again(self, times: int) -> None:
+        self._before = self._length = times * self._method.epochs
+        self._kept.copy_(self._free.detach())
+        self._optimizer = self._adam()
+
+    def rest(self) -> dict[str, Any]:
+        """All that a further cycle depends on: the images, and nothing of Adam's."""
+        images = self._free.detach()
+        return {"free": images, "kept": images, "optimizer": self._adam().state_dict()}
 
     def guess(self) -> tuple[Tensor, Tensor]:
         """Images [R, C, H, W] in [0, 1], and the objective of each row [N]."""
@@ -129,7 +147,20 @@ class ImageFit(Resumable):
             return images.detach().clone(), self._final_objective()
 
     def stateful(self) -> dict[str, Any]:
-        return {"free": self._free, "optimizer": self._optimizer}
+        return {"free": self._free, "kept": self._kept, "optimizer": self._optimizer}
+
+    def _adam(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam([self._free], lr=self._method.learning_rate, amsgrad=True)
+
+    @torch.no_grad()
+    def _keep_better(self) -> None:
+        """Give the rows, or groups of them, that this cycle made no better by their objective their images back."""
+        reached, now = self._free.clone(), self._final_objective()
+        self._free.copy_(self._kept)
+        group = self._problem.group
+        better = now.view(-1, group).mean(1) < self._final_objective().view(-1, group).mean(1)
+        after, before = (images.reshape(len(better), -1) for images in (reached, self._kept))
+        self._free.copy_(torch.where(better.unsqueeze(1), after, before).view_as(reached))
 
     def _images(self) -> Tensor:
         return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NoSession, NotApplicable, QueryResult, Session, View
-from privkit.attacks.fit import Stage, fit
+from privkit.attacks.fit import Stage, fit, gained
 from privkit.attacks.goals.reconstruct import (
     ImageMounting,
     ImageObservation,
@@ -80,6 +80,9 @@ class WhiteBox(Checked):
     variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is no error of
     images, which this attack cannot know.
 
+    If its session says so (`privkit.attacks.escalate`), the attack goes on in cycles: each has the steps of all before
+    it, starts the rate anew from their images, and keeps of each image, or group, what has the smaller objective.
+
     If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
     the adversary's own images (`PlaceModel`) can order the tokens.
 
@@ -139,8 +142,8 @@ class WhiteBox(Checked):
 
         own, tried = divided(observation, device)
         learned = _Own(lower, own)
-        state = session.load() or {"chosen": None, "images": [], "curves": [], "fit": None}
-        if state["chosen"] is None:
+        state = session.load() or {}
+        if "chosen" not in state:
             state["chosen"] = self._chosen(views, observation, learned, tried, root)
         order, *priors = state["chosen"]
         method = self._method(order)
@@ -149,17 +152,22 @@ class WhiteBox(Checked):
         chunks = _chunks(attacked, order, self.parallel)
         total = len(chunks) * method.epochs
         unit = _release_variance(attacked)
-        for index in range(len(state["images"]), len(chunks)):
-            problem = self._problem(chunks[index], observation, learned, order, unit)
-            stage = Stage(session, state, "fit", index * method.epochs, total)
-            images, curve = self._best(lower, problem, method, (priors[0], priors[1]), root + 1 + index, stage)
-            state["images"].append(images)
-            state["curves"].append(curve)
-            state["fit"] = None
+        images = []
+        for index, chunk in enumerate(chunks):
+            problem, slot = self._problem(chunk, observation, learned, order, unit), str(index)
+            # A finished chunk goes on, too, if the session says so: its slot keeps what it takes.
+            others = sum(len(fitted["curve"]) for key, fitted in state.items() if key not in ("chosen", slot))
+            stage = Stage(session, state, slot, others, total)
+            guess, state[slot] = self._best(lower, problem, method, (priors[0], priors[1]), root + 1 + index, stage)
+            images.append(guess)
         sizes = [len(chunk.smashed) for chunk in chunks]
-        epochs = zip(*state["curves"], strict=True)
+        epochs = zip(*[state[str(index)]["curve"] for index in range(len(chunks))], strict=True)
         curve = tuple(sum(n * x for n, x in zip(sizes, each, strict=True)) / sum(sizes) for each in epochs)
-        return Reconstruction(images=_guesses_of_seats(torch.cat(state["images"]), attacked, rounds), curve=curve)
+        return Reconstruction(
+            images=_guesses_of_seats(torch.cat(images), attacked, rounds),
+            curve=curve,
+            converged=not gained(curve[len(curve) // 2 - 1], curve[-1]) if len(curve) > method.epochs else None,
+        )
 
     def _check(self, views: Sequence[View]) -> None:
         first = views[0]
@@ -222,8 +230,11 @@ class WhiteBox(Checked):
         priors: tuple[float, float],
         seed: int,
         session: Session,
-    ) -> tuple[Tensor, tuple[float, ...]]:
-        """All restarts in one batch; of each row, or group of rows, the one with the smallest objective."""
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """All restarts in one batch; of each row, or group of rows, the one with the smallest objective.
+
+        Also returns the curve, and with it all that a further cycle depends on.
+        """
         if self.restarts > 1:
             many = problem.repeated(self.restarts)
             draws = Generator().manual_seed(seed)
@@ -232,13 +243,14 @@ class WhiteBox(Checked):
             problem = replace(many, start=(many.start + noise).clamp(0, 1), anchor=many.start)
         training = ImageFit(lower, problem, method, priors, seed)
         curve = fit(training, method.epochs, session, objective=_OBJECTIVE)
+        fitted = {"curve": list(curve), "training": training.rest()}
         images, objective = training.guess()
         if self.restarts == 1:
-            return images, curve
+            return images, fitted
         winner = objective.view(self.restarts, -1, problem.group).mean(2).argmin(0)
         groups = torch.arange(len(winner), device=winner.device)
         images = images.unflatten(0, (self.restarts, len(winner), -1))[winner, groups]
-        return images.flatten(0, 1), curve
+        return images.flatten(0, 1), fitted
 
     def _chosen(
         self, views: Sequence[View], observation: ImageObservation, learned: _Own, tried: Tensor | None, root: int

@@ -147,7 +147,8 @@ class _Completion(Resumable):
         rows = self.others if alone else self.others[drawn(2 * spec.batch, len(self.others))]
         pairs = torch.randperm(len(of) + len(rows), generator=draws).to(self.seeds.device)
         self.model.head.train()
-        loss = self.loss(of, rows, pairs, max(ratio, 1 - ratio), spec.unlabeled * step / (_STEPS * spec.epochs))
+        weight = min(spec.unlabeled, spec.unlabeled * step / (_STEPS * spec.epochs))
+        loss = self.loss(of, rows, pairs, max(ratio, 1 - ratio), weight)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

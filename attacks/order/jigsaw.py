@@ -202,7 +202,7 @@ class Jigsaw(Checked):
             fit(training, self.epochs, stage, objective="jigsaw: the training loss")
         learned = [len(state[slot]["curve"]) for slot in trainings if slot in state]
         if state.setdefault("learned", learned) != learned:  # it went on, and what was solved before is worth less
-            state = {**{slot: state[slot] for slot in trainings}, "sources": [], "learned": learned}
+            state |= {"sources": [], "learned": learned}
         solvers = [
             Solver(
                 decoder=decoder,

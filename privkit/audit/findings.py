@@ -12,8 +12,8 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import FLOORS, measure
 
 CONVERGENCE: dict[bool | None, str] = {
-    True: "attack converged: the last doubling of its training lowered the held-out error by at most 5 %",
-    False: "attack not converged: the last doubling of its training lowered the held-out error by more than 5 %",
+    True: "attack converged: the last doubling of its training lowered its own error by at most 5 %",
+    False: "attack not converged: the last doubling of its training lowered its own error by more than 5 %",
     None: "convergence not judged: the attack did not double its training",
 }
 NOT_LEARNED = "attack has not learned: it is no better than constant guesses"

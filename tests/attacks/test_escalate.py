@@ -15,6 +15,7 @@ from privkit.attacks.escalate import Escalation, escalated
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction, observe
 from privkit.attacks.inversion.black_box import BlackBox
+from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.inversion.ridge import Ridge
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.unsplit import UnSplit
@@ -135,6 +136,11 @@ TRAINED = {
     "ridge": (Ridge(epochs=2, width=8), seen(Patches())),
     "jigsaw": (Jigsaw(epochs=2, kicks=2, width=8), PUZZLE),
     "drag_reorder": (DragReorder(epochs=2), PUZZLE),
+    "jigsaw_white_box": (
+        JigsawWhiteBox(pieces_epochs=2, kicks=2, epochs=2, total_variation=0.1, l2=0.0),
+        replace(PUZZLE, lower=Patches()),
+    ),
+    "white_box": (WhiteBox(epochs=2, total_variation=0.1, l2=0.0, order="known"), seen(Patches(), known=True)),
     "unsplit": (UnSplit(epochs=2), replace(KNOWN, views=[VIEW])),
     "sdar": (SDAR(epochs=2, width=2, batch=6), replace(KNOWN, views=[VIEW])),
 }
@@ -172,7 +178,7 @@ def test_a_jigsaw_that_learned_more_solves_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_attack_without_a_training_cannot_go_on() -> None:
-    for attack in (Ridge(epochs=0), WhiteBox(epochs=1)):
+    for attack in (Ridge(epochs=0), WhiteBox(epochs=0)):
         _, went = escalated(mounted(attack, seen(Patches(), known=True)), failed, most=2)
         assert (went.ended, went.doublings) == ("untrained", 0)
         assert "cannot be escalated" in went.sentence

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from privkit.attacks.base import NotApplicable, Scores, Session, known_to
+from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls, first_of_each
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
@@ -51,32 +53,39 @@ def ask(context: AttackContext) -> Row:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {seed_data.splits.classes} classes")
     checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
-    checkpoint = context.checkpoint()
-    saved = checkpoint.load() or {}
-
-    def stage(name: str) -> Session:
-        return Stage(checkpoint, saved, name)
-
-    recorded = context.rounds()
+    checkpoint, recorded = context.checkpoint(), context.rounds()
     every, pooled = (recorded is None and attack.epoch == epochs for epochs in ("every", "pooled"))
     regrouped = pooled and "own_labels" in known_to(attack)
     pooled = pooled and not regrouped
-    records: list[Tensor] = []
-    if isinstance(context, TrainedContext) and (every or pooled):
-        by_epoch, records = _each_epoch(attack, context, stage)
-        if not by_epoch:
-            raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
-    else:
-        recorded = _repeated(attack, context) if isinstance(context, TrainedContext) else recorded
-        assert recorded is not None
-        by_epoch = [asked(attack, recorded, context, stage)]
-    scores, truth, rounds = _pooled(by_epoch, records) if pooled else by_epoch[-1]
-    answers = context.told(scores, truth == attack.positive, rounds)
-    if not several(seed_data.victims.y):
-        answers |= named(scores, truth)
+    if recorded is None and isinstance(context, TrainedContext) and not (every or pooled):
+        recorded = _repeated(attack, context)
+
+    def mounted(session: Session) -> _Answered:
+        saved = session.load() or {}
+
+        def stage(name: str) -> Session:
+            return Stage(session, saved, name)
+
+        if recorded is not None:
+            by_epoch, records = [asked(attack, recorded, context, stage)], list[Tensor]()
+        else:
+            assert isinstance(context, TrainedContext)
+            by_epoch, records = _each_epoch(attack, context, stage)
+            if not by_epoch:
+                raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
+        scores, truth, rounds = _pooled(by_epoch, records) if pooled else by_epoch[-1]
+        answers = context.told(scores, truth == attack.positive, rounds)
+        if not several(seed_data.victims.y):
+            answers |= named(scores, truth)
+        return _Answered(by_epoch, truth, answers)
+
+    # Over all epochs each doubling would repeat the training of the model.
+    doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
+    found, went = escalated(mounted, _judged, checkpoint, most=doublings)
+    by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
-    many, notes = seed_data.splits.classes, []
+    many, notes = seed_data.splits.classes, [went.sentence] if doublings and went.sentence else []
     if several(seed_data.victims.y):
         notes.append(f"each record has {many} labels: the attack asked whether it has number {attack.positive}")
     if attack.mounting.labeled:
@@ -95,8 +104,23 @@ def ask(context: AttackContext) -> Row:
         notes.append(f"each record's scores in {len(by_epoch)} epochs are averaged")
     if every:
         notes.append(f"the attack was asked in each of {len(curve)} epochs; the answers are of the last")
-    found = {"answers": answers, "auc_curve": curve, "checks": checks, "notes": tuple(notes)}
-    return context.row.model_copy(update=found)
+    told = {"answers": answers, "auc_curve": curve, "checks": checks, "notes": tuple(notes)}
+    return context.row.model_copy(update=told)
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """What an attack said in each epoch, the labels of the rows that count, and how often it was right."""
+
+    by_epoch: list[Asked]
+    truth: Tensor
+    answers: dict[str, Interval]
+
+
+def _judged(found: _Answered) -> tuple[bool, float]:
+    """Whether an attack is shown to be better than chance, and 1 − AUC."""
+    auc = found.answers["auc"]
+    return auc.low > 0.5, 1 - auc.value
 
 
 def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:
@@ -325,6 +349,8 @@ def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
 
 class _Labels(AuditGoal):
     """Labels are asked of what comes back to clients, so that the training is repeated if it was not recorded."""
+
+    escalates: ClassVar[bool] = True
 
     def ask(self, context: AttackContext) -> Row:
         return ask(context)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Scores, View
+from privkit.attacks.escalate import Escalation, escalated
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
 from privkit.attacks.labels.exploit import ExPLoit, _Matching
 from privkit.attacks.labels.gradient_matching import GradientMatching
@@ -154,6 +156,41 @@ def test_the_same_again_and_after_a_kill(attack: ExPLoit | ModelCompletion) -> N
         assert straight.of_labels is not None
         assert other.of_labels is not None
         assert torch.equal(straight.of_labels, other.of_labels)
+
+
+@pytest.mark.parametrize("attack", [ExPLoit(epochs=3), ModelCompletion(epochs=2)], ids=repr)
+def test_a_failed_one_trains_twice_as_long_and_a_kill_in_its_second_half_changes_nothing(
+    attack: ExPLoit | ModelCompletion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weight of unlabeled records stays where the first half of the training left it."""
+    observation, _ = world()
+    weights = [0.0]
+    real = _Completion.loss
+
+    def loss(self: _Completion, *given: Any) -> Tensor:
+        weights.append(given[-1])
+        return real(self, *given)
+
+    def escalate(session: Session | None = None, most: int = 1) -> tuple[Scores, Escalation]:
+        return escalated(
+            lambda held: attack.run(observation, Generator().manual_seed(1), held),
+            lambda scores: (False, 1.0),
+            session,
+            most=most,
+        )
+
+    monkeypatch.setattr(_Completion, "loss", loss)
+    whole, went = escalate()
+    assert (went.ended, went.epochs) == ("limit", 2 * attack.epochs)
+    assert not torch.equal(whole.values, escalate(most=0)[0].values)
+    killed = Session(dies_after=attack.epochs + 1, at="save")
+    with pytest.raises(Killed):
+        escalate(killed)
+    found, same_way = escalate(again := Session(state=killed.state))
+    assert again.saves == attack.epochs - 1
+    assert torch.equal(found.values, whole.values)
+    assert same_way == went
+    assert max(weights) == (ModelCompletion.unlabeled if isinstance(attack, ModelCompletion) else 0.0)
 
 
 def test_a_tuned_segment_is_a_copy() -> None:
