@@ -141,7 +141,7 @@ LONG = {
 }
 """Attacks that take five seconds or more here; of black_box, the fixture `small_run` has the controls."""
 FLOORS = {"mean_image", "mid_grey"}
-NO_IMAGES = {"field_order", "vocabulary"}  # read no images; tests of their own hold their controls
+NO_IMAGES = {"field_order", "token_search", "vocabulary"}  # read no images; tests of their own hold their controls
 CHEAP = sorted({"canaries", "label_leak", "member_inference", "nearest_record", "release_clustering"})
 
 
