@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import hungarian, take
 from privkit.attacks.base import Mounting, NotApplicable, Session
-from privkit.attacks.fit import Resumable, fit
+from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.word_means import WordMeans, drawn_texts
@@ -75,7 +75,6 @@ class TokenSearch(Checked):
         return Mounting(
             domains=("tokens",),
             undoes=frozenset({"maps", "permutes"}),
-            start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda steps: replace(self, epochs=min(self.epochs, 1)),
         )
 
@@ -131,9 +130,10 @@ class TokenSearch(Checked):
         search = _Search(lower, released, means, guess, self.candidates, _causal(lower, texts[:1], words))
         curve = fit(search, self.epochs, session, objective=f"{self.name}: the share that is not explained")
         exact = search.explained()
+        converged = None if len(curve) < JUDGED_FROM else not gained(curve[len(curve) // 2 - 1], curve[-1])
         places = "tokens are in their places" if order is None else "places are guessed"
         note = f"{exact} of {len(released)} texts give their release exactly, of {words:,} words; {places}"
-        return Reconstruction(images=search.guess.clone(), curve=curve, note=note)
+        return Reconstruction(images=search.guess.clone(), curve=curve, converged=converged, note=note)
 
 
 class _Search(Resumable):
