@@ -7,7 +7,7 @@ are missing, and prints the means with 95 % intervals over seeds. Control experi
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from strongest import Clock
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.reports.seed_intervals import over_values
+from privkit.settings.resolve import resolve
 from privkit.shared.measures import TOKENS, UNIT
 
 RUNS = Path(__file__).resolve().parent / "results" / "texts" / "runs.jsonl"
@@ -42,32 +43,26 @@ class Options:
 
 
 def lines(options: Options, cut: str, defense: str, seed: int) -> list[dict[str, Any]]:
-    """The rows of one audit, without its undefended baseline."""
+    """The rows of one audit."""
     clock = Clock()
+    given = {"dataset": "definitions", "model": f"transformer_micro:cut={cut}", "defense": defense}
+    given |= {"attack": list(options.attack), "budget": options.budget, "seed": [seed], "threads": 1}
+    config = resolve(given)
+    config = replace(config, defenses=config.defenses[-1:])  # without the undefended model
+    out = Path(options.out) / f"{cut}-{defense}-{seed}".replace(":", "-")
     with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
-        run = run_audit(
-            dataset="definitions",
-            model=f"transformer_micro:cut={cut}",
-            defense=defense,
-            attack=list(options.attack),
-            budget=options.budget,
-            seed=[seed],
-            threads=1,
-            out=Path(options.out) / f"{cut}-{defense}-{seed}".replace(":", "-"),
-            progress=clock,
-        )
+        run = run_audit(config, out=out, progress=clock)
     clock.stage("")
     found = []
     for row in run.rows:
-        if row.defense == defense:
-            line = {"cut": cut, "defense": defense, "attack": row.attack, "seed": seed, "budget": options.budget}
-            line |= {"status": row.status, "reason": row.reason, "victims": row.counts["victims"]}
-            recovered = row.recovered.get("unaligned", {})
-            line |= {name: round(recovered[name].value, 6) for name in MEASURES if name in recovered}
-            floor = max(row.floors[guess.name]["unaligned"]["rouge_1"].value for guess in TOKENS.floors)
-            line |= {"floor_rouge_1": round(floor, 6), "cpu_seconds": round(clock.of(row), 1)}
-            where = machine(1)
-            found.append(line | {key: where[key] for key in ("commit", "date", "processor", "torch")})
+        line = {"cut": cut, "defense": defense, "attack": row.attack, "seed": seed, "budget": options.budget}
+        line |= {"status": row.status, "reason": row.reason, "victims": row.counts["victims"]}
+        recovered = row.recovered.get("unaligned", {})
+        line |= {name: round(recovered[name].value, 6) for name in MEASURES if name in recovered}
+        floor = max(row.floors[guess.name]["unaligned"]["rouge_1"].value for guess in TOKENS.floors)
+        line |= {"floor_rouge_1": round(floor, 6), "cpu_seconds": round(clock.of(row), 1)}
+        where = machine(1)
+        found.append(line | {key: where[key] for key in ("commit", "date", "processor", "torch")})
     return found
 
 

@@ -203,7 +203,7 @@ class _Search(Resumable):
             squares = (outputs - released[part, None]).square()
             here = squares[:, :, place].sum(2)
             ahead = here if self._causal and (first or self._exact) else squares.sum((2, 3))
-            cost = here if self._exact else ahead / (2 * noise) + written[part]
+            cost: Tensor = here if self._exact else ahead / (2 * noise) + written[part]
             return cost.argmin(1)
 
         most = max(1, _NUMBERS // (words.shape[1] * released[0].numel()))
@@ -274,8 +274,8 @@ def _order(
 
 def _in_errors(gains: Tensor) -> float:
     """The mean of gains [N] in standard errors."""
-    error = float(gains.std(correction=0)) / len(gains) ** 0.5
-    return float(gains.mean()) / max(error, torch.finfo(gains.dtype).tiny)
+    error = float(gains.std(correction=0)) / float(len(gains)) ** 0.5
+    return float(gains.mean()) / max(error, float(torch.finfo(gains.dtype).tiny))
 
 
 def _causal(lower: nn.Module, text: Tensor, words: int) -> bool:
