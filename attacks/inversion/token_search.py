@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any, ClassVar
 
 import torch
@@ -274,7 +275,7 @@ def _order(
 
 def _in_errors(gains: Tensor) -> float:
     """The mean of gains [N] in standard errors."""
-    error = float(gains.std(correction=0)) / float(len(gains)) ** 0.5
+    error = float(gains.std(correction=0)) / sqrt(len(gains))
     return float(gains.mean()) / max(error, float(torch.finfo(gains.dtype).tiny))
 
 
