@@ -17,6 +17,7 @@ from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen
+from privkit.attacks.inversion.word_means import drawn_texts, mean_tokens
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
@@ -26,8 +27,6 @@ from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
 _LEARNING_RATE = 2e-3
-_DRAWN = 8
-"""Occurrences of each own word in drawn texts: own texts hold most words once or twice."""
 _MATCHINGS = 4
 """Rounds of matching tokens with words; the words' vectors are the means of what was matched before."""
 _OWN_WORD = 0.8
@@ -126,7 +125,7 @@ class Vocabulary(Checked):
         draws = Generator(device).manual_seed(coins)
         words, own = own.to(device).unique(return_inverse=True)  # from here on, a word is its row of `words`
         padding = int((words == PADDING).nonzero().sum()) if (words == PADDING).any() else -1
-        texts = torch.cat([own, _drawn(own, len(words), padding, draws)])
+        texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])
         texts = texts[: len(texts) // batch * batch]
         if self.source == "query":
             assert observation.query is not None
@@ -158,15 +157,6 @@ class Vocabulary(Checked):
         asked = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
         note = f"{len(words)} words are in own texts, {asked}; {order}"
         return Reconstruction(images=words[guess], curve=curve, note=note)
-
-
-def _drawn(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
-    """Texts [M, T] as long as own ones [N, T], of words that are drawn one by one, all alike."""
-    there = own != padding
-    count = ceil(_DRAWN * words / max(1.0, float(there.sum(1).float().mean())))
-    like = torch.randint(len(own), (count,), generator=draws, device=own.device)
-    drawn = torch.randint(words, (count, own.shape[1]), generator=draws, device=own.device)
-    return torch.where(there[like], drawn, own[like])
 
 
 def _ask(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
@@ -202,7 +192,7 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
     groups, sent = tokens.view(-1, group, tokens.shape[2]), texts.view(-1, group)
     for _ in range(_MATCHINGS):
         source = _matched(groups, vectors, sent)
-        vectors = _means(groups.flatten(0, 1), sent.gather(1, source.argsort(1)).flatten(), vectors)
+        vectors = mean_tokens(groups.flatten(0, 1), sent.gather(1, source.argsort(1)).flatten(), vectors)
     back = source.argsort(1)
     return sent.gather(1, back).view_as(texts), (back % length).view_as(texts)
 
@@ -230,13 +220,6 @@ def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tens
     return (vectors - middle) * scale + wanted.mean(0)
 
 
-def _means(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
-    """The mean token of each word; of a word without any, the vector that it had."""
-    total = torch.zeros_like(vectors).index_add_(0, labels, tokens)
-    count = labels.bincount(minlength=len(vectors)).unsqueeze(1)
-    return torch.where(count > 0, total / count.clamp_min(1), vectors)
-
-
 class _Words:
     """Names the word of a token: the likeliest one, if tokens scatter alike about each word's mean.
 
@@ -247,7 +230,7 @@ class _Words:
     """
 
     def __init__(self, tokens: Tensor, labels: Tensor, counts: Tensor) -> None:
-        means = _means(tokens, labels, tokens.new_zeros(len(counts), tokens.shape[1]))
+        means = mean_tokens(tokens, labels, tokens.new_zeros(len(counts), tokens.shape[1]))
         apart = tokens - means[labels]
         least = _LEAST_SCATTER * tokens.var(0).mean() * torch.eye(tokens.shape[1], device=tokens.device)
         self._root = torch.linalg.cholesky(apart.T @ apart / len(apart) + least)

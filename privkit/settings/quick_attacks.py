@@ -50,7 +50,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
     'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
-    ('vocabulary', 'nearest_record')
+    ('vocabulary', 'token_search', 'nearest_record')
     >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
     ('black_box', 'unmix', 'white_box', 'white_box:passes=8')
     """

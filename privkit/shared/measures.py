@@ -177,7 +177,7 @@ TOKENS = Records(
     note=_RECORD_NOTE,
     model="transformer_micro",
     baseline="vocabulary",
-    general=("vocabulary", "nearest_record"),
+    general=("vocabulary", "token_search", "nearest_record"),
 )
 
 TABLES = Records(

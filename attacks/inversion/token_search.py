@@ -1,0 +1,317 @@
+"""Texts searched word by word until a known lower segment gives what was released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.assign import hungarian, take
+from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.inversion.known_lower import frozen
+from privkit.attacks.inversion.word_means import WordMeans, drawn_texts
+from privkit.attacks.scores.tokens import PADDING
+from privkit.constraints import Checked, Count, Whole
+from privkit.torch_utils.out_of_memory import in_chunks
+
+_NUMBERS = 2**22
+"""Released numbers of candidate texts that are held at once."""
+_TABLE = 2**24
+"""Nats of tables of words that are held at once."""
+_SURE = 20.0
+"""A word that costs so many nats less than the next one is not tried again in the first pass; later ones ask for
+more."""
+_SURER = 4.0
+"""Factor of the last number from pass to pass."""
+_WIDER = 8
+"""Times as many candidates as before, as long as none is exact and one must be."""
+_LIKE_OTHERS = 1.5
+"""A text at rest is as well explained as the median one, up to this factor: noise is alike for all."""
+_SHOWN = 3.0
+"""Standard errors that show whether tokens were released in their places."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSearch(Checked):
+    """Searches each text, word by word, for what the known lower segment turns into its release.
+
+    The adversary sends texts, its own and some drawn word by word, through its copy of the lower segment. Each word's
+    mean token gives a first guess at every place. Then it goes over the places: at the present guess, the difference
+    between release and output says which words would fit better, the best candidates are put in, and the one stays
+    whose text is likeliest. Without noise this is the text with the smallest difference, and a difference of zero
+    means that it explains the release. With noise, the words' frequencies in own texts count as well. If no place sees
+    those behind it, as in a causal model, and nothing is noisy, the search goes once from left to right: where no
+    candidate gives the token exactly, all words are tried.
+
+    If tokens were shuffled within texts, places are guessed from the words at each place in own texts, and from what a
+    place adds to a token. Words that moved to other texts are read, but not searched.
+
+    Attributes:
+        epochs: passes over all places.
+        candidates: words tried at each place in the first pass; in each further one, twice as many.
+
+    The curve is the mean square difference between release and output after each pass, as a share of the release's
+    variance. It is 0 if all texts are exact, and the noise's share if the release is noisy.
+
+    Source: privkit's own. Searching a causal model from left to right: Nikolaou et al. 2025, "Language models are
+    injective and hence invertible" (arXiv:2510.15511); candidates one place at a time: Ebrahimi et al. 2018, "HotFlip".
+    """
+
+    name: ClassVar[str] = "token_search"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"lower"})
+    uses: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
+
+    epochs: Whole = 4
+    candidates: Count = 8
+
+    @property
+    def mounting(self) -> ImageMounting:
+        """It reads token sequences; its controls search once."""
+        return Mounting(
+            domains=("tokens",),
+            undoes=frozenset({"maps", "permutes"}),
+            control=lambda steps: replace(self, epochs=min(self.epochs, 1)),
+        )
+
+    @torch.no_grad()
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Read each place, and search; see `Attack.run`.
+
+        Raises:
+            NotApplicable: if a release has no token for each word, or if nobody says how many words there are.
+
+        >>> from privkit.attacks.base import View
+        >>> mixing = torch.nn.RNN(8, 8, batch_first=True)
+        >>> lower = torch.nn.Sequential(torch.nn.Embedding(50, 8), mixing, type("First", (torch.nn.Module,), {
+        ...     "forward": lambda self, both: both[0]})())
+        >>> private = torch.randint(1, 50, (20, 6), generator=Generator().manual_seed(1))
+        >>> views = [View(round=0, smashed=lower(private).detach())]
+        >>> seen = ImageObservation(views=views, image_shape=(6,), batch_size=20, lower=lower)
+        >>> found = TokenSearch().run(seen, Generator().manual_seed(0))
+        >>> (found.images == private).float().mean().item() > 0.95
+        True
+        """
+        views = observation.views
+        check_rows(self, observation)
+        assert observation.lower is not None
+        length, device = observation.image_shape[0], views[0].smashed.device
+        released = torch.cat([view.smashed for view in views]).float()
+        if released.ndim != 3 or released.shape[1] != length:
+            raise NotApplicable(
+                f"{self.name} needs a token for each of the {length} words of a text, but a row's release is "
+                f"{list(released.shape[1:])}: cut a transformer behind its embedding or a block"
+            )
+        lower = frozen(observation.lower, device)
+        own = None if observation.auxiliary is None else observation.auxiliary.to(device)
+        words = _words(lower, length, own, device)
+        draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
+        like = torch.ones(length, length, dtype=torch.int64, device=device).tril() if own is None else own
+        texts = torch.cat([like[:0] if own is None else own, drawn_texts(like, words, PADDING, draws)])
+        tokens = _outputs(lower, texts)
+        if tokens.shape[1:] != released.shape[1:]:
+            raise NotApplicable(
+                f"the lower segment gives {list(tokens.shape[1:])} for a text, and {list(released.shape[1:])} was "
+                "released: hand over the segment that the clients use"
+            )
+        means = WordMeans(tokens, texts, 0 if own is None else len(own), words)
+        noise = means.noise(released)
+        guess = _read(means, released - means.places, noise)
+        order = _order(lower, means, released, guess, own is not None, draws)
+        if order is not None:
+            released = take(released, order)
+            guess = _read(means, released - means.places, noise)
+        search = _Search(lower, released, means, guess, self.candidates, _causal(lower, texts[:1], words))
+        curve = fit(search, self.epochs, session, objective=f"{self.name}: the share that is not explained")
+        exact = search.explained()
+        converged = None if len(curve) < JUDGED_FROM else not gained(curve[len(curve) // 2 - 1], curve[-1])
+        places = "tokens are in their places" if order is None else "places are guessed"
+        note = f"{exact} of {len(released)} texts give their release exactly, of {words:,} words; {places}"
+        return Reconstruction(images=search.guess.clone(), curve=curve, converged=converged, note=note)
+
+
+class _Search(Resumable):
+    """Passes over all places of all texts at once; an epoch is one pass, and returns the share that is left.
+
+    Args:
+        lower: the segment.
+        released: tokens [N, T, D] in their places.
+        means: of the words.
+        guess: int64 [N, T], changed in place.
+        candidates: of the first pass.
+        causal: whether no place sees those behind it.
+    """
+
+    def __init__(
+        self, lower: nn.Module, released: Tensor, means: WordMeans, guess: Tensor, candidates: int, causal: bool
+    ) -> None:
+        self.guess, self._moved = guess, torch.ones(len(guess), dtype=torch.bool, device=guess.device)
+        self._lower, self._released, self._means = lower, released, means
+        self._candidates, self._causal = candidates, causal
+        self._exact = causal and _quiet(lower, released, means)
+
+    def stateful(self) -> dict[str, Any]:
+        return {"guess": self.guess, "moved": self._moved}
+
+    def explained(self) -> int:
+        """Texts whose output is the release, up to rounding."""
+        return int((self._left() <= self._means.least).sum())
+
+    def _left(self) -> Tensor:
+        return _left(self._lower, self._released, self.guess)
+
+    def epoch(self, number: int) -> float:
+        left, least = self._left(), self._means.least
+        noise = max(least, float(left.median()))
+        rests = (left <= least) | ~self._moved & (left <= _LIKE_OTHERS * noise)
+        rows = (~rests).nonzero().squeeze(1)
+        before = self.guess.clone()
+        if len(rows):
+            tried = min(len(self._means.means), self._candidates << min(number, 30))
+            for place in range(self.guess.shape[1]):
+                self._settle(rows, place, noise, tried, _SURE * _SURER**number, first=number == 0)
+        self._moved.copy_((self.guess != before).any(1))
+        return float(self._left().mean() / self._released.var().clamp_min(1e-12))
+
+    def _settle(self, rows: Tensor, place: int, noise: float, tried: int, sure: float, *, first: bool) -> None:
+        """Choose the word of one place in these texts, where another one may fit as well."""
+        guess, released = self.guess[rows], self._released[rows]
+        left = released[:, place] - _outputs(self._lower, guess)[:, place]
+        wanted = torch.stack(
+            [left + self._means.means[guess[:, place]], released[:, place] - self._means.places[place]]
+        )
+        costs, words = _likeliest(self._means, wanted, noise, tried)
+        unsure = (costs[:, 1:2] - costs[:, :1] < sure).any(1) | (words[:, 0] != guess[:, place])
+        if self._exact:
+            unsure = left.square().mean(1) > self._means.least
+        rows, guess, released, words = rows[unsure], guess[unsure], released[unsure], words[unsure]
+        if not len(rows):
+            return
+        words = torch.cat([guess[:, place : place + 1], words], 1)  # a tie leaves the word as it is
+        written = self._means.written[words]
+
+        def best(part: slice) -> Tensor:
+            texts = guess[part].unsqueeze(1).repeat(1, words.shape[1], 1)
+            texts[:, :, place] = words[part]
+            outputs = _outputs(self._lower, texts.flatten(0, 1)).unflatten(0, texts.shape[:2])
+            squares = (outputs - released[part, None]).square()
+            here = squares[:, :, place].sum(2)
+            ahead = here if self._causal and (first or self._exact) else squares.sum((2, 3))
+            cost: Tensor = here if self._exact else ahead / (2 * noise) + written[part]
+            return cost.argmin(1)
+
+        most = max(1, _NUMBERS // (words.shape[1] * released[0].numel()))
+        chosen = in_chunks(best, len(rows), most)
+        self.guess[rows, place] = words.gather(1, chosen.unsqueeze(1)).squeeze(1)
+        if self._exact and tried < len(self._means.means):  # the texts that no candidate explains
+            self._settle(rows, place, noise, min(len(self._means.means), _WIDER * tried), sure, first=first)
+
+
+def _outputs(lower: nn.Module, texts: Tensor) -> Tensor:
+    """Tokens [n, T, D] of texts [n, T], in parts that fit into memory."""
+    most = max(1, _NUMBERS // (64 * texts.shape[1]))
+    tokens: Tensor = in_chunks(lambda part: lower(texts[part]), len(texts), most).float()
+    return tokens
+
+
+def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tuple[Tensor, Tensor]:
+    """Costs and words, [n, most] both, the likeliest word first.
+
+    Args:
+        means: of the words.
+        wanted: what is known of a token less its place's share, in one or several ways, [ways, n, D]; a word costs what
+            it costs in the way that suits it best.
+        noise: variance of each number.
+        most: words that are wanted.
+    """
+
+    def table(part: slice) -> Tensor:
+        costs = torch.stack([means.costs(way[part], noise) for way in wanted]).amin(0)
+        best = costs.topk(most, 1, largest=False)
+        return torch.stack([best.values.double(), best.indices.double()], 1)
+
+    both = in_chunks(table, wanted.shape[1], max(1, _TABLE // len(means.means)))
+    return both[:, 0], both[:, 1].long()
+
+
+def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
+    """The likeliest word of each token by itself, int64 [N, T], of tokens [N, T, D] less their place's share."""
+    return _likeliest(means, tokens.flatten(0, 1)[None], noise, 1)[1].view(tokens.shape[:2])
+
+
+def _left(lower: nn.Module, released: Tensor, guess: Tensor) -> Tensor:
+    """The mean square of what each guess leaves of its release, [N]."""
+    return (released - _outputs(lower, guess)).square().flatten(1).mean(1)
+
+
+def _order(
+    lower: nn.Module, means: WordMeans, released: Tensor, guess: Tensor, written: bool, draws: Generator
+) -> Tensor | None:
+    """The token of each place, int64 [N, T]; None if tokens are in their places.
+
+    They are if the lower segment then leaves less than in the likeliest other order. A segment that treats all places
+    alike leaves the same; then own texts decide, if there are any: whether their words stand at such places, or at
+    random ones.
+    """
+    noise = means.noise(released)
+    costs = means.costs_of_places(released, guess, noise)
+    order = hungarian(costs)
+    moved = take(released, order)
+    other = _read(means, moved - means.places, noise)
+    gain = _in_errors(_left(lower, released, guess) - _left(lower, moved, other))
+    if abs(gain) < _SHOWN:
+        drawn = torch.rand(guess.shape, generator=draws, device=guess.device).argsort(1)
+        dearer = costs.gather(2, drawn.unsqueeze(2)).squeeze(2) - costs.diagonal(dim1=1, dim2=2)
+        return order if written and _in_errors(dearer.sum(1)) < _SHOWN else None
+    return order if gain > 0 else None
+
+
+def _in_errors(gains: Tensor) -> float:
+    """The mean of gains [N] in standard errors."""
+    error = float(gains.std(correction=0)) / sqrt(len(gains))
+    return float(gains.mean()) / max(error, float(torch.finfo(gains.dtype).tiny))
+
+
+def _causal(lower: nn.Module, text: Tensor, words: int) -> bool:
+    """Whether no token changes if words behind it do."""
+    half = text.shape[1] // 2
+    if not half:
+        return False
+    other = text.clone()
+    other[:, half:] = (other[:, half:] + 1) % words
+    first, second = _outputs(lower, torch.cat([text, other]))[:, :half]
+    return torch.allclose(first, second, rtol=1e-5, atol=1e-6 * float(first.abs().max()))
+
+
+def _quiet(lower: nn.Module, released: Tensor, means: WordMeans) -> bool:
+    """Whether some word gives the first token exactly in most texts, if no token sees those behind it."""
+    texts = torch.arange(len(means.means), device=released.device).unsqueeze(1).expand(-1, released.shape[1])
+    first = _outputs(lower, texts)[:, 0]
+    least = in_chunks(
+        lambda part: torch.cdist(released[part, 0], first).amin(1), len(released), max(1, _TABLE // len(first))
+    )
+    return float(least.square().median()) <= means.least * first.shape[1]
+
+
+def _words(lower: nn.Module, length: int, own: Tensor | None, device: torch.device) -> int:
+    """How many words the segment's first embedding has; without one, how many own texts show."""
+    found: list[int] = []
+    parts = [part for part in lower.modules() if isinstance(part, nn.Embedding)]
+    hooks = [part.register_forward_hook(lambda part, *_: found.append(part.num_embeddings)) for part in parts]
+    _outputs(lower, torch.full((2, length), PADDING, device=device))
+    for hook in hooks:
+        hook.remove()
+    if found:
+        return found[0]
+    if own is None:
+        raise NotApplicable(
+            "the lower segment has no torch.nn.Embedding that says how many words there are: give own texts as well"
+        )
+    return int(own.max()) + 1

@@ -1,0 +1,98 @@
+"""What a word's tokens have in common: texts that show every word, the mean token of each, and how it is told apart."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.assign import distances
+
+_DRAWN = 8
+"""Occurrences of each word in drawn texts: own texts hold most words once or twice."""
+_ROUNDS = 3
+"""Of fitting words and places in turn."""
+_QUIET = 4
+"""The part of all directions, those in which own tokens vary least, in which noise is looked for."""
+_LEAST = 1e-6
+"""Noise that is always assumed, as a share of the tokens' variance: rounding, and no more."""
+
+
+def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
+    """Texts [M, T] as long as own ones [N, T], of words below `words` that are drawn one by one, all alike."""
+    there = own != padding
+    count = ceil(_DRAWN * words / max(1.0, float(there.sum(1).float().mean())))
+    like = torch.randint(len(own), (count,), generator=draws, device=own.device)
+    drawn = torch.randint(words, (count, own.shape[1]), generator=draws, device=own.device)
+    return torch.where(there[like], drawn, own[like])
+
+
+def mean_tokens(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
+    """The mean token of each word [words, D], of tokens [M, D]; of a word without any, the vector that it had."""
+    total = torch.zeros_like(vectors).index_add_(0, labels, tokens)
+    count = labels.bincount(minlength=len(vectors)).unsqueeze(1)
+    return torch.where(count > 0, total / count.clamp_min(1), vectors)
+
+
+class WordMeans:
+    """A token as its word's mean, its place's, and a Gaussian scatter that all words share.
+
+    Args:
+        tokens: [M, T, D] of known texts, without noise.
+        texts: their words, int64 [M, T].
+        own: how many of them, the first ones, are texts as people write them; the others are drawn.
+        words: how many there are.
+
+    Attributes:
+        means: of the words, [words, D].
+        places: what each place adds to them, [T, D].
+        written: nats that a word costs, [words].
+        least: the least noise that is assumed, a variance.
+    """
+
+    def __init__(self, tokens: Tensor, texts: Tensor, own: int, words: int) -> None:
+        self.places = torch.zeros_like(tokens[0])
+        for _ in range(_ROUNDS):
+            plain = (tokens - self.places).flatten(0, 1)
+            self.means = mean_tokens(plain, texts.flatten(), plain.new_zeros(words, plain.shape[1]))
+            self.places = (tokens - self.means[texts]).mean(0)
+        apart = (tokens - self.places - self.means[texts]).flatten(0, 1)
+        self._scatter = apart.T @ apart / len(apart)
+        like = tokens[:own] if own else tokens
+        spread = torch.cov(like.flatten(0, 1).T)
+        self._quiet = torch.linalg.eigh(spread).eigenvectors[:, : max(1, len(spread) // _QUIET)]
+        self._stirred = (like.flatten(0, 1) @ self._quiet).var(0).mean()
+        self.least = _LEAST * float(spread.trace()) / len(spread)
+        counts = torch.stack([there.bincount(minlength=words) for there in texts[:own].T]) if own else None
+        self._there = texts.new_ones(len(self.places), words) if counts is None else counts
+        self.written = _nats(self._there.sum(0))
+
+    def noise(self, released: Tensor) -> float:
+        """The variance of each number of released tokens [N, T, D] beyond what words and their contexts explain."""
+        stirred = (released.flatten(0, 1) @ self._quiet).var(0).mean()
+        return max(self.least, float(stirred - self._stirred))
+
+    def costs(self, tokens: Tensor, noise: float) -> Tensor:
+        """Nats of each word for tokens [n, D] less their place's share, [n, words]; the likeliest costs least."""
+        white = self._white(noise)
+        return distances(tokens @ white, self.means @ white) / 2 + self.written
+
+    def costs_of_places(self, released: Tensor, words: Tensor, noise: float) -> Tensor:
+        """Nats that each place costs for each token of a row, [n, T, T], if its word is known, int64 [n, T]."""
+        white = self._white(noise)
+        there = distances((released - self.means[words]) @ white, self.places @ white) / 2
+        return there + _nats(self._there, 1).T[words]
+
+    def _white(self, noise: float) -> Tensor:
+        """[D, D], after which tokens scatter about their word's mean alike in all directions."""
+        own = torch.eye(len(self._scatter), device=self._scatter.device)
+        root = torch.linalg.cholesky(self._scatter + noise * own)
+        white: Tensor = torch.linalg.solve_triangular(root, own, upper=False).T
+        return white
+
+
+def _nats(counts: Tensor, dim: int = 0) -> Tensor:
+    """Minus the logarithms of shares, from counts; what never occurred counts half."""
+    counts = counts.clamp_min(0.5)
+    return counts.sum(dim, keepdim=True).log() - counts.log()
