@@ -80,7 +80,7 @@ def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount(
 def test_a_mean_of_fewer_undefended_models_says_so(bare: tuple[int, ...], told: str) -> None:
     """Where an attack won with a seed, it need not meet the undefended model with that seed."""
 
-    def of(seed: int, share: float, **changes: object) -> Row:
+    def of(seed: int, share: float, **changes: Any) -> Row:
         row = attacked("black_box", "query", 0.05, seed=seed, **changes)
         found = {**row.recovered["unaligned"], "identified": metric(share, share, share, worst=0.0, closer=True)}
         return row.model_copy(update={"recovered": {"unaligned": found}})
