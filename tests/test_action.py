@@ -1,0 +1,58 @@
+"""The GitHub Action and the pre-commit hook: their commands, run as the services would run them."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
+CHEAP = "--attack mean_image --dataset tiny_digits --budget smoke --threads 1"
+
+
+def audited(arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The step that audits, with the inputs and folders that GitHub would give."""
+    assert STEPS["Audit"]["env"] == {"ARGUMENTS": "${{ inputs.arguments }}"}
+    own = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    given = {"ARGUMENTS": arguments, "RUNNER_TEMP": str(folder), "GITHUB_ACTIONS": "true", "PATH": own}
+    return subprocess.run(
+        ["bash", "-e", "-c", STEPS["Audit"]["run"]],
+        env=os.environ | given,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+def test_the_action_fails_with_its_gates_and_keeps_what_it_promises(tmp_path: Path) -> None:
+    done = audited(f"""--defense patch_shuffle {CHEAP} --gate "ssim<=0.0" --gate 'accuracy>=0'""", tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "::error" in done.stdout + done.stderr  # the service reads both
+    kept = [Path(line.split("}}/")[1]) for line in STEPS["Keep the report"]["with"]["path"].split("\n") if line]
+    assert kept == [Path("privkit/run/report"), Path("privkit/junit.xml")]
+    assert (tmp_path / kept[0] / "index.html").is_file()
+    assert any("ssim" in one.get("message", "") for one in ElementTree.parse(tmp_path / kept[1]).iter("failure"))
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    command = [*shlex.split(hook["entry"]), str(tmp_path / "privkit" / "run")]
+    command[0] = str(Path(sys.executable).parent / command[0])
+    assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 1
+
+
+def test_nothing_in_the_arguments_is_executed(tmp_path: Path) -> None:
+    done = audited("--defense none; touch broken $(touch broken) `touch broken`", tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "broken").exists()
+
+
+def test_the_report_is_kept_also_if_the_audit_fails() -> None:
+    assert STEPS["Keep the report"]["if"] == "always()"
+    assert list(STEPS) == ["Install", "Audit", "Keep the report"]
+    assert all("${{" not in step.get("run", "") for step in STEPS.values())
