@@ -9,7 +9,7 @@ WORKERS := --numprocesses 2 --dist loadfile
 # Compiled tests are kept: each of the workers, and each process that a test starts, would compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit test test-all lint docs clean
+.PHONY: audit test test-all lint docs dist try-dist clean
 
 audit: $(VENV)/installed
 	$(BIN)/privkit audit $(AUDIT)
@@ -27,6 +27,21 @@ lint: $(VENV)/installed-test
 
 docs: $(VENV)/installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The wheel and the source distribution, checked; and the wheel in an empty environment, as a user installs it.
+dist:
+	rm -rf dist build/tools
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet build twine check-wheel-contents
+	build/tools/bin/python -m build --outdir dist
+	build/tools/bin/twine check --strict dist/*
+	build/tools/bin/check-wheel-contents dist/*.whl
+
+try-dist: dist
+	rm -rf build/empty build/run
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet dist/*.whl
+	cd build && empty/bin/privkit audit --defense patch_shuffle --attack mean_image --dataset tiny_digits --budget smoke --out run
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
