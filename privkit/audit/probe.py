@@ -343,7 +343,10 @@ def _watched(attack: Any, observation: Any, watch: _Watch, round_size: int) -> T
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raise `_Enough` after so many CPU seconds, for an attack that ends no epoch; only the main thread can."""
+    """Raise `_Enough` after so many CPU seconds, for an attack that ends no epoch; only the main thread can.
+
+    Again each second after that, since a destructor may swallow the first.
+    """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -352,7 +355,7 @@ def _alarm(seconds: float) -> Iterator[None]:
         raise _Enough
 
     before = signal.signal(signal.SIGPROF, ring)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
     try:
         yield
     finally:

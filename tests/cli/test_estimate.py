@@ -108,7 +108,7 @@ def test_the_default_audit_loads_no_library_that_it_does_not_need() -> None:
         "import gc\nprint(sum(generation['collections'] for generation in gc.get_stats()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "3 cells, " in done.stdout
+    assert "4 cells, " in done.stdout
     loaded, collections = done.stdout.splitlines()[-2:]
     assert loaded == "loaded"
     assert int(collections) < 300  # 590 if torch is loaded under the eyes of the collector, about 110 else

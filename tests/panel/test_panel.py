@@ -54,6 +54,8 @@ ACCOUNTING = 1e-9
 ALLOCATED = 1e-5
 """The same of ε of records whose places in an epoch are secret: the last digit of one logarithm decides where their
 profile meets its floor of rounding. Changes of that digit, and another processor, moved ε by up to 1.3e-6."""
+GRID = 1e-6
+"""The same by which a grid of losses raised ε and δ of one release; there is an exact profile now."""
 AUDIT = 1e-3
 """The same for what an audit computes without training."""
 ROUNDED = ("answers.tpr_at_1_percent.low", "answers.tpr_at_1_percent.high")
@@ -97,12 +99,21 @@ def equal(old: Any, new: Any, tolerance: float) -> bool:
     return tolerance > 0 and numbers and isclose(old, new, rel_tol=tolerance, abs_tol=1e-15)
 
 
+def exact_once(key: str, new: Record) -> bool:
+    """Whether this is one Poisson-sampled release, whose exact profile took the place of a grid's."""
+    values = new["values"]
+    return "|poisson|T=1|" in key or (key.startswith("tight|") and values.get("lower") == values["epsilon"])
+
+
 def fell(key: str, old: Record, new: Record, path: str) -> bool:
-    """Whether a fast answer, or a sampled Laplace vector's, is smaller than recorded, or there was none; it is never
-    below the tight δ.
+    """Whether a fast answer, a sampled Laplace vector's, or one of an exact profile is smaller than recorded, or there
+    was none; it is never below the tight δ.
 
     Its Rényi order is then another.
     """
+    if path in ("epsilon", "delta", "lower") and exact_once(key, new):
+        was, is_now = old["values"][path], new["values"][path]
+        return was <= is_now if path == "lower" else was * (1 - GRID) <= is_now <= was
     if "|2 of 20|" in key and "|laplace|" in key:  # its coordinates are sampled together; δ is asked at half of its ε
         return new["values"]["epsilon"] < old["values"]["epsilon"] * (1 - ACCOUNTING)
     if path == "order" and key.startswith("fast|"):
