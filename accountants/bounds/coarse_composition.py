@@ -198,7 +198,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
         larger = other > found[poisson]  # of about half, and no other needs its grid
         other[larger] = np.minimum(other[larger], _on_grids(back.chosen(larger), tilt[larger], other[larger]))
         found[poisson] = np.maximum(found[poisson], other)
-    return np.maximum(found, 0)
+    return np.where(np.isnan(found), inf, np.maximum(found, 0))
 
 
 def _by_moments(runs: _Runs) -> tuple[Array, Array]:
@@ -240,7 +240,7 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.cumulants(np.zeros_like(tilt))[2])
     low = np.maximum(mean - _BELOW * np.sqrt(variance), first - _LARGEST_EXPONENT / (1 + tilt))
-    width = np.maximum(first + _ABOVE / tilt - low, 1e-12)
+    width = _ABOVE / tilt + np.maximum(first - low, 0)
     nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2))
     digits = np.isfinite(width) & (runs.deltas > _SMALLEST_DELTA)
     sizes = np.where(digits, np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
@@ -280,7 +280,7 @@ def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int)
     each = np.repeat(np.arange(rounds.size), losses.sizes)  # [J] the piece of a shift
     step, order = interval[runs.owner][each, None], 1 + tilt[runs.owner][each, None]
     place = np.floor(losses.loss / step)
-    upper = losses.mass * np.expm1(losses.loss - place * step) / np.expm1(step)
+    upper = losses.mass * np.expm1(np.maximum(losses.loss - place * step, 0)) / np.expm1(step)
     weight = np.exp(order * step * place)  # under P, and tilted
     masses = (weight * np.maximum(losses.mass - upper, 0), weight * np.exp(order * step) * upper)
     index, first = place.astype(np.int64), each[:, None] * size

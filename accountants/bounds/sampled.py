@@ -89,7 +89,7 @@ class GaussianRelease(Step):
 
     def exact(self, count: int) -> ClosedForm | None:
         """The profile of one sampled release; of a Poisson-sampled one with a record against without it, the larger."""
-        if count > 1 or self.rate == 1:
+        if count > 1 or self.rate in (0, 1):
             return None
         rate, mu = self.rate, self.mu
 

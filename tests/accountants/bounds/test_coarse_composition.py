@@ -177,6 +177,16 @@ def test_answers_do_not_depend_on_the_batch_and_fall_with_delta() -> None:
         assert one.log_delta(one.epsilon(1e-5).value + 1e-9).value <= log(1e-5) + 1e-5
 
 
+def test_what_is_no_number_proves_nothing() -> None:
+    """Rates near the smallest float gave NaN."""
+    for rate in (1e-308, 1e-310):
+        for kind in KINDS:
+            for mu in (0.1, 1.0, 3.0):
+                claimed = coarse([(GaussianRelease(mu=mu, rate=rate, sampling=kind), 3)]).epsilon(1e-5).value
+                assert claimed >= 0
+    assert GaussianRelease(mu=1.0, rate=0.0, sampling="poisson").exact(1) is None
+
+
 def test_what_it_does_not_hold_for() -> None:
     sampled = GaussianRelease(mu=1.0, rate=0.1, sampling="poisson")
     assert coarse_composition([(GaussianRelease(mu=1.0), 3)]) is None
