@@ -183,6 +183,7 @@ class _Runs:
         return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number proves nothing
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     """[R] ε of runs, each at its δ."""
     sizes = np.array([len(run) for run in runs])
@@ -228,7 +229,6 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
     return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number proves nothing
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
     """[R] ε by composition on grids: runs with grids of one size are computed together.
 
