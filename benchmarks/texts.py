@@ -72,7 +72,7 @@ def main(options: Options) -> None:
     keys = ("cut", "defense", "seed", "budget")
     for seed, cut, defense in product(options.seeds, options.cut, options.defense):
         had = {line["attack"] for line in done if [line[key] for key in keys] == [cut, defense, seed, options.budget]}
-        if had < set(options.attack):
+        if set(options.attack) - had:
             new = [line for line in lines(options, cut, defense, seed) if line["attack"] not in had]
             done += new
             with RUNS.open("a", encoding="utf-8") as file:

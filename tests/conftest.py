@@ -68,17 +68,9 @@ def pytest_collection_finish() -> None:
 
 
 def shared_state() -> dict[str, object]:
-    """What all tests of a process share, by name, without what is set when scikit-learn and `files/caches.py` load."""
-    loading = (
-        "KMP_DUPLICATE_LIB_OK",
-        "KMP_INIT_AT_FORK",
-        "MPLCONFIGDIR",
-        "TORCHINDUCTOR_CACHE_DIR",
-        "TRITON_CACHE_DIR",
-    )
-    left_out = (*loading, "PYTEST_CURRENT_TEST")
+    """What all tests of a process share, by name."""
     return {
-        **{f"variable {name}": value for name, value in os.environ.items() if name not in left_out},
+        **{f"variable {name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "working folder": os.getcwd(),
         "gradients": torch.is_grad_enabled(),
         "threads": torch.get_num_threads(),
@@ -89,11 +81,14 @@ def shared_state() -> dict[str, object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """A file of tests that changes what the next one finds fails by its last test, and not one that comes after it."""
+    """A file of tests that changes what the next one finds fails by its last test, and not one that comes after it.
+
+    New variables are left out: many a library sets one as it loads.
+    """
     before = shared_state()
     yield
     after = shared_state()
-    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    changed = {name for name, value in before.items() if after.get(name) != value}
     assert not changed, f"this file leaves these changed: {', '.join(sorted(changed))}"
 
 
