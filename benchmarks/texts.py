@@ -45,7 +45,7 @@ class Options:
 def lines(options: Options, cut: str, defense: str, seed: int) -> list[dict[str, Any]]:
     """The rows of one audit."""
     clock = Clock()
-    given = {"dataset": "definitions", "model": f"transformer_micro:cut={cut}", "defense": defense}
+    given: dict[str, Any] = {"dataset": "definitions", "model": f"transformer_micro:cut={cut}", "defense": defense}
     given |= {"attack": list(options.attack), "budget": options.budget, "seed": [seed], "threads": 1}
     config = resolve(given)
     config = replace(config, defenses=config.defenses[-1:])  # without the undefended model

@@ -59,7 +59,8 @@ def test_a_first_cycle_fails_and_a_later_one_wins() -> None:
     assert went.sentence.startswith("the attack failed at its budget, went on to 4 times its work (4 epochs")
 
 
-def test_each_cycle_begins_with_the_images_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def watched(monkeypatch: pytest.MonkeyPatch) -> dict[int, Tensor]:
+    """From now on, the images with which each epoch begins."""
     begun: dict[int, Tensor] = {}
     real = ImageFit.epoch
 
@@ -67,8 +68,13 @@ def test_each_cycle_begins_with_the_images_of_the_one_before(monkeypatch: pytest
         begun[number] = self.guess()[0]
         return real(self, number)
 
-    first = SLOW.run(seen(), Generator().manual_seed(0))
     monkeypatch.setattr(ImageFit, "epoch", epoch)
+    return begun
+
+
+def test_each_cycle_begins_with_the_images_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = SLOW.run(seen(), Generator().manual_seed(0))
+    begun = watched(monkeypatch)
     second, _ = escalated(mounted(SLOW, seen()), failed, most=1)
     assert torch.equal(begun[1], first.images)
     escalated(mounted(SLOW, seen()), failed, most=2)
@@ -196,18 +202,11 @@ def test_of_a_finished_chunk_a_session_keeps_the_images_alone() -> None:
 
 def test_the_white_box_behind_a_jigsaw_goes_on_from_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order that the jigsaw solved again, since it learned more."""
-    begun: dict[int, Tensor] = {}
-    real = ImageFit.epoch
-
-    def epoch(self: ImageFit, number: int) -> float:
-        begun[number] = self.guess()[0]
-        return real(self, number)
-
     attack = JigsawWhiteBox(pieces_epochs=1, kicks=2, epochs=1, total_variation=0.1, l2=0.0)
     view, _ = puzzle.send(puzzle.VICTIMS, 1.0, Generator().manual_seed(9))
     puzzled = replace(puzzle.known(1.0, queries=False), views=[view])
     first = attack.run(puzzled, Generator().manual_seed(0))
-    monkeypatch.setattr(ImageFit, "epoch", epoch)
+    begun = watched(monkeypatch)
     _, went = escalated(mounted(attack, puzzled), failed, most=1)
     assert went.epochs == 4  # the jigsaw's and the white box's, twice
     assert torch.equal(begun[1], first.images)
