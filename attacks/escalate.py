@@ -26,12 +26,14 @@ class Escalation:
         errors: its error ≥ 0 at its budget and after each doubling.
         epochs: that it trained in all, over all its networks.
         why: a doubling failed.
+        unit: what is counted instead of epochs.
     """
 
     ended: Ended
     errors: tuple[float, ...]
     epochs: int
     why: str = ""
+    unit: str = "epochs"
 
     @property
     def doublings(self) -> int:
@@ -62,7 +64,7 @@ class Escalation:
             "on": "",
         }[self.ended]
         errors = ", ".join(f"{error:.4f}" for error in self.errors)
-        work = f"{1 << self.doublings} times its work ({self.epochs:,} epochs, error {errors})"
+        work = f"{1 << self.doublings} times its work ({self.epochs:,} {self.unit}, error {errors})"
         return f"the attack failed at its budget, went on to {work}{said}"
 
 
@@ -105,6 +107,7 @@ def escalated(
     session: Session | None = None,
     *,
     most: int,
+    unit: str = "epochs",
 ) -> tuple[Result, Escalation]:
     """Run an attack; as long as it fails and may still improve, go on from its session with twice the work.
 
@@ -116,6 +119,7 @@ def escalated(
         judged: a result -> whether it is better than constant guesses, and its error ≥ 0.
         session: where it saves itself; None keeps nothing.
         most: doublings ≥ 0 at most.
+        unit: of the curve that the session is asked with (`Session.goes_on`).
 
     Returns:
         The last result, and how far the attack went.
@@ -130,7 +134,7 @@ def escalated(
     ...         curve += [curve[-1] / 2] * len(curve)
     ...     return curve[-1]
     >>> escalated(attack, lambda error: (error < 0.1, error), most=3)
-    (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.125, 0.0625), epochs=8, why=''))
+    (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.125, 0.0625), epochs=8, why='', unit='epochs'))
     """
     further = _Further(session or NoSession())
     before: tuple[Result, int] | None = None
@@ -143,11 +147,11 @@ def escalated(
                 raise
             shorter = _Further(NoSession(), further.errors[:-1])
             result, epochs = before or (run(shorter), shorter.epochs)
-            return result, Escalation(ended="failed", errors=further.errors, epochs=epochs, why=str(reason))
+            return result, Escalation(ended="failed", errors=further.errors, epochs=epochs, why=str(reason), unit=unit)
         if further.epochs <= (before[1] if before else 0) and further.errors:
-            return result, Escalation(ended="untrained", errors=further.errors, epochs=further.epochs)
+            return result, Escalation(ended="untrained", errors=further.errors, epochs=further.epochs, unit=unit)
         won, error = judged(result)
-        found = Escalation(ended="on", errors=(*further.errors, error), epochs=further.epochs)
+        found = Escalation(ended="on", errors=(*further.errors, error), epochs=further.epochs, unit=unit)
         if (ended := _ended(found, won, most)) != "on":
             return result, replace(found, ended=ended)
         before, further.errors = (result, further.epochs), found.errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Annotated, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NoSession, QueryResult, Session
 from privkit.attacks.fit import Stage
+from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.known_lower import check_release, frozen, without_block
@@ -59,7 +61,7 @@ class JigsawWhiteBox(Checked):
     def mounting(self) -> ImageMounting:
         return Mounting(
             start=None if self.epochs == 0 else replace(self, pieces_epochs=0, kicks=0, epochs=0),
-            control=lambda steps: replace(self, epochs=1),
+            control=lambda steps: replace(self, pieces_epochs=ceil(CONTROL_STEPS / steps), epochs=1),
             undoes=frozenset({"maps", "permutes"}),
         )
 

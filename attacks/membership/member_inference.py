@@ -22,7 +22,8 @@ class MemberInference(Checked):
 
     Attributes:
         score: "loss" (members have lower losses) or "lira" (likelihood ratio of the label's confidence against shadow
-            models with and without the image).
+            models with and without the image). If its session says so (`privkit.attacks.escalate`), it goes on with
+            twice as many of them.
         shadows: S ≥ 4 and even, for "lira": each is trained on half of the candidates, each candidate is in half of
             them.
 
@@ -53,17 +54,20 @@ class MemberInference(Checked):
         if observation.fit is None:
             raise NotApplicable("member_inference score=lira needs to train shadow models of the attacked one's kind")
         session, n = session or NoSession(), len(images)
-        ranks = torch.rand(self.shadows, n, generator=generator).argsort(0)
-        seeds = torch.randint(2**48, (self.shadows,), generator=generator).tolist()
-        members = (ranks < self.shadows // 2).to(images.device)
         saved = session.load()
         shadow: list[Tensor] = [] if saved is None else list(saved["shadow"])
-        for number in range(len(shadow), self.shadows):
-            own = members[number]
-            model = observation.fit(images[own], labels[own], Generator().manual_seed(seeds[number]))
-            shadow.append(confidence(model(images), labels))
-            session.save({"shadow": shadow})
-            session.report(number + 1, self.shadows, shadow[-1][own].mean().item())
+        members, seeds = torch.empty(0, n, dtype=torch.bool, device=images.device), list[int]()
+        while not seeds or session.goes_on(self.shadows, [0.0] * len(seeds)):
+            more = len(seeds) or self.shadows
+            ranks = torch.rand(more, n, generator=generator).argsort(0)
+            members = torch.cat([members, (ranks < more // 2).to(images.device)])
+            seeds += torch.randint(2**48, (more,), generator=generator).tolist()
+            for number in range(len(shadow), len(seeds)):
+                own = members[number]
+                model = observation.fit(images[own], labels[own], Generator().manual_seed(seeds[number]))
+                shadow.append(confidence(model(images), labels))
+                session.save({"shadow": shadow})
+                session.report(number + 1, len(seeds), shadow[-1][own].mean().item())
         return lira(confidence(predict(images), labels), torch.stack(shadow), members)
 
 

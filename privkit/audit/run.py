@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privkit.audit.contained import contained, runs_own_code
+import torch
+
+from privkit.audit.contained import contained, is_own, runs_own_code
 from privkit.audit.lead import AHEAD, Dispatch, Leader
 from privkit.audit.probe import check_shapes
 from privkit.audit.report import build
@@ -21,6 +23,7 @@ from privkit.reports.verdict import Verdict
 from privkit.run.engines import Wanted
 from privkit.run.engines import engine as opened
 from privkit.run.ledger import Ledger
+from privkit.run.plan import counted
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import default_threads, manifest
 from privkit.run.records import verdict_of
@@ -29,11 +32,15 @@ from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.settings.values import as_count
 from privkit.torch_utils.freed_memory import keep_freed_memory
+from privkit.training.distributed import joined_processes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from privkit.reports.tables import Table
+
+_MOST_WORKERS = 4
+"""Without `--workers`; each takes about 1.3 GiB, and more for large models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +111,7 @@ def run_audit(
     out: Path | str | None = None,
     progress: Progress | None = None,
     again: bool = False,
-    workers: int = 1,
+    workers: int | None = 1,
     engine: str | None = None,
     **settings: Any,
 ) -> AuditRun:
@@ -116,8 +123,8 @@ def run_audit(
         progress: shows what happens; silent by default.
         again: whether to recompute models and cells whose data, code, versions or device changed; False refuses to go
             on with them.
-        workers: processes of this machine that share the work, the threads and the devices. With an engine, the number
-            of cells submitted to it at once; 1 for no limit.
+        workers: processes of this machine that share the work, the threads and the devices; None for as many as
+            `shared_out` says. With an engine, the number of cells submitted to it at once; 1 for no limit.
         engine: where cells are computed, as `privkit.run.engines.ENGINES` names it; None for this machine.
         **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, modules that a recording may build its
             segments from.
@@ -137,7 +144,7 @@ def run_audit(
     True
     """
     config = _given(config, settings)
-    with _led(config, out, progress, again, workers, engine) as leader:
+    with _led(config, out, progress, again, workers, engine) as (leader, workers):
         try:
             if workers == 1 and engine is None:
                 leader.work_here()
@@ -164,7 +171,7 @@ def plan_audit(
     *,
     out: Path | str | None = None,
     again: bool = False,
-    workers: int = 1,
+    workers: int | None = 1,
     engine: str | None = None,
     **settings: Any,
 ) -> Path:
@@ -172,7 +179,7 @@ def plan_audit(
 
     `run_audit` goes on with it, and has the same arguments and errors.
     """
-    with _led(_given(config, settings), out, None, again, workers, engine) as leader:
+    with _led(_given(config, settings), out, None, again, workers, engine) as (leader, _):
         return leader.ledger.path
 
 
@@ -190,32 +197,52 @@ def _led(
     out: Path | str | None,
     progress: Progress | None,
     again: bool,
-    workers: int,
+    workers: int | None,
     engine: str | None,
-) -> Iterator[Leader]:
-    """This process as the one that leads a run: its folder is made or mended, its plan stands, its data fit."""
+) -> Iterator[tuple[Leader, int]]:
+    """This process as the one that leads a run, and its number of workers.
+
+    The run's folder is made or mended, its plan stands, its data fit.
+    """
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
     check_batches(config)
     device, progress = pick_device(config.device), progress or Silent()
     check_precision(config, device)
-    if workers != 1 or engine is not None:
-        check_workers(config, workers)
+    if workers not in (1, None) or engine is not None:
+        check_workers(config, 1 if workers is None else workers)
     folder_path = Path(out) if out is not None else default_folder(config)
     if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
         for part in config.parts if config.recording is None else ():
             with contained() if runs_own_code(part) else nullcontext():
                 check_shapes(part, open_data(part)[0])
-    shared = workers if engine in (None, "dask") else 1  # other workers have machines of their own
-    threads = max(1, (config.threads or default_threads()) // shared)
+    processes, threads = shared_out(config, device, workers, engine)
     with Ledger(folder_path, manifest(config, threads=threads)) as ledger:
         if ledger.unlocked:
             progress.note(ledger.unlocked)
-        threads = threads if config.threads else ledger.manifest.threads
+        if not config.threads and threads != ledger.manifest.threads:
+            threads = ledger.manifest.threads
+            processes = workers or min(processes, max(1, default_threads() // threads))
         worker = CellWorker(config=config, device=device, threads=threads, progress=progress)
         leader = Leader(worker=worker, ledger=ledger)
         leader.open(again=again)
-        yield leader
+        yield leader, processes
+
+
+def shared_out(config: AuditConfig, device: torch.device, workers: int | None, engine: str | None) -> tuple[int, int]:
+    """The number of workers of a run, and of the CPU threads of each.
+
+    A process for each cell is the default, as long as there are CPUs, since small models gain little from a second
+    thread. One process computes all cells where more of them are no gain, or could disturb the user: on a GPU, under
+    torchrun, with a number of threads that was asked for, and with the user's own code, which may want a terminal.
+    """
+    threads = config.threads or default_threads()
+    if workers is None:
+        whole = config.threads or device.type != "cpu" or joined_processes()[1] > 1 or not config.settings
+        own = any(map(runs_own_code, config.parts)) or any(is_own(one.spec) for one in config.every_attack)
+        workers = 1 if engine or whole or own else min(_MOST_WORKERS, threads, counted(config)[0])
+    shared = workers if engine in (None, "dask") else 1  # other workers have machines of their own
+    return workers, max(1, threads // shared)
 
 
 def check_workers(config: AuditConfig, workers: int) -> None:

@@ -112,7 +112,7 @@ def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
     from privkit.training.together import joined
 
     folder = command.out or default_folder(config)
-    with joined(pick_device(config.device).type, command.workers, command.engine) as leads:
+    with joined(pick_device(config.device).type, command.workers or 1, command.engine) as leads:
         if not leads:
             return
         with keeping(lambda: finished_cells(folder, *counted(config))), shown.progress() as progress:

@@ -138,10 +138,13 @@ def _part(
         a_step, timed = setups[cell.defense.label][1], probed.get(cell.attack.label, Timed())
         attack, goal = cell.attack.spec, audit_goal(cell.attack.spec)
         took = goal.seconds(attack, timed, config, sizes)
-        further = ((1 << config.escalate) - 1) * took if goal.escalates and timed.epochs else 0.0
+        grows = took if timed.epochs else 0.0
         if config.tune and not why_untuned(attack):
             took *= 1 + config.tune.trials * (1 - config.tune.share)
-        took += goal.training_steps(attack, config.budget.epochs, victims / a_round, rounds) * a_step
+        steps = goal.training_steps(attack, config.budget.epochs, victims / a_round, rounds) * a_step
+        grows += steps if attack.mounting.shadow_models else 0.0
+        further = ((1 << config.escalate) - 1) * grows if goal.escalates else 0.0
+        took += steps
         if cell.model_id not in trained:
             trained.add(cell.model_id)
             took += (rounds + _FORWARD * sizes["test"] / a_round) * a_step

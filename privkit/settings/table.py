@@ -251,12 +251,12 @@ class CommandFlags:
     out: Path | None = _flag(
         "Run folder; the same command resumes it.", kind=Path, absent="privkit-runs/DATASET-HASH", of_cell=False
     )
-    workers: int = _flag(
+    workers: int | None = _flag(
         "Processes of this machine that share the cells, the threads and the GPUs; with --engine, the cells that it is "
         "given at once.",
         kind=int,
-        default=1,
-        check=as_count("workers"),
+        absent="one for each cell and CPU, at most 4; 1 with --threads, --engine, a GPU or code of yours",
+        check=lambda given: given if given is None else as_count("workers")(given),
         of_cell=False,
     )
     engine: str | None = _flag(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -241,3 +241,9 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
         with suppress(ValueError):  # where no round holds both kinds
             metrics["auc_per_batch"] = per_batch_auc(values, truth, batches.cpu().numpy()).auc
     return metrics
+
+
+def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
+    """Whether the numbers of `told_apart` show more than chance, and 1 − AUC, the error by which attacks escalate."""
+    auc = answers["auc"]
+    return auc.low > 0.5, 1 - auc.value

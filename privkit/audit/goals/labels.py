@@ -16,7 +16,7 @@ from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own
 from privkit.audit.defended import replay
-from privkit.audit.goals.context import AttackContext, must_have_one_label, told_apart
+from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
 from privkit.audit.goals.goal import AuditGoal, Probe
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.audit.probe import ROUNDS, Timed, attack_on_labels
@@ -118,9 +118,7 @@ class _Answered:
 
 
 def _judged(found: _Answered) -> tuple[bool, float]:
-    """Whether an attack is shown to be better than chance, and 1 − AUC."""
-    auc = found.answers["auc"]
-    return auc.low > 0.5, 1 - auc.value
+    return better_than_chance(found.answers)
 
 
 def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable
+from privkit.attacks.base import NotApplicable, Session
+from privkit.attacks.escalate import escalated
 from privkit.attacks.goals.membership import Fit, MembershipAttack, MembershipObservation, Predict, controls
 from privkit.audit.defended import DefendedModel, another
-from privkit.audit.goals.context import must_have_one_label
+from privkit.audit.goals.context import better_than_chance, must_have_one_label
 from privkit.audit.goals.goal import AuditGoal
 from privkit.audit.goals.trained import TrainedContext, must_send
 from privkit.reports.schema import Row
+from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
 from privkit.training.losses import class_scores
 from privkit.training.round import answered
@@ -55,9 +58,15 @@ def ask(context: TrainedContext) -> Row:
         fit=_fit(context) if "fit" in attack.uses else None,
     )
     checkpoint = context.checkpoint()
-    scores = attack.run(observation, context.generator(), checkpoint)
+
+    def mounted(session: Session) -> dict[str, Interval]:
+        return context.told(attack.run(observation, context.generator(), session), truth)
+
+    doublings = context.config.escalate if attack.mounting.shadow_models else 0
+    answers, went = escalated(mounted, better_than_chance, checkpoint, most=doublings, unit="shadow models")
     checkpoint.remove()
-    return context.row.model_copy(update={"answers": context.told(scores, truth), "checks": checks})
+    notes = tuple(filter(None, [went.sentence if doublings else ""]))
+    return context.row.model_copy(update={"answers": answers, "checks": checks, "notes": notes})
 
 
 def released(context: TrainedContext) -> Tensor:
@@ -122,6 +131,8 @@ def _fit(context: TrainedContext) -> Fit:
 
 class _Membership(AuditGoal):
     """Members are asked of the trained model, and shadow models are trained."""
+
+    escalates: ClassVar[bool] = True
 
     def ask(self, context: TrainedContext) -> Row:
         return ask(context)
