@@ -33,6 +33,8 @@ LIVES = 3
 """Workers that a cell may lose before it ends as an error."""
 AHEAD = 1000
 """Cells that an engine is given at once, if nobody says how many."""
+_SHOWN = 2
+"""Cells in work that are named at most."""
 _SHARE = 20
 """The verdict is written so rarely that it takes at most this part of the time."""
 
@@ -227,6 +229,7 @@ class Dispatch:
                 self._submit(cell)
             if not self._futures:
                 break
+            self._show()
             future = self._ended.get()
             cell, task = self._futures.pop(future)
             try:
@@ -253,6 +256,12 @@ class Dispatch:
             future.set_exception(error)
         self._futures[future] = cell, task
         future.add_done_callback(self._ended.put)
+
+    def _show(self) -> None:
+        """Show which cells are in work, and how many are done."""
+        now = [named(cell) for cell, _ in self._futures.values()]
+        self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
+        self._progress.step(len(self._leader.rows), self._leader.planned)
 
     def _take(self, cell: Cell, answer: Answer) -> None:
         if answer.error is not None:

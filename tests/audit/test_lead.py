@@ -38,9 +38,15 @@ def standing_in(worker: CellWorker, task: Task) -> Answer:
     return Answer(row=line(row), files=files, notes=("a note",))
 
 
-def led(run: Path, seeds: int, compute: Callable[[CellWorker, Job, Task], Answer], workers: int = 4) -> Notes:
+def led(
+    run: Path,
+    seeds: int,
+    compute: Callable[[CellWorker, Job, Task], Answer],
+    workers: int = 4,
+    notes: Notes | None = None,
+) -> Notes:
     """A run whose cells threads compute."""
-    notes, config = Notes(), resolve(settings(seeds))
+    notes, config = notes or Notes(), resolve(settings(seeds))
     with Ledger(run, manifest(config, threads=1)) as ledger:
         worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=notes)
         leader = Leader(worker=worker, ledger=ledger)
@@ -102,6 +108,20 @@ def test_a_lost_worker_is_replaced_and_what_it_saved_is_kept(tmp_path: Path) -> 
     assert [name.rpartition("/")[2] for name in went_on[0]] == ["training.ckpt"]
     assert [row.status for row in read_rows(tmp_path / "run")] == ["done"] * 4
     assert not (tmp_path / "run" / ".scratch").exists()
+
+
+def test_the_cells_in_work_are_named_as_long_as_they_are_few(tmp_path: Path) -> None:
+    shown = list[str]()
+
+    class Shown(Notes):
+        def stage(self, name: str, unit: str = "epochs") -> None:
+            shown.append(f"{name} ({unit})")
+
+        def step(self, done: int, total: int, value: float | None = None) -> None:
+            shown.append(f"{done} of {total}")
+
+    led(tmp_path / "run", 1, good, workers=1, notes=Shown())
+    assert shown[:4] == ["none / mean_image, seed 0 (cells)", "0 of 4", "none / mid_grey, seed 0 (cells)", "1 of 4"]
 
 
 def test_a_cell_that_loses_all_its_workers_is_an_error(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from privkit.attacks.goals.reconstruct import Reconstruction
+from privkit.audit import run as audit_run
 from privkit.audit import worker
 from privkit.audit.lead import WorkersEnded
 from privkit.audit.run import check_workers, run_audit
@@ -235,6 +236,41 @@ def test_numbers_of_workers_and_devices_that_there_cannot_be(monkeypatch: pytest
     assert worker.devices("cuda", 3) == ["cuda:0", "cuda:1", "cuda:0"]
     with pytest.raises(UsageError, match="use cuda:0 to cuda:1"):
         worker.pick_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("usable", "changes", "engine", "shared"),
+    [
+        (2, {}, None, (2, 1)),
+        (16, {}, None, (4, 4)),
+        (1, {}, None, (1, 1)),
+        (16, {"seed": [0], "defense": "none", "attack": "mean_image"}, None, (1, 16)),  # one cell
+        (16, {"threads": 8}, None, (1, 8)),
+        (16, {}, "dask", (1, 16)),
+        (16, {"attack": "tests.audit.test_escalation:Slow"}, None, (1, 16)),
+    ],
+)
+def test_without_a_number_each_processor_gets_a_worker(
+    monkeypatch: pytest.MonkeyPatch, usable: int, changes: dict[str, Any], engine: str | None, shared: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(audit_run, "default_threads", lambda: usable)
+    given = {key: value for key, value in CHEAP.items() if key != "threads"}
+    config = resolve({**given, **changes})
+    assert audit_run.shared_out(config, torch.device("cpu"), None, engine) == shared
+    assert audit_run.shared_out(config, torch.device("cuda"), None, engine)[0] == 1
+    assert audit_run.shared_out(config, torch.device("cpu"), 2, None) == (2, max(1, (config.threads or usable) // 2))
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_run_that_goes_on_keeps_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads of a folder's manifest, and two processors: one worker, not two of two threads."""
+    monkeypatch.setattr(audit_run, "default_threads", lambda: 2)
+    given = {key: value for key, value in CHEAP.items() if key != "threads"} | {"training": "batch_size=20"}
+    for workers, threads in ((1, 2), (None, 2)):
+        with audit_run._led(resolve(given), tmp_path, None, False, workers, None) as (leader, processes):
+            assert (leader.worker.threads, processes) == (threads, 1)
+    with audit_run._led(resolve(given), tmp_path / "new", None, False, None, None) as (leader, processes):
+        assert (leader.worker.threads, processes) == (1, 2)
 
 
 @pytest.mark.usefixtures("no_report")

@@ -11,7 +11,8 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.base import no_protection
 from privkit.accountants.bounds.gaussian import epsilon as gaussian_epsilon
-from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.base import NotApplicable, Scores, View
+from privkit.attacks.escalate import escalated
 from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.goals.membership import MembershipObservation, Predict
 from privkit.attacks.labels.gradient_matching import label_gradients
@@ -86,6 +87,43 @@ def test_shadow_models_that_were_trained_before_a_kill_are_not_trained_again() -
     resumed = attack.run(observation, Generator().manual_seed(0), Session(state=killed.state))
     assert len(trained) == 5
     assert torch.equal(resumed.values, attack.run(observation, Generator().manual_seed(0)).values)
+
+
+def test_failing_shadow_models_are_joined_by_as_many_again_and_the_first_ones_stay() -> None:
+    draws, trained = Generator().manual_seed(0), list[Tensor]()
+    images, labels = torch.rand(40, 1, 2, 2, generator=draws), torch.arange(40) % 2
+
+    def fit(own: Tensor, truth: Tensor, draws: Generator) -> Predict:
+        trained.append(own)
+        return lambda asked: torch.randn(len(asked), 2, generator=draws)
+
+    observation = MembershipObservation(
+        image_shape=(1, 2, 2),
+        batch_size=40,
+        candidates=images,
+        candidate_labels=labels,
+        predict=lambda asked: asked.flatten(1)[:, :2],
+        fit=fit,
+    )
+    attack = MemberInference(score="lira", shadows=4)
+    alone = attack.run(observation, Generator().manual_seed(0)).values
+    first, judged = [*trained], list[Tensor]()
+    trained.clear()
+
+    def told(found: Scores) -> tuple[bool, float]:
+        judged.append(found.values)
+        return False, 0.5 / len(judged)
+
+    _, went = escalated(
+        lambda session: attack.run(observation, Generator().manual_seed(0), session), told, most=2, unit="shadow models"
+    )
+    assert len(trained) == 16
+    assert all(torch.equal(one, other) for one, other in zip(first, trained, strict=False))
+    assert torch.equal(judged[0], alone)
+    assert len({tuple(values.tolist()) for values in judged}) == 3
+    assert "4 times its work (16 shadow models, error 0.5000, 0.2500, 0.1667), which is the limit" in went.sentence
+    held = torch.stack([(own.flatten(1).unsqueeze(1) == images.flatten(1)).all(2).any(0) for own in trained])
+    assert (held.sum(0) == 8).all()  # each candidate is in half of all
 
 
 def test_exchangeable_examples_are_chance() -> None:
