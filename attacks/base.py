@@ -247,8 +247,8 @@ def known_to(attack: AnyAttack) -> frozenset[str]:
 def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> ThreatModel:
     """The threat model under which an attack is mounted.
 
-    It follows from what the attack is given: the training or records in it, several passes, weights, queries, in this
-    order; an attack with none of them is passive.
+    It follows from what the attack is given: the training or records in it, several passes or weights or both, queries,
+    in this order; an attack with none of them is passive.
 
     Args:
         attack: its specification.
@@ -257,9 +257,10 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
     held = known_to(attack) if held is None else held
     if {"clients", "present"} & set(held):
         return "malicious"
+    knows = "lower" in held and not attack.mounting.architecture_only
     if attack.mounting.passes > 1:
-        return "many_passes"
-    if "lower" in held and not attack.mounting.architecture_only:
+        return "weights_and_many_passes" if knows else "many_passes"
+    if knows:
         return "weights"
     return "query" if {"query", "predict"} & set(held) else "passive"
 

@@ -36,7 +36,7 @@ class Options:
         "patch_shuffle",
         *(f"gaussian_noise:sigma={sigma},clip=none" for sigma in (1, 2)),
     )
-    attack: tuple[str, ...] = ("token_search", "vocabulary")
+    attack: tuple[str, ...] = ("token_search", "vocabulary", "token_decoder")
     seeds: tuple[int, ...] = (0, 1, 2)
     budget: str = "quick"
     out: str = "privkit-runs/texts"

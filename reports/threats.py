@@ -171,7 +171,6 @@ def _verdict(
         best, times = numbers[winner], sum(map(falls, numbers[winner]))
         seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
         needs = "" if best[0].threat_model == model else f", as under {shown(best[0].threat_model)}"
-        needs += ", which holds weights as well" if model == "many_passes" and "lower" in best[0].knowledge else ""
         return made("falls", f"falls to {winner}{needs}{seeds}", winner, ranked, [_narrowly(best), _uncompared(best)])
     passed = [name for name in ranked if all(map(sound, numbers[name]))]
     mine = [name for name in passed if name in {row.attack for row in own}]

@@ -12,13 +12,12 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.assign import distances, hungarian
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session
+from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.known_lower import frozen
-from privkit.attacks.inversion.word_means import drawn_texts, mean_tokens
-from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.inversion.word_means import Discriminant, asked, drawn_texts, mean_tokens, released_tokens
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
@@ -33,8 +32,6 @@ _OWN_WORD = 0.8
 """Least share of tokens whose nearest word is one of their row's own, if tokens stay in their row."""
 _IN_PLACE = 0.9
 """Least share of own tokens that are matched with their own place, if nothing was shuffled."""
-_LEAST_SCATTER = 1e-4
-"""Added to the scatter about the means, as a share of the tokens' variance: tokens without a context have none."""
 _TABLE = 2**24
 """Numbers of tables of distances that are held at once."""
 
@@ -109,18 +106,9 @@ class Vocabulary(Checked):
         >>> (found.sort().values == private.sort().values).float().mean().item() > 0.95
         True
         """
-        views, own, batch = observation.views, observation.auxiliary, observation.batch_size
-        check_rows(self, observation)
+        released = released_tokens(self, observation)
+        own, batch, device = observation.auxiliary, observation.batch_size, released.device
         assert own is not None
-        device = views[0].smashed.device
-        released = torch.cat([view.smashed for view in views]).float()
-        if own.ndim != 2 or released.ndim != 3 or released.shape[1] != own.shape[1]:
-            raise NotApplicable(
-                f"{self.name} needs a token for each of the {own.shape[1]} words of a text, but a row's release is "
-                f"{list(released.shape[1:])}: cut a transformer behind its embedding or a block"
-            )
-        if len(own) < batch:
-            raise NotApplicable(f"{self.name} sends {batch} own texts a round, got {len(own)}")
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(coins)
         words, own = own.to(device).unique(return_inverse=True)  # from here on, a word is its row of `words`
@@ -129,8 +117,8 @@ class Vocabulary(Checked):
         texts = texts[: len(texts) // batch * batch]
         if self.source == "query":
             assert observation.query is not None
-            tokens, sent, rows = _ask(observation.query, words, texts, batch, draws)
-            labels, places = _labelled(tokens, sent, rows, len(words))
+            tokens, sent, rows = asked(observation.query, words, texts, batch, draws)
+            labels, places = _labelled(tokens, texts[sent], rows, len(words))
         else:
             assert observation.lower is not None
             lower = frozen(observation.lower, device)
@@ -142,7 +130,7 @@ class Vocabulary(Checked):
                     "released: hand over the segment that the clients use"
                 )
             labels, places = texts, torch.arange(own.shape[1], device=device).expand_as(texts)
-        reader = _Words(tokens.flatten(0, 1), labels.flatten(), own.flatten().bincount(minlength=len(words)))
+        reader = Discriminant(tokens.flatten(0, 1), labels.flatten(), own.flatten().bincount(minlength=len(words)))
         guess = reader.name(released)
         curve: tuple[float, ...] = ()
         stayed = float((places == torch.arange(own.shape[1], device=device)).float().mean())
@@ -154,20 +142,9 @@ class Vocabulary(Checked):
                 curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
             guess = guess.gather(1, training.order(released))
         order = "tokens come back in their places" if in_place else "places are guessed"
-        asked = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
-        note = f"{len(words)} words are in own texts, {asked}; {order}"
+        via = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
+        note = f"{len(words)} words are in own texts, {via}; {order}"
         return Reconstruction(images=words[guess], curve=curve, note=note)
-
-
-def _ask(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
-    """Tokens [M, T, D] that came back, the texts [M, T] of their rows, and the rows of a message."""
-    tokens, sent, rows = [], [], batch
-    for part in texts.split(batch):
-        answer = query(words[part], draws)
-        rows = rows_a_message(answer.view)
-        tokens.append(answer.view.smashed.float())
-        sent.append(part[answer.members[:, 0]])
-    return torch.cat(tokens), torch.cat(sent), rows
 
 
 @torch.no_grad()
@@ -218,37 +195,6 @@ def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tens
     middle, wanted = drawn.mean(0), tokens.flatten(0, 1)
     scale = (wanted.var(0).sum() / drawn.var(0).sum().clamp_min(1e-12)).sqrt()
     return (vectors - middle) * scale + wanted.mean(0)
-
-
-class _Words:
-    """Names the word of a token: the likeliest one, if tokens scatter alike about each word's mean.
-
-    Args:
-        tokens: [M, D].
-        labels: their words, int64 [M].
-        counts: of each word in own texts, [words].
-    """
-
-    def __init__(self, tokens: Tensor, labels: Tensor, counts: Tensor) -> None:
-        means = mean_tokens(tokens, labels, tokens.new_zeros(len(counts), tokens.shape[1]))
-        apart = tokens - means[labels]
-        least = _LEAST_SCATTER * tokens.var(0).mean() * torch.eye(tokens.shape[1], device=tokens.device)
-        self._root = torch.linalg.cholesky(apart.T @ apart / len(apart) + least)
-        self._means, self._prior = self._whitened(means), counts.clamp_min(0.5).log()
-
-    def _whitened(self, tokens: Tensor) -> Tensor:
-        """[M, D] in the metric of the scatter."""
-        whitened: Tensor = torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
-        return whitened
-
-    def name(self, released: Tensor) -> Tensor:
-        """The word of each token, int64 [N, T] of [N, T, D]."""
-        whitened = self._whitened(released.flatten(0, 1))
-
-        def words(part: slice) -> Tensor:
-            return (distances(whitened[part], self._means) / 2 - self._prior).argmin(1)
-
-        return in_chunks(words, len(whitened), max(1, _TABLE // len(self._means))).view(released.shape[:2])
 
 
 class _Places(Learner):

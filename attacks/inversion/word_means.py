@@ -8,6 +8,10 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import distances
+from privkit.attacks.base import NotApplicable, Query
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check_rows
+from privkit.attacks.order.token_reading import rows_a_message
+from privkit.torch_utils.out_of_memory import in_chunks
 
 _DRAWN = 8
 """Occurrences of each word in drawn texts: own texts hold most words once or twice."""
@@ -15,8 +19,51 @@ _ROUNDS = 3
 """Of fitting words and places in turn."""
 _QUIET = 4
 """The part of all directions, those in which own tokens vary least, in which noise is looked for."""
+_LEAST_SCATTER = 1e-4
+"""Added to the scatter about the means, as a share of the tokens' variance: tokens without a context have none."""
+_TABLE = 2**24
+"""Numbers of tables of distances that are held at once."""
 _LEAST = 1e-6
 """Noise that is always assumed, as a share of the tokens' variance: rounding, and no more."""
+
+
+def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:
+    """The released tokens [N, T, D] of an attack that reads texts by the tokens of own ones.
+
+    Raises:
+        NotApplicable: if a release has no token for each word, or own texts do not fill a round.
+    """
+    check_rows(attack, observation)
+    own, batch = observation.auxiliary, observation.batch_size
+    assert own is not None
+    released = torch.cat([view.smashed for view in observation.views]).float()
+    if own.ndim != 2 or released.ndim != 3 or released.shape[1] != own.shape[1]:
+        raise NotApplicable(
+            f"{attack.name} needs a token for each of the {own.shape[1]} words of a text, but a row's release is "
+            f"{list(released.shape[1:])}: cut a transformer behind its embedding or a block"
+        )
+    if len(own) < batch:
+        raise NotApplicable(f"{attack.name} sends {batch} own texts a round, got {len(own)}")
+    return released
+
+
+def asked(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
+    """Tokens [M, T, D] that came back for texts, the text of each row (int64 [M]), and the rows of a message.
+
+    Args:
+        query: the adversary's.
+        words: ids of the words that the texts number.
+        texts: int64 [M, T], whole rounds of them.
+        batch: of a round.
+        draws: of queries.
+    """
+    tokens, sent, rows = [], [], batch
+    for number, part in enumerate(texts.split(batch)):
+        answer = query(words[part], draws)
+        rows = rows_a_message(answer.view)
+        tokens.append(answer.view.smashed.float())
+        sent.append(number * batch + answer.members[:, 0])
+    return torch.cat(tokens), torch.cat(sent), rows
 
 
 def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
@@ -96,3 +143,41 @@ def _nats(counts: Tensor, dim: int = 0) -> Tensor:
     """Minus the logarithms of shares, from counts; what never occurred counts half."""
     counts = counts.clamp_min(0.5)
     return counts.sum(dim, keepdim=True).log() - counts.log()
+
+
+class Discriminant:
+    """Names the word of a token: the likeliest one, if tokens scatter alike about each word's mean.
+
+    Args:
+        tokens: [M, D].
+        labels: their words, int64 [M].
+        counts: of each word in own texts, [words].
+
+    Source: Fisher 1936, linear discriminants.
+    """
+
+    def __init__(self, tokens: Tensor, labels: Tensor, counts: Tensor) -> None:
+        means = mean_tokens(tokens, labels, tokens.new_zeros(len(counts), tokens.shape[1]))
+        apart = tokens - means[labels]
+        least = _LEAST_SCATTER * tokens.var(0).mean() * torch.eye(tokens.shape[1], device=tokens.device)
+        self._root = torch.linalg.cholesky(apart.T @ apart / len(apart) + least)
+        self._means, self._prior = self._whitened(means), counts.clamp_min(0.5).log()
+
+    def _whitened(self, tokens: Tensor) -> Tensor:
+        """[M, D] in the metric of the scatter."""
+        whitened: Tensor = torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
+        return whitened
+
+    def name(self, released: Tensor) -> Tensor:
+        """The word of each token, int64 [N, T] of [N, T, D]."""
+        whitened = self._whitened(released.flatten(0, 1))
+
+        def words(part: slice) -> Tensor:
+            return (distances(whitened[part], self._means) / 2 - self._prior).argmin(1)
+
+        return in_chunks(words, len(whitened), max(1, _TABLE // len(self._means))).view(released.shape[:2])
+
+    def linear(self) -> tuple[Tensor, Tensor]:
+        """Weights [words, D] and biases [words]: by them the logits of words are linear in a token."""
+        back = torch.linalg.solve_triangular(self._root.T, self._means.T, upper=True).T
+        return back, self._prior - self._means.square().sum(1) / 2

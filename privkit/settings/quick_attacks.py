@@ -1,4 +1,4 @@
-"""`--attack auto`: for each defense the strongest quick attack under query, weights and many passes."""
+"""`--attack auto`: for each defense the strongest quick attack under query, weights, many passes, and both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.shared.threat_models import ThreatModel
 AUTO = "auto"
 TABLE = Path(__file__).with_suffix(".csv")
 """Defense × attack, measured; `strongest_under` names the threat models under which this attack is mounted."""
-MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes")
+MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes", "weights_and_many_passes")
 """Threat models that `auto` covers."""
 LINKED = ("white_box", "white_box:passes=8")
 """Attacks on mixed images if their clients share a lower segment; in the table, each client has one of its own."""
@@ -50,7 +50,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
     'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
-    ('vocabulary', 'token_search', 'nearest_record')
+    ('vocabulary', 'token_decoder', 'token_search', 'nearest_record')
     >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
     ('black_box', 'unmix', 'white_box', 'white_box:passes=8')
     """

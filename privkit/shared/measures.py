@@ -138,7 +138,7 @@ IMAGES = Records(
     "client's segment.",
     model="vit_micro",
     baseline="black_box:epochs=5",
-    general=("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix"),
+    general=("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix", "white_box:passes=8"),
     pictures=True,
 )
 
@@ -177,7 +177,7 @@ TOKENS = Records(
     note=_RECORD_NOTE,
     model="transformer_micro",
     baseline="vocabulary",
-    general=("vocabulary", "token_search", "nearest_record"),
+    general=("vocabulary", "token_decoder", "token_search", "nearest_record"),
 )
 
 TABLES = Records(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-ThreatModel = Literal["query", "weights", "many_passes", "passive", "malicious"]
+ThreatModel = Literal["query", "weights", "many_passes", "weights_and_many_passes", "passive", "malicious"]
 
 THREAT_MODELS: dict[ThreatModel, str] = {
     "query": "records of its own through the defended edge, and one pass of the attacked ones",
     "weights": "the clients' lower segment beside queries, and one pass",
     "many_passes": "queries, and several passes of the attacked records",
+    "weights_and_many_passes": "all three: the server that trains with the clients",
     "passive": "what crosses the cut, and nothing sent or asked",
     "malicious": "a part in training: it answers clients, or inserts records, as it likes",
 }
@@ -19,10 +20,11 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
     "query": ("query", "passive"),
     "weights": ("weights", "query", "passive"),
     "many_passes": ("many_passes", "query", "passive"),
+    "weights_and_many_passes": ("weights_and_many_passes", "many_passes", "weights", "query", "passive"),
     "passive": ("passive",),
     "malicious": ("malicious", "passive"),
 }
-"""Threat model -> those whose attacks its adversary can mount, its own first. Weights and many passes do not nest."""
+"""Threat model -> those whose attacks its adversary can mount, its own first. Weights and many passes alone do not nest."""
 
 
 def shown(model: str) -> str:

@@ -147,7 +147,12 @@ LONG = {
 }
 """Attacks that take seconds here, and win and fail in tests/attacks; `small_run` has the controls of black_box."""
 FLOORS = {"mean_image", "mid_grey"}
-NO_IMAGES = {"field_order", "token_search", "vocabulary"}  # read no images; tests of their own hold their controls
+NO_IMAGES = {
+    "field_order",
+    "token_decoder",
+    "token_search",
+    "vocabulary",
+}  # read no images; tests of their own hold their controls
 CHEAP = sorted({"canaries", "label_leak", "member_inference", "nearest_record", "release_clustering"})
 
 

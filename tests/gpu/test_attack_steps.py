@@ -31,7 +31,12 @@ CALLED = {
 """How an attack is called that has more passes or epochs than it needs here."""
 LOOKING = exceptions("waits for the host")
 """Attacks that do look once a step; never more than a few times."""
-NO_STEPS = {"drag_reorder", "token_search", "vocabulary"}  # no optimizer; of texts, whose audit is longer
+NO_STEPS = {
+    "drag_reorder",
+    "token_decoder",
+    "token_search",
+    "vocabulary",
+}  # no optimizer; of texts, whose audit is longer
 TRAIN = [
     name
     for name in sorted(table("attacks"))

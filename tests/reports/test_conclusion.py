@@ -51,7 +51,10 @@ def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() ->
         "batch_shuffle does not protect these images: 87 of 100 are identified from what crosses the wire "
         "(undefended: 97 by black_box), and accuracy falls from 0.88 to 0.54."
     )
-    assert found.models == "Falls under query, weights, many passes. Not tried: passive, malicious."
+    assert (
+        found.models
+        == "Falls under query, weights, many passes, weights and many passes. Not tried: passive, malicious."
+    )
     assert found.arrangement == (
         "vit_micro on digits, cut after block1, one pass, 2,000 own images (disjoint), 1,052 rounds of queries"
     )

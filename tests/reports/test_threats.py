@@ -50,6 +50,11 @@ def test_models_include_their_own_and_nest_where_that_is_true() -> None:
     assert all("passive" in included for included in INCLUDES.values())
     assert "weights" not in INCLUDES["many_passes"]
     assert "many_passes" not in INCLUDES["weights"]
+    both = {model for model in THREAT_MODELS if {"weights", "many_passes"} <= set(INCLUDES[model])}
+    assert both == {"weights_and_many_passes"}
+    alone = judged(attacked("white_box:passes=8", "weights_and_many_passes", 0.01))
+    assert alone["weights_and_many_passes"].sentence.startswith("falls to white_box:passes=8: ")
+    assert {alone[model].outcome for model in ("weights", "many_passes")} == {"not_tried"}
 
 
 def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount() -> None:
@@ -66,8 +71,7 @@ def test_a_defense_falls_to_the_strongest_attack_that_the_adversary_could_mount(
     assert found["query"].untried == ()
     assert found["weights"].sentence.startswith("falls to jigsaw, as under query: ")
     assert found["weights"].untried == ("white_box",)
-    both = attacked("white_box:passes=8", "many_passes", 0.01, knowledge=("lower",))
-    assert judged(both)["many_passes"].sentence.startswith("falls to white_box:passes=8, which holds weights as well: ")
+    assert found["weights_and_many_passes"].sentence.startswith("falls to jigsaw, as under query: ")
     held = "holds against fsha, which wins on the undefended model: SSIM 0.300"
     assert found["malicious"].sentence.startswith(held)
     assert (found["passive"].outcome, found["passive"].sentence) == ("not_tried", "not tried")

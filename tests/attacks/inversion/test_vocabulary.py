@@ -1,13 +1,14 @@
 """Words are read off tokens behind shuffles, from queries or with the weights, and nothing is read from noise."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
-from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction
 from privkit.attacks.inversion.vocabulary import Vocabulary
 from privkit.domains.tokens.domain import Tokens
 
@@ -57,8 +58,10 @@ def noise(tokens: Tensor, draws: Generator) -> Tensor:
     return torch.randn(tokens.shape, generator=draws)
 
 
-def read(attack: Vocabulary, private: Tensor, shuffle: Shuffle) -> Reconstruction:
-    lower = Embedding()
+def read(
+    attack: ImageAttack, private: Tensor, shuffle: Shuffle, lower: nn.Module | None = None, session: Any = None
+) -> Reconstruction:
+    lower = lower or Embedding()
 
     def query(sent: Tensor, draws: Generator) -> QueryResult:
         order = torch.randperm(len(sent), generator=draws)  # rows come back in another order
@@ -72,9 +75,9 @@ def read(attack: Vocabulary, private: Tensor, shuffle: Shuffle) -> Reconstructio
         views=[View(round=n, smashed=shuffle(lower(part), draws)) for n, part in enumerate(private.split(ROWS))],
         auxiliary=texts(300, 3),
         query=query,
-        lower=lower if attack.source == "lower" else None,
+        lower=lower if "lower" in attack.needs else None,
     )
-    return attack.run(observation, Generator().manual_seed(0))
+    return attack.run(observation, Generator().manual_seed(0), session)
 
 
 @pytest.mark.slow
