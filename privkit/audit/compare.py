@@ -13,6 +13,7 @@ import numpy as np
 from privkit.attacks.scores.image import Values
 from privkit.audit.scoring import estimate
 from privkit.errors import UsageError
+from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
 from privkit.files.sealed import checked
 from privkit.reports.columns import assumed, numbers
@@ -21,7 +22,6 @@ from privkit.reports.origins import differences
 from privkit.reports.schema import Manifest, Metric, Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import undefended
-from privkit.run.arrays import read_arrays
 from privkit.run.differences import config_differences
 from privkit.run.records import PICTURES, read_manifest, read_rows
 from privkit.shared.interval import Interval

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.files.import_path import Untrusted, imported, is_trusted
-from privkit.recording.files import Files, unpacked_sizes
+from privkit.recording.files import Files, archived
 from privkit.recording.schema import Network
 
 _EXPORTED = "torch.export"
@@ -82,7 +82,7 @@ def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     """
     data, code = files.content(name), b""
     try:
-        members = list(unpacked_sizes(data))
+        members = archived(data)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             configured = [archive.read(member) for member in members if member.endswith("_config.json")]
             code = b"\n".join(archive.read(member) for member in members if member.endswith(".py"))
