@@ -252,7 +252,7 @@ def _print_found(
     if as_json:
         fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
         fields |= {"limits": dict(limits)} if limits else {}
-        say_json(_without_infinities(fields))
+        say_json(without_infinities(fields))
         return
     say(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
     if labels is not None:
@@ -275,10 +275,10 @@ def _up(value: float, digits: int = 6) -> str:
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.{digits}g}"
 
 
-def _without_infinities(value: Any) -> Any:
+def without_infinities(value: Any) -> Any:
     """The same value for JSON, which has no infinity: None in its place."""
     if isinstance(value, dict):
-        return {key: _without_infinities(part) for key, part in value.items()}
+        return {key: without_infinities(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
@@ -334,12 +334,13 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
     """The first rows with their remarks; for a single row, its certificate."""
     from privkit.reports import escape
-    from privkit.reports.budgets import NOTE, remarks, rich_table
+    from privkit.reports.budgets import NOTE, budget_table, remarks
+    from privkit.reports.tables import rich_table
 
     if not (shown := tally.shown):
         return
     console = escape.console(width=None if sys.stdout.isatty() else 160)
-    console.print(rich_table(shown, compare))
+    console.print(rich_table(budget_table(shown, compare)))
     for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1))):
         console.print(line, style="dim", highlight=False, markup=False)
     if tally.computed > len(shown):

@@ -26,7 +26,7 @@ from privkit.files.caches import cache_folder
 from privkit.files.import_path import imported, with_options
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
-from privkit.parts import docstrings
+from privkit.parts import docstrings, registry
 from privkit.parts.own_parts import kinds_of, own
 from privkit.parts.registry import TABLES, as_written, describe_part, plug_ins
 from privkit.settings.early import own_table
@@ -53,14 +53,10 @@ def described(kind: str) -> list[dict[str, Any]]:
 
 
 def _read(kind: str) -> list[dict[str, Any]]:
-    from privkit.parts import docstrings
-    from privkit.parts.registry import describe, load, table
-
-    entries, targets = describe(kind), table(kind)
+    entries, targets = registry.describe(kind), registry.table(kind)
     for entry in entries:
-        part = load(targets[entry["name"]]) if not entry["summary"].startswith(("broken: ", "left out: ")) else None
-        if part is not None:
-            entry |= {"text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
+        if not entry["summary"].startswith(("broken: ", "left out: ")):
+            entry |= _docs(entry, registry.load(targets[entry["name"]]))
     found: list[dict[str, Any]] = json.loads(json.dumps(entries, default=str))
     return found
 
@@ -110,7 +106,11 @@ def describe(
 def _own(kind: str, name: str) -> dict[str, Any]:
     part = own(kind, name)
     entry = describe_part(name, part)
-    return {"kind": kind, **entry, "text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
+    return {"kind": kind, **entry, **_docs(entry, part)}
+
+
+def _docs(entry: dict[str, Any], part: object) -> dict[str, str]:
+    return {"text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
 
 
 def _shown(part: dict[str, Any]) -> list[str]:

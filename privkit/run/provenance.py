@@ -84,11 +84,11 @@ def circumstances(device: str, threads: int) -> Provenance:
         import torch
 
         device = f"cuda, {torch.cuda.get_device_name()}"
-    together = joined_processes()[1]
+    together, system = joined_processes()[1], f"{platform.system()} {platform.machine()}"
     return Provenance(
         packages=packages,
         machine={"device": device, "threads": str(threads), **({"processes": str(together)} if together > 1 else {})},
-        noted={"commit": _git_revision(), "processor": _processor(), "system": _system()},
+        noted={"commit": _git_revision(), "processor": _processor(), "system": system},
     )
 
 
@@ -148,7 +148,3 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _system() -> str:
-    return f"{platform.system()} {platform.machine()}"

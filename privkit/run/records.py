@@ -206,10 +206,9 @@ def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -
     return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent, trains=trains)
 
 
-def write_verdict(run: Path, verdict: Verdict) -> Verdict:
+def write_verdict(run: Path, verdict: Verdict) -> None:
     """Store a verdict."""
     write_record(run / VERDICT, verdict.model_dump(mode="json"))
-    return verdict
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:

@@ -49,7 +49,6 @@ class AuditConfig(ExecutionSettings):
         delta: the δ at which ε is given.
         seeds: everything is run once for each seed.
         budget: how much work is done.
-        budget_name: the preset from which the budget was made.
         training: how the task is trained.
         auxiliary: the adversary's images: "disjoint" (same distribution), "training" (the client's own training
             images, the patch-shuffling paper's worst case) or the name of another dataset.
@@ -77,7 +76,6 @@ class AuditConfig(ExecutionSettings):
     delta: float = 1e-5
     seeds: tuple[int, ...] = (0,)
     budget: Budget
-    budget_name: str = "quick"
     training: TrainingSpec
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None

@@ -96,7 +96,6 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         delta=asked.delta,
         seeds=asked.seed,
         budget=asked.budget[1],
-        budget_name=asked.budget[0],
         auxiliary=_auxiliary(asked.auxiliary, dataset),
         victims=asked.victims,
         queries=asked.queries,
