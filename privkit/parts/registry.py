@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
 from privkit.constraints import allowed
 from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
 from privkit.files.import_path import with_options
-from privkit.files.installed import entry_points
 from privkit.files.observed import watch
 from privkit.files.toml_text import TomlError, TooMuch, parse_toml
 from privkit.parts.docstrings import meanings
@@ -107,7 +106,7 @@ def misnamed(kind: str) -> list[str]:
 
 def plug_ins(kind: str) -> Iterable[EntryPoint]:
     """The entry points of one kind."""
-    return () if kind in _OURS else entry_points(f"privkit.{kind}")
+    return () if kind in _OURS else entry_points(group=f"privkit.{kind}")
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:

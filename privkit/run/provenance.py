@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 
 import privkit
-from privkit.files.installed import changed
 from privkit.reports.schema import Manifest, PlannedCell, Provenance
 from privkit.run.plan import plan
 from privkit.run.sources import own_source
@@ -99,8 +98,16 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     ['numpy']
     """
     names = set(packages)
-    known = _distributions(tuple((entry, changed(entry)) for entry in sys.path)) if names else {}
+    known = _distributions(tuple((entry, _changed(entry)) for entry in sys.path)) if names else {}
     return {name: number for top in names for name in known.get(top, ()) if (number := _version(name, top))}
+
+
+def _changed(folder: str) -> int:
+    """When something was last installed into a folder of the Python path, or removed; 0 if there is none."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 @cache
