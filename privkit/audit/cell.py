@@ -25,7 +25,7 @@ from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
-from privkit.audit.standing import declaration_check, held_against_its_releases
+from privkit.audit.standing import certified, declaration_check
 from privkit.audit.tuning import tuned
 from privkit.domains.base import several
 from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
@@ -45,9 +45,7 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 from privkit.torch_utils.seeded import seeded
-from privkit.training import release_count
 from privkit.training.losses import own_loss
-from privkit.training.private import of_run
 from privkit.wire.channel import Recording, record, shared_lower
 
 
@@ -241,18 +239,7 @@ def _trained(start: AttackContext) -> TrainedContext:
     recording = record(
         model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
     )
-    often = release_count(
-        model.edge,
-        config.training,
-        seed_data.shares,
-        epochs=config.budget.epochs,
-        recorded=seed_data.victims,
-        passes=times,
-        others=config.attacked != "private",
-    )
-    often = replace(often, delta=config.delta)
-    certificate = of_run(recording.receipts[0].certificate(often), often, config.training)
-    certificate = held_against_its_releases(certificate, model.edge, seed_data.auxiliary.x)
+    often, certificate = certified(config, model.edge, seed_data, recording.receipts[0], times)
     if not cell.defense.spec.position_embedding and model.known["hides_places"] is False:
         told = (
             "this model's tokens tell of their places (patches overlap, or each field of a table has vectors of its "
