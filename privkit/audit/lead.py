@@ -16,7 +16,7 @@ import torch
 from privkit.audit.cell import planned_row
 from privkit.audit.seed_data import read_records
 from privkit.audit.worker import Answer, CellWorker, Job, Task, compute
-from privkit.errors import PrivkitError, RunFolderError, one_line
+from privkit.errors import Failure, RunFolderError, one_line
 from privkit.files.sealed import Broken
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
@@ -37,10 +37,8 @@ _SHARE = 20
 """The verdict is written so rarely that it takes at most this part of the time."""
 
 
-class WorkersEnded(PrivkitError):
+class WorkersEnded(Failure):
     """The workers of a run ended before one of them returned a result; finished cells stay."""
-
-    exit_code = 3
 
 
 @dataclass(kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import ROUND_CEILING, Context, Decimal
 from io import TextIOWrapper
+from itertools import tee, zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,9 +77,7 @@ def epsilon(
     from privkit.cli.budgets import Tally, budgets
 
     entries, tally = tables.read([given] if table is None else _loaded(table), delta), Tally()
-    rows = tally.of(
-        _write(tally.certified(budgets(entries, tight=not fast, compare=compare, terms=terms)), out, compare)
-    )
+    rows = _write(tally.of(budgets(entries, tight=not fast, compare=compare, terms=terms)), out, compare)
     if as_json:
         from privkit.reports.budgets import json_text
 
@@ -300,19 +299,12 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
     if out is None:
         yield from rows
     elif out.suffix in (".csv", ".json"):
-        text = reports.csv_text if out.suffix == ".csv" else reports.json_text
-        seen: deque[BudgetRow] = deque()
-
-        def noted() -> Iterator[BudgetRow]:
-            for row in rows:
-                seen.append(row)
-                yield row
-
+        text, (kept, passed) = reports.csv_text if out.suffix == ".csv" else reports.json_text, tee(rows)
         with _written(out) as keep:
-            for line in text(noted()):
+            for line, row in zip_longest(text(kept), passed):  # one line more than rows
                 keep(line)
-                while seen:
-                    yield seen.popleft()
+                if row is not None:
+                    yield row
     else:
         every = list(rows)
         with _written(out) as keep:

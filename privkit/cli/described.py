@@ -47,9 +47,9 @@ def described(kind: str) -> list[dict[str, Any]]:
     if any(entry["summary"].startswith("broken: ") for entry in entries):  # what it lacks may be installed later
         return entries
     with suppress(PrivkitError, OSError):  # a cache that cannot be written costs time alone
-        from privkit.files.storage import write_text
+        from privkit.files.storage import write_bytes
 
-        write_text(file, sealed({"kind": kind, "state": state, "entries": entries}))
+        write_bytes(file, sealed({"kind": kind, "state": state, "entries": entries}).encode())
     return entries
 
 
