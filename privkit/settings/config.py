@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,11 +17,34 @@ if TYPE_CHECKING:
     from privkit.metrics.own import ImageMetric
     from privkit.recording.read import Recording
     from privkit.reports.gate import Gate
+    from privkit.settings.pairing import Part
+    from privkit.settings.quick_attacks import Chosen
     from privkit.training.spec import TrainingSpec
 
 
 _OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "escalate", "also")
 """Fields that a configuration without them leaves out, so that its fingerprint is that of earlier versions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The parts of a run: those that a user named, or a recording that stands for them.
+
+    Attributes:
+        dataset: the private dataset.
+        model: the network that is split.
+        pairs: each protocol with its defenses.
+        training: options of the training.
+        recording: None to train.
+        chosen: function that gives the attacks of `auto` on a recording; None if they follow from the defense.
+    """
+
+    dataset: Component
+    model: Component
+    pairs: Sequence[Part]
+    training: Mapping[str, Any]
+    recording: Recording | None = None
+    chosen: Callable[[], Chosen] | None = None
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
