@@ -97,7 +97,7 @@ class Leader:
         self._start()
         for part in worker.config.parts:
             own = [cell for cell in worker.cells if worker.part(cell) is part]
-            if superseded := refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
+            if superseded := _refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
                 worker.progress.note(superseded)
                 self._start()
         self.ledger.take(worker.threads, worker.config.settings)
@@ -315,7 +315,7 @@ class Dispatch:
         self._progress.note(f"cell {done} of {total}: {named(cell)}: {status}{took}{rest}")
 
 
-def refresh(
+def _refresh(
     config: AuditConfig,
     folder: Ledger,
     cells: Sequence[Cell],

@@ -48,7 +48,7 @@ class Recorded:
         return self.builders
 
 
-def recorded_source(recording: Recording) -> Source:
+def _recorded_source(recording: Recording) -> Source:
     """What a recording stands for, in the place of a user's names."""
     described = recording.description
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
@@ -114,4 +114,4 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
             f"features={named[0]} compares labeled images, and this recording lacks own.labels, truth.images or "
             "truth.labels; record them, or leave features out"
         )
-    return recorded_source(recording.within(victims=budget.victims, own=budget.auxiliary))
+    return _recorded_source(recording.within(victims=budget.victims, own=budget.auxiliary))
