@@ -20,6 +20,7 @@ from strongest import Clock, line, read_lines
 
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
+from privkit.settings.budgets import DEFAULT
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 
@@ -82,7 +83,7 @@ def measured(where: str, config: AuditConfig, options: Options) -> Iterator[dict
         run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
     clock.stage("")
     for row in run.rows:
-        found = line(row, config.budget_name, clock.of(row)) | {"model": row.model, "arrangement": where}
+        found = line(row, DEFAULT, clock.of(row)) | {"model": row.model, "arrangement": where}
         found["defense"] = row.defense.partition(":")[0]
         if row.accuracy is not None:
             found["accuracy"] = round(row.accuracy.value, 6)

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -39,6 +38,7 @@ from privkit.accountants.spec import records  # noqa: E402
 from privkit.accountants.spec.mechanism import SplitMechanism  # noqa: E402
 from privkit.accountants.wording import library_versions  # noqa: E402
 from privkit.papers.as_published import as_published  # noqa: E402
+from privkit.run.provenance import circumstances  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "campaign.jsonl"
 CLOSE = 1e-6
@@ -330,17 +330,12 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def environment(seed: int) -> dict[str, Any]:
     """Where and with what it ran."""
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parents[1]
-    )
-    processor = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
+    noted = circumstances("cpu", 1).noted
     return {
         "date": date.today().isoformat(),
         "seed": seed,
-        "commit": revision.stdout.strip(),
-        "machine": f"{os.cpu_count()} cores, {processor[0] if processor else platform.processor()}, shared; one thread",
+        "commit": noted["commit"][:9],
+        "machine": f"{os.cpu_count()} cores, {noted['processor']}, shared; one thread",
         "python": platform.python_version(),
         "versions": library_versions(),
     }

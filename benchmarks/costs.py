@@ -16,7 +16,7 @@ from privkit.defenses.adversarial import Adversarial
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.cutout import RandomCutout
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, kept_share, measure, mixed_share
+from privkit.metrics.cost import Cost, kept_share, measure
 from privkit.models import ModelSpec
 from privkit.models.convolutional import VGG16
 from privkit.models.pit import PIT_TINY
@@ -96,6 +96,11 @@ The counts are of the whole image; weights at the edge are fixed but for Adv's. 
 additions and does not say over what: its 1.18 M equals 2·768², which one of 196 patches costs in ViT-B's embedding.""")
 
 
+def mixed_share(group: int) -> float:
+    """Mean share of its smashed data that a client sends if masks divide a message among k clients, CutMixSL §4."""
+    return -(-CLIENTS // group) / CLIENTS
+
+
 def mib(cost: Cost, way: int) -> str:
     """Bytes up (0) or down (1) of one client in a round."""
     return f"{cost.a_round(BATCH)[way] / 2**20:.3f}"
@@ -112,12 +117,12 @@ def payload(device: torch.device) -> None:
         probe = torch.zeros(1000, 1, *thin, device=device)
         at = partial(measure, lower, image, trained=True)
         shape = "×".join(map(str, smashed))
-        ways = [at(kept=mixed_share(CLIENTS, k), seed_bytes=SEED_BYTES) for k in GROUPS]
+        ways = [at(kept=mixed_share(k), seed_bytes=SEED_BYTES) for k in GROUPS]
         by_k.append([name, shape, mib(at(), 0), *(mib(cost, 0) for cost in ways)])
         cutouts = [RandomCutout(payload=kept, patch=patch).apply(probe, probe, draws)[0] for kept in KEPT]
         travelling = [at(kept=kept_share(cutout.weights), seed_bytes=SEED_BYTES) for cutout in cutouts]
         by_share.append([name, shape, *(mib(cost, 0) for cost in travelling)])
-        two = mixed_share(CLIENTS, 2)
+        two = mixed_share(2)
         routes = [at(kept=two, gradient=route, seed_bytes=SEED_BYTES) for route in ("unicast", "broadcast", "average")]
         fed = at(kept=two, gradient="average", seed_bytes=SEED_BYTES, averaged_every=1)
         down.append([name, mib(at(), 1), *(mib(cost, 1) for cost in routes), mib(fed, 0), mib(fed, 1)])

@@ -96,7 +96,7 @@ def allowed(cls: type) -> dict[str, str]:
     {'width': 'a whole number >= 1', 'rate': 'a finite number >= 0 and <= 1, or left out'}
     """
     hints = get_type_hints(cls, include_extras=True)
-    said = {field.name: _words(hints[field.name]) for field in dataclasses.fields(cls)}
+    said = {field.name: _rule(hints[field.name]).words for field in dataclasses.fields(cls)}
     return {name: words for name, words in said.items() if words}
 
 
@@ -159,15 +159,19 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
     return value
 
 
-def _instance(name: str, value: object, classes: tuple[type, ...]) -> Any:
-    """An object of one of a few classes.
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """What an annotation allows.
 
-    >>> _instance("sigma", 1.0, (float,))
-    1.0
+    Attributes:
+        words: in words; empty if it constrains nothing.
+        test: None if nothing is checked.
+        usual: values that pass without a test, by their class: tables make thousands of objects.
     """
-    if not isinstance(value, classes):
-        raise ValueError(f"{name} must be {_class_words(classes)}, got {value!r}")
-    return value
+
+    words: str = ""
+    test: _Test | None = None
+    usual: _Usual = dataclasses.field(default_factory=dict)
 
 
 _Tests = tuple[tuple[str, str, _Usual, _Test], ...]
@@ -178,48 +182,32 @@ _KNOWN: dict[type, _Tests] = {}
 
 
 def _tests(cls: type) -> _Tests:
-    if cls in _KNOWN:
-        return _KNOWN[cls]
-    hints = get_type_hints(cls, include_extras=True)
-    names = [field.name for field in dataclasses.fields(cls)]
-    tests = ((name, _said(name, hints[name]), _usual(hints[name]), _test(hints[name])) for name in names)
-    _KNOWN[cls] = found = tuple((name, said, usual, test) for name, said, usual, test in tests if test is not None)
-    return found
-
-
-def _usual(hint: Any) -> _Usual:
-    """Values that pass without a test, by their class: tables make thousands of objects."""
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        return {one: values for member in arguments for one, values in _usual(member).items()}
-    if kind is Literal:
-        return {type(argument): frozenset(arguments) for argument in arguments}
-    if kind is Annotated and hint.__origin__ is int:
-        least, most, step = _ends(_limits(hint))
-        return {int: range(-(-least // step) * step, most + 1, step)}
-    if kind is Annotated:
-        return _usual(hint.__origin__)
-    return {hint: None} if _is_class(hint) else {}
+    if cls not in _KNOWN:
+        hints = get_type_hints(cls, include_extras=True)
+        rules = [(field.name, hints[field.name], _rule(hints[field.name])) for field in dataclasses.fields(cls)]
+        _KNOWN[cls] = tuple((name, _said(name, hint), one.usual, one.test) for name, hint, one in rules if one.test)
+    return _KNOWN[cls]
 
 
 def _said(name: str, hint: Any) -> str:
     return next((part.name for part in getattr(hint, "__metadata__", ()) if isinstance(part, Named)), name)
 
 
-def _test(hint: Any) -> _Test | None:
+def _rule(hint: Any) -> _Rule:
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
-        return _either(*_divided(arguments))
-    if element := _element(hint):
-        return _each(_test(element))
-    if kind is Annotated:
-        test = _number(hint) or _test(hint.__origin__)
-        return _advised(test, "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
+        return _any_of(arguments)
+    if kind is Sequence or (kind is tuple and arguments[1:] == (Ellipsis,)):
+        return _each(_rule(arguments[0]))
     if kind is Literal:
-        return lambda name, value: choice(name, value, arguments)
-    if _is_class(hint):
-        return lambda name, value: _instance(name, value, (hint,))
-    return None
+        usual: _Usual = {type(argument): frozenset(arguments) for argument in arguments}
+        words = f"one of {', '.join(map(str, arguments))}"
+        return _Rule(words, lambda name, value: choice(name, value, arguments), usual)
+    if kind is Annotated:
+        rules = {float: _real_rule, int: _whole_rule}
+        rule = rules[hint.__origin__](_limits(hint)) if hint.__origin__ in rules else _rule(hint.__origin__)
+        return _advised(rule, "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
+    return _one_of((hint,), {hint: None}) if _is_class(hint) else _Rule()
 
 
 def _is_class(hint: Any) -> TypeGuard[type]:
@@ -227,23 +215,35 @@ def _is_class(hint: Any) -> TypeGuard[type]:
     return hint in (bool, NoneType) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
 
 
-def _divided(members: Sequence[Any]) -> tuple[tuple[type, ...], tuple[Any, ...], list[Any]]:
-    """Members of a union: classes whose objects pass, words that pass beside something else, and the rest."""
+def _one_of(classes: tuple[type, ...], usual: _Usual) -> _Rule:
+    """An object of one of a few classes."""
+    names = [one.__name__ for one in classes if one not in (bool, NoneType)]
+    said = [f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}"] if names else []
+    words = ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
+
+    def instance(name: str, value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise ValueError(f"{name} must be {words}, got {value!r}")
+        return value
+
+    return _Rule(words, instance, usual)
+
+
+def _any_of(members: Sequence[Any]) -> _Rule:
+    """An object of one of the classes, a word, or what passes the test of one more member; an error names all."""
+    usual = {one: values for member in members for one, values in _rule(member).usual.items()}
     classes = tuple(member for member in members if _is_class(member))
+    objects = _one_of(classes, usual)
     literals = [member for member in members if get_origin(member) is Literal]
     rest = [member for member in members if member not in classes and member not in literals]
+    words = tuple(word for literal in literals for word in get_args(literal)) if rest else ()
+    rest = rest or literals
     if not rest:
-        return classes, (), literals
-    return classes, tuple(word for literal in literals for word in get_args(literal)), rest
-
-
-def _either(classes: tuple[type, ...], words: tuple[Any, ...], rest: list[Any]) -> _Test | None:
-    """An object of one of the classes, a word, or what passes the test of the rest; an error names all of them."""
-    if not rest:
-        return lambda name, value: _instance(name, value, classes)
-    test = _test(rest[0]) if len(rest) == 1 else None
-    if test is None:
-        return None
+        return objects
+    other = _rule(rest[0]) if len(rest) == 1 else _Rule()
+    if (test := other.test) is None:
+        return _Rule(usual=usual)
+    further = "".join(f", or {said}" for said in (*words, objects.words) if said)
 
     def either(name: str, value: Any) -> Any:
         if isinstance(value, classes) or (isinstance(value, str) and value in words):
@@ -252,36 +252,28 @@ def _either(classes: tuple[type, ...], words: tuple[Any, ...], rest: list[Any]) 
             return test(name, value)
         except ValueError as error:
             allowed, got, given = str(error).rpartition(", got ")
-            raise ValueError(f"{allowed}{_or_words(classes, words)}{got}{given}") from None
+            raise ValueError(f"{allowed}{further}{got}{given}") from None
 
-    return either
+    return _Rule(other.words + further, either, usual)
 
 
-def _each(test: _Test | None) -> _Test | None:
+def _each(rule: _Rule) -> _Rule:
     """Every value of a tuple; a list becomes a tuple, so that the object can be hashed."""
-    if test is None:
-        return None
+    if (test := rule.test) is None:
+        return _Rule()
 
     def each(name: str, values: Any) -> tuple[Any, ...]:
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(f"{name} must be a list, got {values!r}")
         return tuple(test(f"each of {name}", value) for value in values)
 
-    return each
+    return _Rule(rule.words and f"values that are each {rule.words}", each)
 
 
-def _element(hint: Any) -> Any:
-    """The annotation of every value of a sequence; None for what is no sequence."""
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind is Sequence or (kind is tuple and arguments[1:] == (Ellipsis,)):
-        return arguments[0]
-    return None
-
-
-def _advised(test: _Test | None, advice: str) -> _Test | None:
-    """A test whose error ends in advice."""
-    if test is None or not advice:
-        return test
+def _advised(rule: _Rule, advice: str) -> _Rule:
+    """A rule whose error ends in advice."""
+    if (test := rule.test) is None or not advice:
+        return rule
 
     def advised(name: str, value: Any) -> Any:
         try:
@@ -289,24 +281,7 @@ def _advised(test: _Test | None, advice: str) -> _Test | None:
         except ValueError as error:
             raise ValueError(f"{error}; {advice}") from None
 
-    return advised
-
-
-def _number(hint: Any) -> _Test | None:
-    """The check of `Annotated[float, …]` or `Annotated[int, …]`; the usual float is let through at once."""
-    limits = _limits(hint)
-    if hint.__origin__ is float:
-        low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -_LARGEST_FLOAT)
-        high = nextafter(limits["below"], -inf) if "below" in limits else limits.get("most", _LARGEST_FLOAT)
-
-        def number(name: str, value: Any) -> float:
-            return value if type(value) is float and low <= value <= high else real(name, value, **limits)
-
-        return number
-    if hint.__origin__ is int:
-        least, most, step = _ends(limits)
-        return lambda name, value: whole(name, value, least=least, most=most, step=step)
-    return None
+    return dataclasses.replace(rule, test=advised)
 
 
 def _limits(hint: Any) -> dict[str, Any]:
@@ -327,46 +302,26 @@ def _limits(hint: Any) -> dict[str, Any]:
     return limits
 
 
-def _ends(limits: dict[str, Any]) -> tuple[int, int, int]:
-    """The smallest and the largest whole number inside bounds, and what they are multiples of."""
+def _real_rule(limits: dict[str, Any]) -> _Rule:
+    """A number inside bounds; the usual float is let through at once."""
+    low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -_LARGEST_FLOAT)
+    high = nextafter(limits["below"], -inf) if "below" in limits else limits.get("most", _LARGEST_FLOAT)
+
+    def number(name: str, value: Any) -> float:
+        return value if type(value) is float and low <= value <= high else real(name, value, **limits)
+
+    return _Rule(_real_words(**limits), number)
+
+
+def _whole_rule(limits: dict[str, Any]) -> _Rule:
+    """A whole number inside bounds."""
     above, below = limits.get("above", -_LARGEST_WHOLE - 1), limits.get("below", _LARGEST_WHOLE + 1)
-    return limits.get("least", above + 1), limits.get("most", below - 1), limits.get("step", 1)
-
-
-def _words(hint: Any) -> str:
-    """What an annotation allows; empty if it constrains nothing."""
-    kind, arguments = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        classes, others, rest = _divided(arguments)
-        words = _words(rest[0]) if len(rest) == 1 else ""
-        return words and words + _or_words(classes, others) if rest else _class_words(classes)
-    if kind is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
-    if element := _element(hint):
-        words = _words(element)
-        return words and f"values that are each {words}"
-    if kind is Annotated and hint.__origin__ is float:
-        return _real_words(**_limits(hint))
-    if kind is Annotated and hint.__origin__ is int:
-        return _whole_words(*_ends(_limits(hint)))
-    if kind is Annotated:
-        return _words(hint.__origin__)
-    return _class_words((hint,)) if _is_class(hint) else ""
-
-
-def _class_words(classes: Sequence[type]) -> str:
-    names = [one.__name__ for one in classes if one not in (bool, NoneType)]
-    said = [f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}"] if names else []
-    return ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
-
-
-def _or_words(classes: Sequence[type], words: Sequence[Any] = ()) -> str:
-    """Words and a few classes as further possibilities.
-
-    >>> _or_words((NoneType,), ("auto",))
-    ', or auto, or left out'
-    """
-    return "".join(f", or {said}" for said in (*words, _class_words(classes)) if said)
+    least, most, step = limits.get("least", above + 1), limits.get("most", below - 1), limits.get("step", 1)
+    return _Rule(
+        _whole_words(least, most, step),
+        lambda name, value: whole(name, value, least=least, most=most, step=step),
+        {int: range(-(-least // step) * step, most + 1, step)},
+    )
 
 
 def _real_words(

@@ -44,34 +44,30 @@ class UnfinishedRun(RunFolderError):
     exit_code = 3
 
 
-class StorageError(PrivkitError):
+class Failure(PrivkitError):
+    """What went wrong in the work, and not in how it was asked for. Finished work stays."""
+
+    exit_code = 3
+
+
+class StorageError(Failure):
     """A file that could not be written. The run stops; finished work stays."""
 
-    exit_code = 3
 
-
-class DamagedFile(PrivkitError):
+class DamagedFile(Failure):
     """A file of the run that differs from what was written. Its cell fails; the others go on."""
 
-    exit_code = 3
 
-
-class OutOfMemory(PrivkitError):
+class OutOfMemory(Failure):
     """A failed allocation. The run stops; finished work stays."""
 
-    exit_code = 3
 
-
-class TrainingDiverged(PrivkitError):
+class TrainingDiverged(Failure):
     """The task's loss became NaN or infinite; the message says at which step."""
 
-    exit_code = 3
 
-
-class Misbehaved(PrivkitError):
+class Misbehaved(Failure):
     """A part did something forbidden. Its cell fails; the others go on."""
-
-    exit_code = 3
 
 
 def shortened(value: object) -> str:

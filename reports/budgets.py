@@ -11,15 +11,12 @@ from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from itertools import chain
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
 from privkit.constraints import Checked
 from privkit.reports import escape, tables
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
 
 Kind = Literal["nothing", "differential_privacy"]
 Amount = Annotated[float, Ge(0), Le(inf)]
@@ -202,11 +199,6 @@ def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
     body = tables.latex(budget_table(rows, compare))
     said = [escape.latex(line) for line in (NOTE, *_numbered(rows, compare))]
     return body + "".join(rf"\par{{\footnotesize {line}}}" + "\n" for line in said)
-
-
-def rich_table(rows: Sequence[BudgetRow], compare: bool = False) -> RichTable:
-    """The table for a terminal; print `remarks` below it."""
-    return tables.rich_table(budget_table(rows, compare))
 
 
 def _kind(epsilon: float | None) -> Kind | None:

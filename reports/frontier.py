@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 
-from privkit.reports.columns import csv_text
+from privkit.reports.columns import csv_text, flattened
 from privkit.reports.schema import Row, Summary
+from privkit.reports.strongest import undefended
 from privkit.reports.tables import Table, interval
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, likeness, measure
@@ -18,7 +19,6 @@ NOTE = (
     "records. Dominated: another defended setting is at least as accurate and gives away no more."
 )
 _OPTIONS = re.compile(r":[^+@]*")
-_UNDEFENDED = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Point:
     @property
     def defended(self) -> bool:
         """Whether the setting has a defense."""
-        return self.family.partition(":")[0] != _UNDEFENDED
+        return not undefended(self.family)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,8 @@ def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: i
     done = [row for row in done if metric in row.recovered["unaligned"]]
     done = [row for row in done if row.attack not in CONSTANT_ATTACKS] or done
     over = {(summary.defense, summary.attack): summary for summary in summaries if not summary.floor}
-    points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in _labels(done)]
+    labels = dict.fromkeys(row.defense for row in done)
+    points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in labels]
     points = [_with_setting(point, points) for point in points]
     defended = [point for point in points if point.defended]
     if not points or len(defended) < least:
@@ -129,14 +130,8 @@ def to_csv(found: Frontier) -> str:
 def _flat(point: Point, found: Frontier) -> dict[str, object]:
     """A point as one record."""
     kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered")}
-    for name, value in (("accuracy", point.accuracy), (found.metric, point.recovered)):
-        kept |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-    return kept | {f"floor_{name}": value for name, value in found.floors.items()}
-
-
-def _labels(rows: Iterable[Row]) -> list[str]:
-    """Every defense once, in the order of the rows."""
-    return list(dict.fromkeys(row.defense for row in rows))
+    measured = flattened({"accuracy": point.accuracy, found.metric: point.recovered})
+    return kept | measured | {f"floor_{name}": value for name, value in found.floors.items()}
 
 
 def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, str], Summary]) -> Point:

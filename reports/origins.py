@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from privkit.reports.schema import Provenance, Row
 
@@ -81,10 +82,9 @@ NAMES = {"data": "images ", "code": "source ", "files": "file "}
 """Section -> the word shown before its keys."""
 
 
-def mixture(rows: Sequence[Row], known: Mapping[str, str] | None = None) -> str:
+def mixture(rows: Sequence[Row]) -> str:
     """A sentence about rows of different provenance; empty if all agree."""
-    known = origins(rows) if known is None else known
-    counts = {origin: list(known.values()).count(origin) for origin in dict.fromkeys(known.values())}
+    counts = Counter(origins(rows).values())
     if not counts:
         return ""
     told = "; ".join(f"{origin or 'others'} ({count} row{'s' * (count > 1)})" for origin, count in counts.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from privkit.reports.columns import START
 from privkit.reports.schema import Metrics, Row, Summary
 from privkit.reports.seed_intervals import over_values
 from privkit.shared.measures import likeness, measure
@@ -23,7 +24,7 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
         groups.setdefault((row.defense, row.attack, ""), {})[row.seed] = values
     for row in done:
         for name, metrics in row.floors.items():
-            key = (row.defense, row.attack, name) if name == "zero_steps" else ("", "", name)
+            key = (row.defense, row.attack, name) if name == START else ("", "", name)
             groups.setdefault(key, {})[row.seed] = _means(metrics)
     return [
         Summary(

@@ -74,7 +74,7 @@ def table(rows: Sequence[Row]) -> Table:
     perceived = {name: header for name, header in _PERCEIVED.items() if name in held} | own
     looks = list(perceived)
     made = origins(rows)
-    names = record_metrics(rows)
+    names = _record_metrics(rows)
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
     for seed in dict.fromkeys(row.seed for row in rows):
@@ -87,7 +87,7 @@ def table(rows: Sequence[Row]) -> Table:
             for row in group
         ]
         floors = {
-            floor_name(key, row.defense, row.attack): (key, metrics)
+            _floor_name(key, row.defense, row.attack): (key, metrics)
             for row in group
             for key, metrics in row.floors.items()
         }
@@ -125,7 +125,7 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     lines = [
         (
             _kind(summary.floor) if summary.floor else summary.defense,
-            floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
+            _floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
             str(len(summary.seeds)),
             *(interval(summary.values.get(name), measure(name).digits) for name in columns),
         )
@@ -196,7 +196,7 @@ def rich_table(shown: Table) -> RichTable:
     return result
 
 
-def record_metrics(rows: Sequence[Row]) -> list[str]:
+def _record_metrics(rows: Sequence[Row]) -> list[str]:
     """The metrics of records other than images; empty for images."""
     return _of_records(
         name for row in rows for floor in (row.recovered, *row.floors.values()) for name in floor.get("unaligned", {})
@@ -212,7 +212,7 @@ def _of_records(names: Iterable[str]) -> list[str]:
 
 def note_of(rows: Sequence[Row]) -> str:
     """The meaning of the columns of `table`."""
-    names = record_metrics(rows) or [one.name for one in IMAGES.measures]
+    names = _record_metrics(rows) or [one.name for one in IMAGES.measures]
     return next((kind.note for kind in KINDS.values() if names[0] in kind.directions), _UNDECLARED_NOTE)
 
 
@@ -250,10 +250,10 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
-def floor_name(name: str, defense: str, attack: str) -> str:
+def _floor_name(name: str, defense: str, attack: str) -> str:
     """Displayed name of a floor, or of an attack's start, which may use the lower segment and is then no floor.
 
-    >>> floor_name(START, "none", "white_box")
+    >>> _floor_name(START, "none", "white_box")
     'white_box on none before its first step'
     """
     return f"{attack} on {defense} before its first step" if name == START else floor_title(name)

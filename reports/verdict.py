@@ -23,10 +23,10 @@ class Judgement(Frozen):
 
     kind: Literal["control", "claim", "number", "gate"]
     name: str
-    defense: str
-    attack: str
-    seed: int | None
-    cell: str
+    defense: str = ""
+    attack: str = ""
+    seed: int | None = None
+    cell: str = ""
     met: bool | None
     sentence: str
 
@@ -86,7 +86,8 @@ def judge(
     checks += _numbers([row for row in rows if row.protocol.partition(":")[0] not in silent], pending)
     checks += [check for condition in conditions for check in _gates(condition, rows, pending)]
     nothing = "" if pending else _nothing(rows)
-    checks += [_of_run("some_model_learned", nothing)] if nothing not in ("", _NO_NUMBER) and trains else []
+    if nothing not in ("", _NO_NUMBER) and trains:
+        checks.append(Judgement(kind="number", name="some_model_learned", met=False, sentence=nothing))
     failures = tuple(check.sentence for check in checks if check.met is False)
     missing, errored = (sum(cell.status == status for cell in cells) for status in ("missing", "error"))
     outcome: Literal["clean", "failed", "errored", "unfinished", "empty"] = (
@@ -141,9 +142,7 @@ def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgeme
                 kind="number",
                 name="some_attack_gave_a_number",
                 defense=defense,
-                attack="",
                 seed=seed,
-                cell="",
                 met=None if nothing and (defense, seed) in pending else not nothing,
                 sentence=f"{defense}, seed {seed}: "
                 + (f"no attack gave a number ({reasons})" if nothing else "an attack gave a number, or failed"),
@@ -167,22 +166,12 @@ def _nothing(rows: Sequence[Row]) -> str:
     )
 
 
-def _of_run(name: str, why: str) -> Judgement:
-    """A check of the whole run that is not met."""
-    return Judgement(kind="number", name=name, defense="", attack="", seed=None, cell="", met=False, sentence=why)
-
-
 def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
     """A condition, row by row."""
     results = condition.findings(rows, pending)
     if not results:
         sentence = f"{condition}: no defended cell has a number" + (" yet" if pending else "")
-        met = None if pending else False
-        return [
-            Judgement(
-                kind="gate", name=str(condition), defense="", attack="", seed=None, cell="", met=met, sentence=sentence
-            )
-        ]
+        return [Judgement(kind="gate", name=str(condition), met=None if pending else False, sentence=sentence)]
     return [
         Judgement.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})
         for row, met, sentence in results

@@ -27,7 +27,8 @@ from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.laws.parts import laws as every_law
-from privkit.parts.registry import describe, load, parse, table
+from privkit.parts.entries import describe
+from privkit.parts.registry import load, parse, table
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "how-to" / "add-a-part.md").read_text("utf-8")

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
-from privkit.audit.arrangement import arrangement
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
@@ -25,11 +24,13 @@ from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, why_not
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
-from privkit.audit.standing import declaration_check, held_against_its_releases
+from privkit.audit.standing import certified, declaration_check
 from privkit.audit.tuning import tuned
+from privkit.defenses.chain import stages_of
 from privkit.domains.base import several
 from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
 from privkit.files.storage import append_line, write_record
+from privkit.models.tokens import FirstBlock
 from privkit.reports.escape import terminal
 from privkit.reports.schema import Check, Costs, Row
 from privkit.run.cell_limits import OverLimit, limited
@@ -45,9 +46,8 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 from privkit.torch_utils.seeded import seeded
-from privkit.training import release_count
+from privkit.training import Clients
 from privkit.training.losses import own_loss
-from privkit.training.private import of_run
 from privkit.wire.channel import Recording, record, shared_lower
 
 
@@ -162,6 +162,32 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
     }
 
 
+def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
+    """Where the network is cut, whether its patches overlap, which block follows the defense, and how often attacked
+    records cross.
+
+    Args:
+        config: of the run.
+        cell: one of its cells.
+        edge: the cell's clients; nothing is said of a block before there are any.
+    """
+    model, passes = config.model.spec, cell.attack.spec.mounting.passes
+    cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
+    block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)
+    told = (f"cut after {cut}" if cut else "", "overlapping patches" if overlap else "", block)
+    return (*filter(None, told), "one pass" if passes == 1 else f"{passes} passes")
+
+
+def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
+    """The block that clients run behind the defense; that there is none is said of shuffles alone."""
+    if isinstance(edge.block, FirstBlock):
+        return f"{cuts[cuts.index(cut) + 1] if cut in cuts else 'its first block'} frozen behind the defense"
+    if edge.block is not None:
+        return "a drawn frozen block behind the defense"
+    shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(edge.defense))
+    return "no block behind the shuffle" if shuffled else ""
+
+
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
     """What an attack is given beside records -> each of its tensors, and a copy of it."""
     tensors = {"the release": [view.smashed for view in context.recording.views]}
@@ -241,18 +267,7 @@ def _trained(start: AttackContext) -> TrainedContext:
     recording = record(
         model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
     )
-    often = release_count(
-        model.edge,
-        config.training,
-        seed_data.shares,
-        epochs=config.budget.epochs,
-        recorded=seed_data.victims,
-        passes=times,
-        others=config.attacked != "private",
-    )
-    often = replace(often, delta=config.delta)
-    certificate = of_run(recording.receipts[0].certificate(often), often, config.training)
-    certificate = held_against_its_releases(certificate, model.edge, seed_data.auxiliary.x)
+    often, certificate = certified(config, model.edge, seed_data, recording.receipts[0], times)
     if not cell.defense.spec.position_embedding and model.known["hides_places"] is False:
         told = (
             "this model's tokens tell of their places (patches overlap, or each field of a table has vectors of its "

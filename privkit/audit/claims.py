@@ -79,7 +79,7 @@ def audit_one_run(
         )
     if certificate.delta is not None and delta not in (None, certificate.delta):
         raise ValueError(f"the certificate is for delta={certificate.delta:g}, so that delta={delta} compares nothing")
-    if isinstance(family, Gaussian) and not claims_a_curve(certificate):
+    if isinstance(family, Gaussian) and not _claims_a_curve(certificate):
         method = certificate.method or "none"
         raise ValueError(
             "a whole Gaussian trade-off curve of known μ is tested where one is claimed, and this certificate claims "
@@ -163,7 +163,7 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
     >>> claimed_family(no_protection(), None) is None
     True
     """
-    if claims_a_curve(certificate):
+    if _claims_a_curve(certificate):
         return GAUSSIAN
     proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
     if not proven or mechanism is None or mechanism.noise.distribution.answers:
@@ -182,11 +182,11 @@ def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Lim
     return region(mechanism).limits() if proven and mechanism is not None else None
 
 
-def claims_a_curve(certificate: Certificate) -> bool:
+def _claims_a_curve(certificate: Certificate) -> bool:
     """Whether a certificate claims the whole trade-off curve of a Gaussian; its ε and δ then determine μ.
 
     >>> from privkit.accountants.base import no_protection
-    >>> claims_a_curve(no_protection())
+    >>> _claims_a_curve(no_protection())
     False
     """
     proven = certificate.kind == "differential_privacy" and certificate.sound

@@ -13,6 +13,7 @@ import numpy as np
 from privkit.attacks.scores.image import Values
 from privkit.audit.scoring import estimate
 from privkit.errors import UsageError
+from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
 from privkit.files.sealed import checked
 from privkit.reports.columns import assumed, numbers
@@ -21,7 +22,6 @@ from privkit.reports.origins import differences
 from privkit.reports.schema import Manifest, Metric, Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import undefended
-from privkit.run.arrays import read_arrays
 from privkit.run.differences import config_differences
 from privkit.run.records import PICTURES, read_manifest, read_rows
 from privkit.shared.interval import Interval
@@ -90,7 +90,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
             "compare runs of the same attack and seeds"
         )
     tested = [number for number, difference in enumerate(found) if difference.p_value is not None]
-    adjusted = holm([found[number].p_value or 0.0 for number in tested])
+    adjusted = _holm([found[number].p_value or 0.0 for number in tested])
     for number, p_value in zip(tested, adjusted, strict=True):
         found[number] = found[number].model_copy(update={"p_value": p_value})
     made_of = dict.fromkeys(
@@ -321,12 +321,12 @@ def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
     return Interval(value=change, low=change - low, high=change + high, n=a.n, method="from the limits of both")
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def _holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted for several tests: the probability of any wrong rejection is at most the level.
 
     Source: Holm 1979.
 
-    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    >>> [round(p, 3) for p in _holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
     order = sorted(range(len(p_values)), key=lambda number: p_values[number])

@@ -16,9 +16,9 @@ from privkit.defenses.compile import ChainReceipt, sites_of
 from privkit.errors import one_line
 from privkit.files.import_path import Untrusted, only
 from privkit.parts.registry import parse
-from privkit.recording.declared import Compared, compare, variance_of
+from privkit.recording.declared import Compared, compare
 from privkit.recording.read import Recording
-from privkit.recording.replay import FAR, Ask, replay_round
+from privkit.recording.replay import FAR, Ask, replay_round, variance_of
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import shared_lower
@@ -122,7 +122,7 @@ def _held(recording: Recording) -> Declared:
         Compared() if mechanism is None or recording.left_out else compare(recording, ask, why, plain=known.plain)
     )
     if known.weaker:
-        compared = replace(compared, refuted=(*compared.refuted, known.weaker))
+        compared.refuted.append(known.weaker)
     return Declared(
         compared=compared,
         distance=distance,

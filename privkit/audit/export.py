@@ -13,7 +13,7 @@ from torch import nn
 from privkit.accountants.spec.records import to_json
 from privkit.audit.defended import assemble, defended_model
 from privkit.audit.seed_data import prepare
-from privkit.audit.standing import held_against_its_releases
+from privkit.audit.standing import certified
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
 from privkit.files.paths import root
@@ -27,8 +27,7 @@ from privkit.run.progress import Silent
 from privkit.run.records import TRAINED, read_manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
-from privkit.training import Clients, release_count
-from privkit.training.private import of_run
+from privkit.training import Clients
 from privkit.wire.channel import holds_all, record
 
 _BUILDER = "privkit.audit.export"
@@ -85,19 +84,8 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
             "a recording holds the whole release of clients that send one; this run has only parts, or none"
         )
     wire = record(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
-    often = release_count(
-        edge,
-        config.training,
-        seed_data.shares,
-        epochs=config.budget.epochs,
-        recorded=victims,
-        passes=1,
-        others=config.attacked != "private",
-    )
-    often = replace(often, delta=config.delta)
-    receipt = wire.receipts[0]
-    own = seed_data.auxiliary
-    certificate = held_against_its_releases(of_run(receipt.certificate(often), often, config.training), edge, own.x)
+    receipt, own = wire.receipts[0], seed_data.auxiliary
+    often, certificate = certified(config, edge, seed_data, receipt, 1)
     # A claim about labels that the server holds is none about this release.
     proven = certificate.kind == "differential_privacy" and certificate.covers == "release"
     mechanism = receipt.mechanism(often) if proven else None

@@ -16,7 +16,7 @@ import torch
 from privkit.audit.cell import planned_row
 from privkit.audit.seed_data import read_records
 from privkit.audit.worker import Answer, CellWorker, Job, Task, compute
-from privkit.errors import PrivkitError, RunFolderError, one_line
+from privkit.errors import Failure, RunFolderError, one_line
 from privkit.files.sealed import Broken
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
@@ -39,10 +39,8 @@ _SHARE = 20
 """The verdict is written so rarely that it takes at most this part of the time."""
 
 
-class WorkersEnded(PrivkitError):
+class WorkersEnded(Failure):
     """The workers of a run ended before one of them returned a result; finished cells stay."""
-
-    exit_code = 3
 
 
 @dataclass(kw_only=True)
@@ -101,7 +99,7 @@ class Leader:
         self._start()
         for part in worker.config.parts:
             own = [cell for cell in worker.cells if worker.part(cell) is part]
-            if superseded := refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
+            if superseded := _refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
                 worker.progress.note(superseded)
                 self._start()
         self.ledger.take(worker.threads, worker.config.settings)
@@ -326,7 +324,7 @@ class Dispatch:
         self._progress.note(f"cell {done} of {total}: {named(cell)}: {status}{took}{rest}")
 
 
-def refresh(
+def _refresh(
     config: AuditConfig,
     folder: Ledger,
     cells: Sequence[Cell],

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privkit.errors import UnfinishedRun
+from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
 from privkit.files.sealed import checked, digest
 from privkit.files.storage import make_folder, write_bytes, writing
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict
-from privkit.run.arrays import read_arrays
 from privkit.run.commands import cell_command
 from privkit.run.records import PICTURES, SCORES, read_manifest, read_rows, stored_gates, verdict_of, write_verdict
 from privkit.shared.measures import records_called

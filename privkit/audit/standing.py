@@ -7,16 +7,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from privkit.defenses.base import Defense, is_own
+from privkit.audit.seed_data import SeedData
+from privkit.defenses.base import Defense, Receipt, ReleaseCount, is_own
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
 from privkit.defenses.measured import contradiction
 from privkit.defenses.rules import check
 from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check
+from privkit.settings.config import AuditConfig
 from privkit.shared.certificate import Certificate
 from privkit.torch_utils.seeded import seeded
-from privkit.training.clients import Clients
+from privkit.training import Clients, release_count
+from privkit.training.private import of_run
 
 _RECORDS = 4
 
@@ -56,6 +59,30 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
         f"what {names} did is declared by its receipt: privkit measured the change of a release, the noise and the "
         "orders, and nothing contradicted the receipt"
     )
+
+
+def certified(
+    config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
+) -> tuple[ReleaseCount, Certificate]:
+    """How often a run released what belongs to one record, and its certificate, held against its own releases.
+
+    Args:
+        edge: the clients, in evaluation mode.
+        receipt: of one of its rounds.
+        passes: how often the attacked records cross after training.
+    """
+    often = release_count(
+        edge,
+        config.training,
+        seed_data.shares,
+        epochs=config.budget.epochs,
+        recorded=seed_data.victims,
+        passes=passes,
+        others=config.attacked != "private",
+    )
+    often = replace(often, delta=config.delta)
+    certificate = of_run(receipt.certificate(often), often, config.training)
+    return often, held_against_its_releases(certificate, edge, seed_data.auxiliary.x)
 
 
 def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...]) -> str:

@@ -50,7 +50,8 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
         return context, f"{attack.label} was not tuned: {reason}"
     must_be_mountable(context)
     rehearsal, asked = _rehearsal(context, plan.share)
-    metric, space, seed = _metric(rehearsal), search_space(attack.spec), derive(context.cell.seed, "tune", attack.name)
+    metric = deciding(list(next(iter(context.seed_data.floors.values()))["unaligned"]))
+    space, seed = search_space(attack.spec), derive(context.cell.seed, "tune", attack.name)
     path, rules = context.folder.cell(context.cell.id) / TRIALS, context.config.queries
     past = _read(path, context.cell.id)
     asked += sum(trial.queries for trial in past)
@@ -149,10 +150,6 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
         objective = float(error_of.mean()) * (-1 if measure(metric).higher_is_closer else 1)
     asked = 0 if queries is None else queries.rounds
     return Trial(values=dict(values), objective=objective, reason=reason, queries=asked)
-
-
-def _metric(context: TrainedContext) -> str:
-    return deciding(list(next(iter(context.seed_data.floors.values()))["unaligned"]))
 
 
 def _changed(attack: Component, values: Mapping[str, Any]) -> Component:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import ROUND_CEILING, Context, Decimal
 from io import TextIOWrapper
+from itertools import tee, zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,9 +77,7 @@ def epsilon(
     from privkit.cli.budgets import Tally, budgets
 
     entries, tally = tables.read([given] if table is None else _loaded(table), delta), Tally()
-    rows = tally.of(
-        _write(tally.certified(budgets(entries, tight=not fast, compare=compare, terms=terms)), out, compare)
-    )
+    rows = _write(tally.of(budgets(entries, tight=not fast, compare=compare, terms=terms)), out, compare)
     if as_json:
         from privkit.reports.budgets import json_text
 
@@ -252,7 +251,7 @@ def _print_found(
     if as_json:
         fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
         fields |= {"limits": dict(limits)} if limits else {}
-        say_json(_without_infinities(fields))
+        say_json(without_infinities(fields))
         return
     say(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
     if labels is not None:
@@ -275,10 +274,10 @@ def _up(value: float, digits: int = 6) -> str:
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.{digits}g}"
 
 
-def _without_infinities(value: Any) -> Any:
+def without_infinities(value: Any) -> Any:
     """The same value for JSON, which has no infinity: None in its place."""
     if isinstance(value, dict):
-        return {key: _without_infinities(part) for key, part in value.items()}
+        return {key: without_infinities(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
@@ -300,19 +299,12 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
     if out is None:
         yield from rows
     elif out.suffix in (".csv", ".json"):
-        text = reports.csv_text if out.suffix == ".csv" else reports.json_text
-        seen: deque[BudgetRow] = deque()
-
-        def noted() -> Iterator[BudgetRow]:
-            for row in rows:
-                seen.append(row)
-                yield row
-
+        text, (kept, passed) = reports.csv_text if out.suffix == ".csv" else reports.json_text, tee(rows)
         with _written(out) as keep:
-            for line in text(noted()):
+            for line, row in zip_longest(text(kept), passed):  # one line more than rows
                 keep(line)
-                while seen:
-                    yield seen.popleft()
+                if row is not None:
+                    yield row
     else:
         every = list(rows)
         with _written(out) as keep:
@@ -334,12 +326,13 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
     """The first rows with their remarks; for a single row, its certificate."""
     from privkit.reports import escape
-    from privkit.reports.budgets import NOTE, remarks, rich_table
+    from privkit.reports.budgets import NOTE, budget_table, remarks
+    from privkit.reports.tables import rich_table
 
     if not (shown := tally.shown):
         return
     console = escape.console(width=None if sys.stdout.isatty() else 160)
-    console.print(rich_table(shown, compare))
+    console.print(rich_table(budget_table(shown, compare)))
     for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1))):
         console.print(line, style="dim", highlight=False, markup=False)
     if tally.computed > len(shown):

@@ -127,14 +127,9 @@ class Tally:
     last: Certificate | None = None
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
 
-    def certified(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
-        """The rows of `budgets`, counted, with their certificates."""
+    def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
+        """The rows of `budgets`, counted as they pass. A terminal shows the count."""
         for row, self.last in pairs:
-            yield row
-
-    def of(self, rows: Iterable[BudgetRow]) -> Iterator[BudgetRow]:
-        """The same rows, counted as they pass. A terminal shows the count."""
-        for row in rows:
             self.rows += 1
             if sys.stderr.isatty() and self.rows % 50 == 0:
                 print(f"\r{self.rows:,} rows", end="", file=sys.stderr, flush=True)

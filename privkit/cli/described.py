@@ -26,14 +26,15 @@ from privkit.files.caches import cache_folder
 from privkit.files.import_path import imported, with_options
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
-from privkit.parts import docstrings
+from privkit.parts import entries as entries_of
+from privkit.parts.entries import describe_part
 from privkit.parts.own_parts import kinds_of, own
-from privkit.parts.registry import TABLES, as_written, describe_part, plug_ins
+from privkit.parts.registry import TABLES, as_written, plug_ins
 from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit.parts.registry.describe`, each with its whole text and its source.
+    """The entries of `privkit.parts.entries.describe`.
 
     A kind with plug-ins is read anew each time, because plug-ins may change.
     """
@@ -46,22 +47,14 @@ def described(kind: str) -> list[dict[str, Any]]:
     if any(entry["summary"].startswith("broken: ") for entry in entries):  # what it lacks may be installed later
         return entries
     with suppress(PrivkitError, OSError):  # a cache that cannot be written costs time alone
-        from privkit.files.storage import write_text
+        from privkit.files.storage import write_bytes
 
-        write_text(file, sealed({"kind": kind, "state": state, "entries": entries}))
+        write_bytes(file, sealed({"kind": kind, "state": state, "entries": entries}).encode())
     return entries
 
 
 def _read(kind: str) -> list[dict[str, Any]]:
-    from privkit.parts import docstrings
-    from privkit.parts.registry import describe, load, table
-
-    entries, targets = describe(kind), table(kind)
-    for entry in entries:
-        part = load(targets[entry["name"]]) if not entry["summary"].startswith(("broken: ", "left out: ")) else None
-        if part is not None:
-            entry |= {"text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
-    found: list[dict[str, Any]] = json.loads(json.dumps(entries, default=str))
+    found: list[dict[str, Any]] = json.loads(json.dumps(entries_of.describe(kind), default=str))
     return found
 
 
@@ -97,7 +90,9 @@ def describe(
     every = {kind: {entry["name"]: entry for entry in described(kind)} for kind in TABLES}
     found = [{"kind": kind, **entries[name]} for kind, entries in every.items() if name in entries]
     if not found and with_options(name) == (name, ""):
-        found = [_own(kind, name) for kind in kinds_of(imported("the part", name))]
+        found = [
+            {"kind": kind, **describe_part(name, own(kind, name))} for kind in kinds_of(imported("the part", name))
+        ]
     if not found:
         raise unknown("part", name, {other for entries in every.values() for other in entries})
     if as_json:
@@ -105,12 +100,6 @@ def describe(
         return
     for number, part in enumerate(found):
         say(*([""] if number else []), *_shown(part))
-
-
-def _own(kind: str, name: str) -> dict[str, Any]:
-    part = own(kind, name)
-    entry = describe_part(name, part)
-    return {"kind": kind, **entry, "text": docstrings.text(part) or entry["summary"], "source": docstrings.source(part)}
 
 
 def _shown(part: dict[str, Any]) -> list[str]:

@@ -50,7 +50,8 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
             f"the grid has {cells:,} cells in {len(pairs):,} runs; shorten a list, or give --yes if that is meant"
         )
     configs = [first, *map(resolve, pairs[1:])]
-    return {out / _name(config): config for config in configs}
+    names = (f"{config.dataset.name}-{config.model.name}-{config.fingerprint}" for config in configs)
+    return {out / re.sub(r"[^\w.-]+", "-", name): config for name, config in zip(names, configs, strict=True)}
 
 
 def cells_of(config: AuditConfig) -> int:
@@ -92,7 +93,3 @@ def _axis(settings: Mapping[str, Any], key: str) -> Sequence[Any]:
     if given == []:
         raise UsageError(f"{key} is an empty list; name at least one, or leave it out")
     return given if isinstance(given, list) else [given]
-
-
-def _name(config: AuditConfig) -> str:
-    return re.sub(r"[^\w.-]+", "-", f"{config.dataset.name}-{config.model.name}-{config.fingerprint}")

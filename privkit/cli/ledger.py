@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from privkit.cli.accounting import Json, print_certificate
+from privkit.cli.accounting import Json, print_certificate, without_infinities
 from privkit.cli.say import say, say_json
 from privkit.errors import UsageError
 
@@ -35,11 +34,7 @@ def ledger(
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
-        plain = {
-            name: None if isinstance(value, float) and not isfinite(value) else value
-            for name, value in asdict(spent).items()
-        }
-        say_json(plain)
+        say_json(without_infinities(asdict(spent)))
         return
     print_certificate(spent)
     for remark in remarks:

@@ -86,14 +86,15 @@ class Shown:
     def _for_ci(self, rows: Sequence[Any], verdict: Any, run: Path) -> None:
         """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""
         from privkit.files.paths import inside, root
-        from privkit.files.storage import write_text
+        from privkit.files.storage import write_bytes
         from privkit.parts.threats import threats_of
         from privkit.reports import ci
         from privkit.run.records import seconds_of
 
         if self.junit is not None:
             took = {cell.cell: seconds_of(inside(run, "cells", cell.cell)) or 0.0 for cell in verdict.cells}
-            write_text(root(self.junit.parent) / self.junit.name, ci.junit(verdict, took, threats_of(rows)))
+            text = ci.junit(verdict, took, threats_of(rows))
+            write_bytes(root(self.junit.parent) / self.junit.name, text.encode())
         actions = os.environ.get("GITHUB_ACTIONS") == "true"
         if self.annotations == "github" or (self.annotations is None and actions):
             print(*ci.github(verdict), sep="\n", file=sys.stderr, flush=True)

@@ -89,7 +89,9 @@ def open_file(path: Path, flags: int) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, _kind(mode))
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and not a file")
     return descriptor
 
 
@@ -107,8 +109,3 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         if most is not None and os.fstat(descriptor).st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
         return handle.read()
-
-
-def _kind(mode: int) -> str:
-    """What is there in place of a file."""
-    return os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is a pipe, a socket or a device, and not a file"

@@ -72,14 +72,9 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{_HOST}.tmp")
 
 
-def write_text(path: Path, text: str, *, flush: bool = True) -> None:
-    """`write_bytes` of UTF-8 text."""
-    write_bytes(path, text.encode(), flush=flush)
-
-
 def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -> None:
     """Write a record of `privkit.files.sealed`."""
-    write_text(path, sealed(fields, indent=2) + "\n", flush=flush)
+    write_bytes(path, f"{sealed(fields, indent=2)}\n".encode(), flush=flush)
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:

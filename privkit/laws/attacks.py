@@ -35,7 +35,7 @@ class Run:
     edited: str = ""
 
 
-class Watched:
+class _Watched:
     """An attack that keeps its runs, also those of its stand-in in control experiments."""
 
     def __init__(self, attack: Any, runs: list[Run]) -> None:
@@ -51,7 +51,7 @@ class Watched:
         control = mounting.control
         if control is None:
             return mounting
-        return replace(mounting, control=lambda steps: Watched(control(steps), self._runs))
+        return replace(mounting, control=lambda steps: _Watched(control(steps), self._runs))
 
     def run(self, observation: Any, generator: Generator, session: Session | None = None) -> Any:
         """Run the attack and keep the run; see `Attack.run`."""
@@ -78,7 +78,7 @@ class Mounted:
     def tried(self) -> tuple[tuple[Control, ...], list[Run]]:
         """Both controls, and the runs in them."""
         runs: list[Run] = []
-        watched: Any = Watched(self.attack, runs)
+        watched: Any = _Watched(self.attack, runs)
         return goal_of(self.attack).controls(watched, 0, observed(images())[0]), runs
 
     def control(self, place: int) -> str:
@@ -122,7 +122,7 @@ def observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation
     return replace(observation, views=views, auxiliary_labels=y[:AUXILIARY]), private
 
 
-def declares_what_it_needs(mounted: Mounted) -> str:
+def _declares_what_it_needs(mounted: Mounted) -> str:
     """The attack declares goal, needs, uses and mounting."""
     try:
         check_declared(mounted.attack)
@@ -131,7 +131,7 @@ def declares_what_it_needs(mounted: Mounted) -> str:
     return ""
 
 
-def same_seed_same_bits(mounted: Mounted) -> str:
+def _same_seed_same_bits(mounted: Mounted) -> str:
     """Two runs give the same bits, and torch's global generator stays as it was."""
     runs, again = mounted.tried[1], Mounted(mounted.attack).tried[1]
     if not all(run.untouched for run in runs):
@@ -141,13 +141,13 @@ def same_seed_same_bits(mounted: Mounted) -> str:
     return "the same generator gives other bits; draw from it, and from nothing else"
 
 
-def leaves_what_it_is_given(mounted: Mounted) -> str:
+def _leaves_what_it_is_given(mounted: Mounted) -> str:
     """The attack leaves its records, labels, releases and weights unchanged; otherwise an audit refuses its row."""
     edited = next((run.edited for run in mounted.tried[1] if run.edited), "")
     return f"it changes {edited} in place; compute on a copy, such as {edited}.clone()" if edited else ""
 
 
-def guesses_are_in_range(mounted: Mounted) -> str:
+def _guesses_are_in_range(mounted: Mounted) -> str:
     """Guesses are finite floats, and guesses at images lie in [0, 1]."""
     for run in mounted.tried[1] if goal_of(mounted.attack).reads(mounted.attack) else ():
         try:
@@ -162,7 +162,7 @@ def _shape(images: Tensor) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def sees_no_truth(mounted: Mounted) -> str:
+def _sees_no_truth(mounted: Mounted) -> str:
     """Other private images behind the same views change no bit."""
     attack = mounted.attack
     if not goal_of(attack).reads(attack) or not attack.needs <= _TRUTH_HELD:
@@ -181,11 +181,11 @@ def sees_no_truth(mounted: Mounted) -> str:
 
 
 LAWS: dict[str, Callable[[Mounted], str]] = {
-    "it declares what it needs": declares_what_it_needs,
+    "it declares what it needs": _declares_what_it_needs,
     "it wins on its control": lambda mounted: mounted.control(0),
     "it fails on noise": lambda mounted: mounted.control(1),
-    "same seed, same bits": same_seed_same_bits,
-    "it leaves what it is given": leaves_what_it_is_given,
-    "its guesses are in range": guesses_are_in_range,
-    "it sees no truth": sees_no_truth,
+    "same seed, same bits": _same_seed_same_bits,
+    "it leaves what it is given": _leaves_what_it_is_given,
+    "its guesses are in range": _guesses_are_in_range,
+    "it sees no truth": _sees_no_truth,
 }

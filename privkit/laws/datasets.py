@@ -25,7 +25,7 @@ def _rows(pool: Pool) -> NDArray[np.int64]:
     return spread[::-1].copy()
 
 
-def records_are_of_one_form(pools: Pools) -> str:
+def _records_are_of_one_form(pools: Pools) -> str:
     """Each part has records. `Batch` checks shape, type and range of those taken."""
     shapes = {}
     for name, pool in _parts(pools).items():
@@ -35,7 +35,7 @@ def records_are_of_one_form(pools: Pools) -> str:
     return "" if len(set(shapes.values())) == 1 else f"its parts have records of different shapes: {shapes}"
 
 
-def labels_are_classes(pools: Pools) -> str:
+def _labels_are_classes(pools: Pools) -> str:
     """Labels lie below `classes`, and `targets` gives the same labels without decoding a record."""
     seen: set[int] = set()
     for name, pool in _parts(pools).items():
@@ -53,7 +53,7 @@ def labels_are_classes(pools: Pools) -> str:
     return f"all its records have label {seen.pop()}; nothing can be learned from them" if len(seen) == 1 else ""
 
 
-def rows_stay_what_they_are(pools: Pools) -> str:
+def _rows_stay_what_they_are(pools: Pools) -> str:
     """A row always gives the same record, and no two records share an id."""
     ids: list[int] = []
     for name, pool in _parts(pools).items():
@@ -66,7 +66,7 @@ def rows_stay_what_they_are(pools: Pools) -> str:
 
 
 LAWS: dict[str, Callable[[Pools], str]] = {
-    "records have one shape, in range": records_are_of_one_form,
-    "labels are classes": labels_are_classes,
-    "a row stays what it is": rows_stay_what_they_are,
+    "records have one shape, in range": _records_are_of_one_form,
+    "labels are classes": _labels_are_classes,
+    "a row stays what it is": _rows_stay_what_they_are,
 }

@@ -51,7 +51,7 @@ def same(a: Release, b: Release) -> bool:
     return all(x is y is None or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
 
 
-def draws_from_its_generator_alone(defense: Defense) -> str:
+def _draws_from_its_generator_alone(defense: Defense) -> str:
     """Same seed, same bits; if it draws, another seed gives other bits."""
     z, y = inputs(defense)
     draws = generator()
@@ -65,7 +65,7 @@ def draws_from_its_generator_alone(defense: Defense) -> str:
     return ""
 
 
-def gradients_keep_shape_and_seed(defense: Defense) -> str:
+def _gradients_keep_shape_and_seed(defense: Defense) -> str:
     """`on_gradient` keeps shape and type, and draws from its generator alone."""
     gradient = torch.randn(2, 3, TOKENS, WIDTH, generator=generator(9))
     draws = generator()
@@ -81,7 +81,7 @@ def gradients_keep_shape_and_seed(defense: Defense) -> str:
     return ""
 
 
-def leaves_everything_else_alone(defense: Defense) -> str:
+def _leaves_everything_else_alone(defense: Defense) -> str:
     """Torch's global generator and the inputs stay unchanged, and the defense's networks follow their seed."""
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
@@ -105,7 +105,7 @@ def _networks(defense: Defense) -> tuple[nn.Module | None, nn.Module | None]:
     return defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0), defense.adapter((TOKENS, WIDTH), 0)
 
 
-def gradient_is_the_derivative(defense: Defense) -> str:
+def _gradient_is_the_derivative(defense: Defense) -> str:
     """The gradient that reaches the client is the derivative of the release."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
@@ -118,7 +118,7 @@ def gradient_is_the_derivative(defense: Defense) -> str:
     return "the gradient through apply is not its derivative; keep the release differentiable in the smashed data"
 
 
-def releases_a_row_for_each_record(defense: Defense) -> str:
+def _releases_a_row_for_each_record(defense: Defense) -> str:
     """The release has one message for each message of the input, and a label for each record."""
     z, y = inputs(defense)
     release, _ = defense.apply(z, y, generator())
@@ -137,7 +137,7 @@ def releases_a_row_for_each_record(defense: Defense) -> str:
     return ""
 
 
-def empty_seats_count_nothing(defense: Defense) -> str:
+def _empty_seats_count_nothing(defense: Defense) -> str:
     """Data on an empty seat of a group change nothing; with every seat taken, `present` changes nothing."""
     if defense.group == 1:
         return ""
@@ -152,7 +152,7 @@ def empty_seats_count_nothing(defense: Defense) -> str:
     return "" if torch.equal(first, second) else "data on an empty seat change the release; give them weight 0"
 
 
-def receipts_make_certificates(defense: Defense) -> str:
+def _receipts_make_certificates(defense: Defense) -> str:
     """A receipt gives a JSON certificate for any number of releases; an ε is claimed only as differential privacy."""
     z, y = inputs(defense)
     receipt = defense.apply(z, y, generator())[1]
@@ -168,7 +168,7 @@ def receipts_make_certificates(defense: Defense) -> str:
     return ""
 
 
-def receipt_is_what_was_done(defense: Defense) -> str:
+def _receipt_is_what_was_done(defense: Defense) -> str:
     """The receipt is true: its orders were applied, its noise is there, and canaries do not refute its ε."""
     if found := contradiction(stages_of(defense), doubted=stages_of(defense)):
         return found
@@ -190,7 +190,7 @@ def receipt_is_what_was_done(defense: Defense) -> str:
     return bound.statement if bound.refuted else ""
 
 
-def no_chain_exceeds_its_charge(defense: Defense) -> str:
+def _no_chain_exceeds_its_charge(defense: Defense) -> str:
     """In every allowed chain with another registered stage, no record moves the release further than charged."""
     alone = stages_of(defense)
     for name, target in sorted(table("defenses").items()):
@@ -205,7 +205,7 @@ def no_chain_exceeds_its_charge(defense: Defense) -> str:
     return ""
 
 
-def refuses_bad_shapes(defense: Defense) -> str:
+def _refuses_bad_shapes(defense: Defense) -> str:
     """Smashed data without messages or records are refused in a sentence with their shape."""
     for shape in ((4,), (2, 3)):
         try:
@@ -218,7 +218,7 @@ def refuses_bad_shapes(defense: Defense) -> str:
     return ""
 
 
-def penalties_train(defense: Defense) -> str:
+def _penalties_train(defense: Defense) -> str:
     """A penalty is one finite number a client, and trains the lower segment or the companion."""
     images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
     smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
@@ -236,15 +236,15 @@ def penalties_train(defense: Defense) -> str:
 
 
 LAWS: dict[str, Callable[[Defense], str]] = {
-    "same seed, same bits; another seed, other bits": draws_from_its_generator_alone,
-    "gradients that go back keep shape and seed": gradients_keep_shape_and_seed,
-    "global randomness and inputs stay as they are": leaves_everything_else_alone,
-    "the gradient that reaches the client is the derivative": gradient_is_the_derivative,
-    "a row and a label for each record": releases_a_row_for_each_record,
-    "empty seats count nothing": empty_seats_count_nothing,
-    "receipts make certificates": receipts_make_certificates,
-    "the receipt is what was done": receipt_is_what_was_done,
-    "no chain exceeds its charge": no_chain_exceeds_its_charge,
-    "bad shapes are refused in a sentence": refuses_bad_shapes,
-    "penalties train": penalties_train,
+    "same seed, same bits; another seed, other bits": _draws_from_its_generator_alone,
+    "gradients that go back keep shape and seed": _gradients_keep_shape_and_seed,
+    "global randomness and inputs stay as they are": _leaves_everything_else_alone,
+    "the gradient that reaches the client is the derivative": _gradient_is_the_derivative,
+    "a row and a label for each record": _releases_a_row_for_each_record,
+    "empty seats count nothing": _empty_seats_count_nothing,
+    "receipts make certificates": _receipts_make_certificates,
+    "the receipt is what was done": _receipt_is_what_was_done,
+    "no chain exceeds its charge": _no_chain_exceeds_its_charge,
+    "bad shapes are refused in a sentence": _refuses_bad_shapes,
+    "penalties train": _penalties_train,
 }

@@ -21,7 +21,7 @@ def images() -> tuple[Tensor, Tensor]:
     return truth, (1 - share) * truth + share * noise
 
 
-def declares_name_and_direction(metric: ImageMetric) -> str:
+def _declares_name_and_direction(metric: ImageMetric) -> str:
     """The metric has a name for its column, and says whether higher is closer."""
     try:
         check_declared(metric)
@@ -30,7 +30,7 @@ def declares_name_and_direction(metric: ImageMetric) -> str:
     return ""
 
 
-def gives_a_number_for_each_image(metric: ImageMetric) -> str:
+def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
     """Values [N] are finite, depend on their own image alone and are reproducible; the images stay unchanged."""
     truth, guess = images()
     kept = truth.clone(), guess.clone()
@@ -45,7 +45,7 @@ def gives_a_number_for_each_image(metric: ImageMetric) -> str:
     return ""
 
 
-def is_best_where_images_are_equal(metric: ImageMetric) -> str:
+def _is_best_where_images_are_equal(metric: ImageMetric) -> str:
     """Equal images have the best value in the direction that it declares, and images further away a worse one."""
     truth, guess = images()
     sign = 1 if metric.higher_is_closer else -1
@@ -56,7 +56,7 @@ def is_best_where_images_are_equal(metric: ImageMetric) -> str:
 
 
 LAWS: dict[str, Callable[[ImageMetric], str]] = {
-    "it has a name and a direction": declares_name_and_direction,
-    "a number for each image": gives_a_number_for_each_image,
-    "equal images are closest": is_best_where_images_are_equal,
+    "it has a name and a direction": _declares_name_and_direction,
+    "a number for each image": _gives_a_number_for_each_image,
+    "equal images are closest": _is_best_where_images_are_equal,
 }

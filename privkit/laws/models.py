@@ -120,7 +120,7 @@ def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, T
     return vmap(run, randomness="different")(weights, buffers, x), weights, buffers
 
 
-def clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> str:
+def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> str:
     """One batched call of three clients' lower segments gives the same as three separate calls."""
     lowers = [built(spec, domain, seed=seed).lower.eval() for seed in range(3)]
     x = torch.stack([domain.random(2, Generator().manual_seed(seed)) for seed in range(3)])
@@ -150,6 +150,6 @@ LAWS: dict[str, Callable[[ModelSpec, Domain], str]] = {
     "a logit for each class": gives_logits,
     "weights follow the seed": weights_follow_the_seed,
     "a cut moves weights and changes no function": a_cut_changes_no_function,
-    "clients in one call equal each alone": clients_in_one_call_equal_each_alone,
+    "clients in one call equal each alone": _clients_in_one_call_equal_each_alone,
     "positions are as it says": positions_are_as_said,
 }

@@ -23,13 +23,13 @@ _SHORTEST = 20
 """Characters of a docstring's first line."""
 
 
-def is_frozen(component: Component, kind: str) -> str:
+def _is_frozen(component: Component, kind: str) -> str:
     """Its options cannot change after it was made."""
     parameters = getattr(type(component.spec), "__dataclass_params__", None)
     return "" if parameters is not None and parameters.frozen else "make it a @dataclass(frozen=True, kw_only=True)"
 
 
-def is_documented(component: Component, kind: str) -> str:
+def _is_documented(component: Component, kind: str) -> str:
     """The docstring says in one line what the part is, and explains each option."""
     spec = component.spec
     text = docstrings.text(spec).partition("\n")[0]
@@ -40,7 +40,7 @@ def is_documented(component: Component, kind: str) -> str:
     return f"say under Attributes: what {', '.join(silent)} means" if silent else ""
 
 
-def ranges_are_declared(component: Component, kind: str) -> str:
+def _ranges_are_declared(component: Component, kind: str) -> str:
     """The annotation of each number gives its range, so that values outside are refused."""
     words = allowed(type(component.spec))
     numbers = [
@@ -53,7 +53,7 @@ def ranges_are_declared(component: Component, kind: str) -> str:
     return ""
 
 
-def survives_json(component: Component, kind: str) -> str:
+def _survives_json(component: Component, kind: str) -> str:
     """A part written as name and options in JSON can be read back."""
     fields = json.loads(json.dumps(component.to_json()))
     given = {key: value for key, value in fields.items() if value is not None}
@@ -61,10 +61,10 @@ def survives_json(component: Component, kind: str) -> str:
 
 
 EVERY: dict[str, Callable[[Component, str], str]] = {
-    "it is a frozen dataclass": is_frozen,
-    "its docstring says what it is": is_documented,
-    "its numbers have ranges": ranges_are_declared,
-    "its options survive JSON": survives_json,
+    "it is a frozen dataclass": _is_frozen,
+    "its docstring says what it is": _is_documented,
+    "its numbers have ranges": _ranges_are_declared,
+    "its options survive JSON": _survives_json,
 }
 """The laws of parts of all kinds."""
 

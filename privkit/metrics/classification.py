@@ -14,7 +14,7 @@ from privkit.shared.interval import Interval, clopper_pearson
 CONFIDENCE = 0.95
 
 
-def delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
+def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
     """A statistic's interval from each record's influence on it; None without spread, or at an end of the range.
 
     The variance of the statistic is that of the mean influence. The half width is transformed to the logit scale of the
@@ -46,7 +46,7 @@ def unknown(value: float, n: int, within: tuple[float, float], reason: str) -> I
     return Interval(value=value, low=within[0], high=within[1], n=n, confidence=CONFIDENCE, method=method)
 
 
-def error_limit(n: int, looks: int = 1) -> float:
+def _error_limit(n: int, looks: int = 1) -> float:
     """Clopper–Pearson's upper limit of an error rate without errors in n ≥ 1 trials; `looks` limits hold jointly."""
     return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
 
@@ -134,12 +134,12 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     above = (labels == predicted) - right - (t[predicted] - both) - (p[labels] - both)
     beside = (t @ t - t[labels]) / of_truth + (p @ p - p[predicted]) / of_guess
     influence = above / sqrt(of_truth * of_guess) - value * beside
-    found = delta_method(value, influence.reshape(len(labels), -1).mean(1), whole, "Fisher's z")
+    found = _delta_method(value, influence.reshape(len(labels), -1).mean(1), whole, "Fisher's z")
     if found is not None:
         return found
     if abs(value) < 1 - 1e-9:
         return unknown(value, len(labels), whole, "the records show no spread")
-    errors = error_limit(len(labels))
+    errors = _error_limit(len(labels))
     least = max(-1.0, float(of_truth - 2 * errors) / sqrt(of_truth * (of_truth + 2 * errors)))
     low, high = (least, 1.0) if value > 0 else (-1.0, -least)
     return Interval(value=value, low=low, high=high, n=len(labels), method="Clopper–Pearson limit of the errors")
@@ -172,11 +172,11 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     among += np.where(targets, 0.0, rankdata(np.where(targets, np.inf, scores), axis=0))
     beaten = np.where(targets, (ranks - among) / negative, 1 - (ranks - among) / positive)
     influence = (beaten - areas) * len(scores) / np.where(targets, positive, negative)
-    found = delta_method(value, influence.mean(1), whole, "the logit scale")
+    found = _delta_method(value, influence.mean(1), whole, "the logit scale")
     if found is not None:
         return found
     if 0 < value < 1:
         return unknown(value, len(scores), whole, "the scores all tie")
-    least = float(np.mean([1 - error_limit(int(n), len(pairs)) for n in pairs]))
+    least = float(np.mean([1 - _error_limit(int(n), len(pairs)) for n in pairs]))
     low, high = (least, 1.0) if value == 1 else (0.0, 1 - least)
     return Interval(value=value, low=low, high=high, n=len(scores), method="Clopper–Pearson of disjoint pairs")

@@ -34,16 +34,6 @@ def kept_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     return (kept if present is None else kept[present]).mean().item()
 
 
-def mixed_share(clients: int, group: int) -> float:
-    """Average share of its smashed data that a client sends if masks divide a message among k clients: ⌈n/k⌉/n.
-
-    Clients of a last, smaller group divide theirs among themselves, as CutMixSL §4 has it.
-    """
-    if not 1 <= group <= clients:
-        raise ValueError(f"group must lie in 1..{clients}, the number of clients, got {group}")
-    return -(-clients // group) / clients
-
-
 def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
     """The largest number of bytes in use while `work` runs, resident tensors included.
 

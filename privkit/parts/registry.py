@@ -8,16 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 
-from privkit.constraints import allowed
 from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknown
 from privkit.files.import_path import with_options
-from privkit.files.installed import entry_points
 from privkit.files.observed import watch
 from privkit.files.toml_text import TomlError, TooMuch, parse_toml
-from privkit.parts.docstrings import meanings
 from privkit.parts.own_parts import is_own, one_of, own
 
 TABLES = {
@@ -100,14 +97,9 @@ def table(kind: str) -> Mapping[str, str]:
     return {**foreign, **load(TABLES[kind])}
 
 
-def misnamed(kind: str) -> list[str]:
-    """Plug-ins of one kind that are left out: their names would not fit into paths, tables or commands."""
-    return sorted({entry.name for entry in plug_ins(kind) if not NAME.match(entry.name)})
-
-
 def plug_ins(kind: str) -> Iterable[EntryPoint]:
     """The entry points of one kind."""
-    return () if kind in _OURS else entry_points(f"privkit.{kind}")
+    return () if kind in _OURS else entry_points(group=f"privkit.{kind}")
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
@@ -118,55 +110,6 @@ def distribution(kind: str, name: str) -> dict[str, str]:
     """
     distributions = [] if name in load(TABLES[kind]) else [entry.dist for entry in plug_ins(kind) if entry.name == name]
     return {dist.name: dist.version for dist in distributions if dist is not None}
-
-
-def describe(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit list`: name, first line of the docstring, and options with defaults and allowed values.
-
-    >>> describe("partitions")[0]["allowed"]["smallest"]
-    'a whole number >= 1'
-    """
-    rows = []
-    for name, target in sorted(table(kind).items()):
-        try:
-            rows.append(describe_part(name, load(target)))
-        except UsageError as error:  # one broken plug-in hides no other
-            rows.append(_row(name, f"broken: {error}"))
-    rule = "a name has letters, digits, _ and -, at most 64 of them"
-    return rows + [_row(repr(name), f"left out: {rule}") for name in misnamed(kind)]
-
-
-def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "summary": summary, "options": {}, "allowed": {}, "meaning": {}} | more
-
-
-def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """One entry of `describe`. It also accepts what a plug-in brings.
-
-    Raises:
-        UsageError: if it is neither a class, a function nor a dataclass.
-    """
-    spec = dataclasses.is_dataclass(target)
-    if not (spec or isinstance(target, type) or callable(target)):
-        raise UsageError("it is neither a class, a function nor a dataclass")
-    summary = (target.__doc__ or "").strip().split("\n")[0]
-    domain = getattr(target, "domain", None)  # what a dataset holds and a model reads; other parts have none
-    more = {"domain": domain} if domain else {}
-    if spec:
-        more["options"] = {f.name: getattr(target, f.name, None) for f in dataclasses.fields(target)}
-        more["allowed"] = _allowed(target)
-        more["meaning"] = meanings(target if isinstance(target, type) else type(target))
-    return _row(name, summary, **more)
-
-
-def _allowed(target: Any) -> dict[str, str]:
-    """What each option may be, as its annotation says; of a model, its cut layers, too."""
-    try:
-        words = allowed(target if isinstance(target, type) else type(target))
-    except (NameError, TypeError) as error:  # of a plug-in
-        raise UsageError(f"its annotations cannot be read: {error}") from None
-    cuts = getattr(target, "cuts", None)
-    return words | {"cut": f"one of {', '.join(cuts)}"} if isinstance(cuts, tuple) else words
 
 
 def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Component:

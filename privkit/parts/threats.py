@@ -12,7 +12,7 @@ from privkit.parts.registry import parse, table
 from privkit.reports.schema import Row
 from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, Known, ThreatVerdict, threat_verdicts
-from privkit.shared.measures import CONSTANT_ATTACKS, KINDS
+from privkit.shared.measures import CONSTANT_ATTACKS, IMAGES, KINDS
 
 INDEX = Path(__file__).with_suffix(".csv")
 """`threat` of each of privkit's own attacks; a test holds it against them, and says how to write it anew."""
@@ -25,12 +25,9 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
     """The verdicts on the rows that a run has so far."""
     if not rows:
         return []
-    return threat_verdicts(rows, over_seeds(rows), _registered(rows[0].records), _known() if _pictured(rows) else {})
-
-
-def _pictured(rows: Sequence[Row]) -> bool:
-    """Whether the attacked records are images."""
-    return rows[0].records == KINDS["images"].noun
+    return threat_verdicts(
+        rows, over_seeds(rows), _registered(rows[0].records), _known() if rows[0].records == IMAGES.noun else {}
+    )
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log, prod, sqrt
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,9 @@ _LARGER = 1.5
 """Times the declared noise from which on a difference is not taken for it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Compared:
-    """The result of comparing a declaration with data.
+    """The result of comparing a declaration with data, which grows with each test.
 
     Attributes:
         refuted: sentences that begin "the recording declares …, but …".
@@ -40,9 +40,9 @@ class Compared:
         unchecked: declarations that could not be compared, each with its reason.
     """
 
-    refuted: tuple[str, ...] = ()
-    checked: tuple[str, ...] = ()
-    unchecked: tuple[str, ...] = ()
+    refuted: list[str] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
 
     @property
     def sentence(self) -> str:
@@ -50,14 +50,8 @@ class Compared:
         told = (("checked", self.checked), ("not checked", self.unchecked))
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 
-
-class _Findings:
-    def __init__(self) -> None:
-        self.refuted: list[str] = []
-        self.checked: list[str] = []
-        self.unchecked: list[str] = []
-
     def hold(self, what: str, refutation: str) -> None:
+        """Note a test: `refutation` completes "the recording declares …" and is empty if `what` stands."""
         if refutation:
             self.refuted.append(f"the recording declares {refutation}")
         else:
@@ -77,7 +71,7 @@ def compare(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool
         plain: whether the noise was added last, to the release itself. False if a recorded defense adds it to images,
             or changes the noisy data; then the noise cannot be tested.
     """
-    mechanism, found = recording.mechanism, _Findings()
+    mechanism, found = recording.mechanism, Compared()
     assert mechanism is not None
     _counts(recording, mechanism, found)
     _sampling(recording, mechanism, found)
@@ -103,12 +97,11 @@ def compare(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool
         found.unchecked.append("whether masks were random")
     if isinstance(mechanism.smashed, Known):
         found.unchecked.append("what bounds the sensitivity")
-    return Compared(
-        refuted=tuple(found.refuted), checked=tuple(found.checked), unchecked=tuple(dict.fromkeys(found.unchecked))
-    )
+    found.unchecked = list(dict.fromkeys(found.unchecked))
+    return found
 
 
-def _counts(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
     """Rounds and releases, of what one unit has in the file."""
     described, rounds = recording.description, len(recording.views) // recording.description.passes
     often = recording.most_released
@@ -127,7 +120,7 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: _Findings) -
         found.hold("releases of a round", said if mechanism.releases < described.batch_size else "")
 
 
-def _sampling(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
     """Whether as few take part in a round as is credited."""
     part, described = mechanism.participation, recording.description
     if part.rate == 1:
@@ -151,7 +144,7 @@ def _sampling(recording: Recording, mechanism: SplitMechanism, found: _Findings)
     found.unchecked.append("whether participation was secret")
 
 
-def _mixing(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
     """Whether as many are mixed as is credited, with such shares."""
     group, mixed = mechanism.mixing.group, recording.description.mixed
     if group == 1:
@@ -170,7 +163,7 @@ def _mixing(recording: Recording, mechanism: SplitMechanism, found: _Findings) -
     found.hold("the shares of mixed clients", said if largest > most + rounded + 1e-3 else "")
 
 
-def _form(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+def _form(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
     shape = list(recording.views[0].smashed.shape[1:])
     clip, numbers = mechanism.smashed, prod(shape)
     if isinstance(clip, PatchBall) and len(shape) == 2:
@@ -187,7 +180,7 @@ def _form(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> 
 
 
 def _noise(
-    recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], why: str, found: _Findings
+    recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], why: str, found: Compared
 ) -> None:
     """Whether what was released holds the declared noise, about what the clip set allows."""
     clip, noise = mechanism.smashed, mechanism.noise
@@ -231,7 +224,7 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 
 
 def _replayed(
-    recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: _Findings
+    recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
     """Whether the difference to the replay is the declared noise, in all rounds and in the last one.
 
@@ -316,7 +309,7 @@ def _beyond(recording: Recording, clip: Clamp, mechanism: SplitMechanism) -> str
 
 
 def _answers(
-    recording: Recording, clip: Categories, flip: float, rounds: dict[int, Replay], why: str, found: _Findings
+    recording: Recording, clip: Categories, flip: float, rounds: dict[int, Replay], why: str, found: Compared
 ) -> None:
     """Whether released answers are categories, and are replaced as often as is declared."""
     released = torch.cat([view.smashed for view in recording.views])
@@ -333,7 +326,7 @@ def _answers(
     found.hold("how many answers were replaced", said if less else "")
 
 
-def _labels(recording: Recording, mechanism: SplitMechanism, found: _Findings) -> None:
+def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
     """Whether labels that travel got their declared noise."""
     sent = [view.labels for view in recording.views if view.labels is not None]
     if mechanism.labels is None or mechanism.noise.labels is None:
@@ -399,14 +392,3 @@ def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor
 
 def _most_rows(rows: Tensor) -> int:
     return max(8, _NUMBERS // rows.shape[1])
-
-
-def variance_of(mechanism: SplitMechanism | None) -> float:
-    """Variance of the declared noise on a number of a release; 0 if none is declared.
-
-    >>> variance_of(None)
-    0.0
-    """
-    if mechanism is None:
-        return 0.0
-    return mechanism.noise.distribution.variance_factor * mechanism.noise.smashed * mechanism.noise.smashed

@@ -10,16 +10,14 @@ import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from privkit.errors import DataError, shortened
+from privkit.files.arrays import read_array
 from privkit.files.sealed import digest
 from privkit.recording.schema import plain
 
@@ -110,15 +108,15 @@ def is_pickle(data: bytes) -> bool:
     if data[:1] == b"\x80" and data[1:2] <= b"\x05" and data.rstrip().endswith(b"."):
         return True
     try:
-        names = [name.partition("/")[2] or name for name in unpacked_sizes(data)]
+        names = [name.partition("/")[2] or name for name in archived(data)]
     except (ValueError, zipfile.BadZipFile):
         return False
     program = any(name.startswith("code/") for name in names)
     return "data.pkl" in names and not program
 
 
-def unpacked_sizes(data: bytes) -> dict[str, int]:
-    """The members of an archive and their sizes, all within the limits; none is unpacked.
+def archived(data: bytes) -> list[str]:
+    """Names of the members of an archive, which is within the limits; none is unpacked.
 
     Raises:
         BadZipFile: if it is no archive.
@@ -128,15 +126,15 @@ def unpacked_sizes(data: bytes) -> dict[str, int]:
         raise ValueError(f"it has more than {_MOST_MEMBERS} members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
-    sizes = {member.filename: member.file_size for member in members}
+    names = [member.filename for member in members]
     if sum(member.file_size for member in members) > max(_MOST_UNPACKED, len(data)):
         raise ValueError(f"it unpacks to more than {_MOST_UNPACKED >> 20} MiB")
-    if len(sizes) < len(members):
+    if len(set(names)) < len(names):
         raise ValueError("two of its members have one name")
     packings = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     if any(member.compress_type not in packings or member.flag_bits & 1 for member in members):
         raise ValueError("its members must be stored or deflated, and not encrypted")
-    return sizes
+    return names
 
 
 def _safetensors(data: bytes) -> dict[str, Tensor]:
@@ -149,23 +147,9 @@ def _safetensors(data: bytes) -> dict[str, Tensor]:
 
 
 def _npz(data: bytes) -> dict[str, Tensor]:
-    sizes = unpacked_sizes(data)
+    names = archived(data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {
-            name.removesuffix(".npy"): torch.from_numpy(_array(archive, name, size)) for name, size in sizes.items()
-        }
-
-
-def _array(archive: zipfile.ZipFile, name: str, size: int) -> NDArray[Any]:
-    """One array; the size in its header is compared with that in the archive before memory is taken."""
-    with archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = header(member)
-        if dtype.hasobject or int(np.prod([float(n) for n in shape])) * dtype.itemsize > size:
-            raise ValueError(f"{name} holds objects, or says that it is larger than it is")
-    with archive.open(name) as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
+        return {name.removesuffix(".npy"): torch.from_numpy(read_array(archive, name)) for name in names}
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:

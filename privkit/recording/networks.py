@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.files.import_path import Untrusted, imported, is_trusted
-from privkit.recording.files import Files, unpacked_sizes
+from privkit.recording.files import Files, archived
 from privkit.recording.schema import Network
 
 _EXPORTED = "torch.export"
@@ -44,7 +44,7 @@ def network(described: Network, files: Files, *, trust: Sequence[str] = (), trai
     if described.program:
         return _program(described.program, files, trust)
     built = _built(described, files).train(training).requires_grad_(False)
-    return Program(built) if training else built
+    return _Program(built) if training else built
 
 
 def _built(described: Network, files: Files) -> nn.Module:
@@ -82,7 +82,7 @@ def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     """
     data, code = files.content(name), b""
     try:
-        members = list(unpacked_sizes(data))
+        members = archived(data)
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             configured = [archive.read(member) for member in members if member.endswith("_config.json")]
             code = b"\n".join(archive.read(member) for member in members if member.endswith(".py"))
@@ -120,10 +120,10 @@ def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
         raise DataError(f"cannot read the program {files.folder / name} ({one_line(error)}); save it again") from None
     for weight in program.parameters():
         weight.requires_grad_(False)
-    return Program(program)
+    return _Program(program)
 
 
-class Program(nn.Module):
+class _Program(nn.Module):
     """A TorchScript or exported program as a module without parameters.
 
     Programs refuse methods such as `train` that attacks call.
@@ -140,7 +140,7 @@ class Program(nn.Module):
         made: Tensor = self._program[0](inputs)
         return made
 
-    def _apply(self, move: Callable[[Tensor], Tensor], recurse: bool = True) -> Program:
+    def _apply(self, move: Callable[[Tensor], Tensor], recurse: bool = True) -> _Program:
         self._program[0]._apply(move)
         return self
 

@@ -19,10 +19,9 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.records import to_json
 from privkit.attacks.base import View
 from privkit.errors import UsageError, one_line
-from privkit.recording.declared import variance_of
 from privkit.recording.files import packed
 from privkit.recording.read import Recording
-from privkit.recording.replay import FAR, Ask, replay
+from privkit.recording.replay import FAR, Ask, replay, variance_of
 from privkit.recording.write import write_recording
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
@@ -71,6 +72,17 @@ class Replay:
         if excess <= 0:
             return 0.0
         return sqrt(excess / size) if size > 0 else 1.0
+
+
+def variance_of(mechanism: SplitMechanism | None) -> float:
+    """Variance of the declared noise on a number of a release; 0 if none is declared.
+
+    >>> variance_of(None)
+    0.0
+    """
+    if mechanism is None:
+        return 0.0
+    return mechanism.noise.distribution.variance_factor * mechanism.noise.smashed * mechanism.noise.smashed
 
 
 @torch.no_grad()

@@ -24,10 +24,10 @@ class OverLimit(BaseException):
     """A cell exceeded a limit. It is no `Exception`, so that code in the cell does not catch it as its own failure."""
 
 
-def written_memory(size: int) -> str:
+def _written_memory(size: int) -> str:
     """Bytes in the notation of the setting cell_memory.
 
-    >>> written_memory(2**31), written_memory(500 * 2**20)
+    >>> _written_memory(2**31), _written_memory(500 * 2**20)
     ('2GiB', '500MiB')
     """
     return f"{size >> 30}GiB" if size % 2**30 == 0 else f"{size / 2**20:g}MiB"
@@ -87,7 +87,7 @@ def _ceiling(memory: int | None) -> Iterator[None]:
         return
     if (held := _held()) >= memory:
         raise UsageError(
-            f"cell_memory={written_memory(memory)} is less than the {held >> 20} MiB that the libraries and the data "
+            f"cell_memory={_written_memory(memory)} is less than the {held >> 20} MiB that the libraries and the data "
             "take before a cell begins; give it more"
         )
     before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -99,8 +99,8 @@ def _ceiling(memory: int | None) -> Iterator[None]:
             raise
         resource.setrlimit(resource.RLIMIT_DATA, before)
         raise OverLimit(
-            f"needed more memory than cell_memory={written_memory(memory)}; give it more, or choose smaller batches or "
-            "fewer images"
+            f"needed more memory than cell_memory={_written_memory(memory)}; give it more, or choose smaller batches "
+            "or fewer images"
         ) from None
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)

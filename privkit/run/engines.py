@@ -135,7 +135,7 @@ class _Task:
         return DelayedSubmission(self, task)
 
 
-class Jobs(Executor):
+class _Jobs(Executor):
     """An executor of submitit jobs. Jobs that are submitted together become one array.
 
     Args:
@@ -275,7 +275,7 @@ def _mpi(given: str, wanted: Wanted) -> Iterator[Executor]:
 def _submitit(given: str, wanted: Wanted) -> Iterator[Executor]:
     """Jobs of Slurm, or processes of this machine with `cluster=local`."""
     options = {"cpus_per_task": wanted.threads, **read_options(given, given, "submitit")}
-    yield Jobs(wanted.run.with_name(f"{wanted.run.name}.jobs"), options)
+    yield _Jobs(wanted.run.with_name(f"{wanted.run.name}.jobs"), options)
 
 
 ENGINES: dict[str, Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit}

@@ -54,12 +54,9 @@ class Ingredients:
         Raises:
             UsageError: if one was edited since.
         """
-        made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in self._each]
+        each = (self.model, self.control, self.cell)
+        made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])
-
-    @property
-    def _each(self) -> tuple[Provenance, Provenance, Provenance]:
-        return self.model, self.control, self.cell
 
 
 def ingredients(
@@ -78,8 +75,11 @@ def ingredients(
     base = _joined(here, *(_part(kind, component) for kind, component in shared))
     defenses = {d.label: _part("defenses", d) for d in config.defenses}
     attacks = {a.label: _part("attacks", a) for a in config.every_attack}
-    looks = _joined(_code({metric.__module__ for metric in IMAGE_METRICS.values()}), _perceived(perception))
-    looks = _joined(looks, *(_part("metrics", metric) for metric in config.metrics))
+    looks = _joined(
+        _code({metric.__module__ for metric in IMAGE_METRICS.values()}),
+        Provenance(files=perception.contents(), packages=versions(perception.packages())),
+        *(_part("metrics", metric) for metric in config.metrics),
+    )
     if config.auxiliary not in ("disjoint", "training"):
         looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))
     if config.tune is not None:
@@ -131,10 +131,6 @@ def _files(spec: Any) -> dict[str, str]:
     named = [Path(value) for value in values if isinstance(value, str | Path)]
     paths = [path for path in named if path.suffix or len(path.parts) > 1]
     return {str(path): hash_file(path) for path in paths if path.is_file()}
-
-
-def _perceived(perception: Perception) -> Provenance:
-    return Provenance(files=perception.contents(), packages=versions(perception.packages()))
 
 
 def _joined(first: Provenance, *others: Provenance) -> Provenance:

@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 
 import privkit
-from privkit.files.installed import changed
 from privkit.reports.schema import Manifest, PlannedCell, Provenance
 from privkit.run.plan import plan
 from privkit.run.sources import own_source
@@ -84,11 +83,11 @@ def circumstances(device: str, threads: int) -> Provenance:
         import torch
 
         device = f"cuda, {torch.cuda.get_device_name()}"
-    together = joined_processes()[1]
+    together, system = joined_processes()[1], f"{platform.system()} {platform.machine()}"
     return Provenance(
         packages=packages,
         machine={"device": device, "threads": str(threads), **({"processes": str(together)} if together > 1 else {})},
-        noted={"commit": _git_revision(), "processor": _processor(), "system": _system()},
+        noted={"commit": _git_revision(), "processor": _processor(), "system": system},
     )
 
 
@@ -99,8 +98,16 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     ['numpy']
     """
     names = set(packages)
-    known = _distributions(tuple((entry, changed(entry)) for entry in sys.path)) if names else {}
+    known = _distributions(tuple((entry, _changed(entry)) for entry in sys.path)) if names else {}
     return {name: number for top in names for name in known.get(top, ()) if (number := _version(name, top))}
+
+
+def _changed(folder: str) -> int:
+    """When something was last installed into a folder of the Python path, or removed; 0 if there is none."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 @cache
@@ -148,7 +155,3 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _system() -> str:
-    return f"{platform.system()} {platform.machine()}"

@@ -108,7 +108,7 @@ def read_manifest(path: Path) -> Manifest | None:
         raise RunFolderError(f"cannot read {file} ({error.strerror}); name another folder with --out") from None
     try:
         return _parse(Manifest, data)
-    except OtherVersion as error:
+    except _OtherVersion as error:
         raise OtherVersionRun(
             f"{file} {error}; read that run with the privkit that wrote it, or name another folder with --out to run "
             "anew"
@@ -136,7 +136,7 @@ def read_rows(path: Path) -> list[Row]:
         where = f"{results} line {number}"
         try:
             row = parse_row(data)
-        except OtherVersion as error:
+        except _OtherVersion as error:
             raise DamagedFile(f"{where} {error}; repeat the run's command to do that cell again") from None
         except Broken:
             raise DamagedFile(f"{where} is truncated or damaged; repeat the run's command to mend it") from None
@@ -159,7 +159,7 @@ def lines_of(results: Path) -> list[bytes]:
         ) from None
 
 
-class OtherVersion(Broken):
+class _OtherVersion(Broken):
     """An intact record of another schema version."""
 
 
@@ -171,7 +171,7 @@ def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
         other = _other_version(data)
         if other is not None:
             reads = f"{READ[0]} to {READ[-1]}"
-            raise OtherVersion(f"has schema version {other}, and this privkit reads {reads}") from None
+            raise _OtherVersion(f"has schema version {other}, and this privkit reads {reads}") from None
         if isinstance(error, Broken):
             raise
         raise Broken("is damaged: its fields are not those of a " + kind.__name__.lower()) from None
@@ -206,10 +206,9 @@ def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -
     return judge(manifest.cells, rows, gates, run=manifest.fingerprint, silent=silent, trains=trains)
 
 
-def write_verdict(run: Path, verdict: Verdict) -> Verdict:
+def write_verdict(run: Path, verdict: Verdict) -> None:
     """Store a verdict."""
     write_record(run / VERDICT, verdict.model_dump(mode="json"))
-    return verdict
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:

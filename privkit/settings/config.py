@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,11 +17,34 @@ if TYPE_CHECKING:
     from privkit.metrics.own import ImageMetric
     from privkit.recording.read import Recording
     from privkit.reports.gate import Gate
+    from privkit.settings.pairing import Part
+    from privkit.settings.quick_attacks import Chosen
     from privkit.training.spec import TrainingSpec
 
 
 _OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "escalate", "also")
 """Fields that a configuration without them leaves out, so that its fingerprint is that of earlier versions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The parts of a run: those that a user named, or a recording that stands for them.
+
+    Attributes:
+        dataset: the private dataset.
+        model: the network that is split.
+        pairs: each protocol with its defenses.
+        training: options of the training.
+        recording: None to train.
+        chosen: function that gives the attacks of `auto` on a recording; None if they follow from the defense.
+    """
+
+    dataset: Component
+    model: Component
+    pairs: Sequence[Part]
+    training: Mapping[str, Any]
+    recording: Recording | None = None
+    chosen: Callable[[], Chosen] | None = None
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
@@ -49,7 +72,6 @@ class AuditConfig(ExecutionSettings):
         delta: the δ at which ε is given.
         seeds: everything is run once for each seed.
         budget: how much work is done.
-        budget_name: the preset from which the budget was made.
         training: how the task is trained.
         auxiliary: the adversary's images: "disjoint" (same distribution), "training" (the client's own training
             images, the patch-shuffling paper's worst case) or the name of another dataset.
@@ -77,7 +99,6 @@ class AuditConfig(ExecutionSettings):
     delta: float = 1e-5
     seeds: tuple[int, ...] = (0,)
     budget: Budget
-    budget_name: str = "quick"
     training: TrainingSpec
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import make_dataclass
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import privkit
 from privkit import constraints
 from privkit.errors import unknown
 from privkit.files.import_path import with_options
-from privkit.files.installed import entry_points
 from privkit.parts.own_parts import is_own
 from privkit.parts.registry import TABLES, named, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
@@ -147,7 +147,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
     if is_own(name, own):
         return
     if name not in own:
-        foreign = {entry.name for entry in entry_points(f"privkit.{kind}")}
+        foreign = {entry.name for entry in entry_points(group=f"privkit.{kind}")}
         if name not in foreign:
             raise unknown(setting, name, {*own, *foreign})
         return

@@ -83,7 +83,7 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
         elif defense.name == "none":
             under = None
         else:
-            under = parse("protocols", _natural(defense))
+            under = parse("protocols", "cutmixsl" if defense.spec.group > 1 else "sl")  # one client unless it mixes
         pairs.append((defense, under))
     if not pairs:
         raise UsageError("name at least one defense and one attack")
@@ -94,11 +94,6 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
         if defense.to_json() not in [other.to_json() for other in part]:
             part.append(defense)
     return [_with_baseline(under, part, baseline, main=under.label == first.label) for under, part in groups.values()]
-
-
-def _natural(defense: Component) -> str:
-    """One client, unless a defense mixes several."""
-    return "cutmixsl" if defense.spec.group > 1 else "sl"
 
 
 def _with_baseline(protocol: Component, defenses: Sequence[Component], baseline: Component, *, main: bool) -> Part:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from privkit.files.import_path import only
 from privkit.parts.registry import Component, parse
 from privkit.recording.read import Recording, read_recording
 from privkit.settings.budgets import Budget
+from privkit.settings.config import Source
 from privkit.settings.quick_attacks import Chosen, choose
 from privkit.settings.values import as_trust
 from privkit.shared.measures import IMAGES
@@ -46,77 +48,58 @@ class Recorded:
         return self.builders
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedParts:
-    """The settings that `privkit.settings.resolve.resolve` takes from a recording.
+def _recorded_source(recording: Recording) -> Source:
+    """What a recording stands for, in the place of a user's names."""
+    described = recording.description
+    builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
+    modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
 
-    Attributes:
-        recording: read and checked.
+    def part(name: str, label: str) -> Component:
+        return Component(name=_NAME, spec=Recorded(part=name, sha256=recording.files, builders=modules), label=label)
+
+    protocol = Component(name=_NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
+    return Source(
+        dataset=part("dataset", described.dataset),
+        model=part("model", described.model),
+        pairs=[(protocol, (part("defense", described.name),))],
+        training={"batch_size": described.batch_size},
+        recording=recording,
+        chosen=partial(chosen, recording),
+    )
+
+
+def chosen(recording: Recording) -> Chosen:
+    """What `auto` mounts: those of its attacks on this defense for which the recording suffices.
+
+    Raises:
+        UsageError: if it suffices for none.
     """
-
-    recording: Recording
-
-    def _part(self, part: str, label: str) -> Component:
-        described = self.recording.description
-        builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
-        modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
-        spec = Recorded(part=part, sha256=self.recording.files, builders=modules)
-        return Component(name=_NAME, spec=spec, label=label)
-
-    @property
-    def dataset(self) -> Component:
-        """The images."""
-        return self._part("dataset", self.recording.description.dataset)
-
-    @property
-    def model(self) -> Component:
-        """The segments."""
-        return self._part("model", self.recording.description.model)
-
-    @property
-    def pairs(self) -> list[tuple[Component, tuple[Component, ...]]]:
-        """The protocol and the defense."""
-        described = self.recording.description
-        protocol = Component(name=_NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
-        return [(protocol, (self._part("defense", described.name),))]
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """The known options of the training."""
-        return {"batch_size": self.recording.description.batch_size}
-
-    def chosen(self) -> Chosen:
-        """What `auto` mounts: those of its attacks on this defense for which the recording suffices.
-
-        Raises:
-            UsageError: if it suffices for none.
-        """
-        described, own = self.recording.description, len(self.recording.own) > 0
-        with only(self.recording.trust):
-            known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
-        asked = described.lower is not None  # without it, nobody can say what the edge would answer
-        has = {"auxiliary": own, "query": asked, "lower": asked}
-        specs = {attack: parse("attacks", attack).spec for attack in (*known, *IMAGES.general)}
-        fits = [
-            attack
-            for attack, spec in specs.items()
-            if all(has.get(need) for need in spec.needs)
-            and (asked or "query" not in spec.uses)
-            and spec.mounting.passes <= described.passes
-        ]
-        passive = ["fora"] if own and described.lower is None else []
-        leaks = self.recording.labels is not None and self.recording.views[0].cut_gradient is not None
-        attacks = (*fits, *passive, *(["label_leak"] if leaks else []))
-        if not attacks:
-            raise UsageError(
-                "auto finds no attack for this recording, which has neither own images nor a lower segment; record one "
-                "of them (privkit.Recorder.save), or name an attack such as mid_grey"
-            )
-        seen = "its lower segment" if described.lower is not None else "the release alone, without the lower segment"
-        return Chosen(attacks=attacks, remark=f"auto chose attacks by what was recorded: {seen}")
+    described, own = recording.description, len(recording.own) > 0
+    with only(recording.trust):
+        known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
+    asked = described.lower is not None  # without it, nobody can say what the edge would answer
+    has = {"auxiliary": own, "query": asked, "lower": asked}
+    specs = {attack: parse("attacks", attack).spec for attack in (*known, *IMAGES.general)}
+    fits = [
+        attack
+        for attack, spec in specs.items()
+        if all(has.get(need) for need in spec.needs)
+        and (asked or "query" not in spec.uses)
+        and spec.mounting.passes <= described.passes
+    ]
+    passive = ["fora"] if own and described.lower is None else []
+    leaks = recording.labels is not None and recording.views[0].cut_gradient is not None
+    attacks = (*fits, *passive, *(["label_leak"] if leaks else []))
+    if not attacks:
+        raise UsageError(
+            "auto finds no attack for this recording, which has neither own images nor a lower segment; record one "
+            "of them (privkit.Recorder.save), or name an attack such as mid_grey"
+        )
+    seen = "its lower segment" if described.lower is not None else "the release alone, without the lower segment"
+    return Chosen(attacks=attacks, remark=f"auto chose attacks by what was recorded: {seen}")
 
 
-def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> RecordedParts:
+def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
     """Read the recording that a user named.
 
     Raises:
@@ -131,4 +114,4 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> RecordedParts
             f"features={named[0]} compares labeled images, and this recording lacks own.labels, truth.images or "
             "truth.labels; record them, or leave features out"
         )
-    return RecordedParts(recording=recording.within(victims=budget.victims, own=budget.auxiliary))
+    return _recorded_source(recording.within(victims=budget.victims, own=budget.auxiliary))

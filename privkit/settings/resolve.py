@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
@@ -17,8 +16,8 @@ from privkit.metrics import METRICS
 from privkit.parts.registry import Component, load, named, parse, specify, stages_given, table
 from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning, as_escalation
-from privkit.settings.config import AuditConfig, distinct
-from privkit.settings.pairing import Part, paired
+from privkit.settings.config import AuditConfig, Source, distinct
+from privkit.settings.pairing import paired
 from privkit.settings.quick_attacks import AUTO, Chosen, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
 from privkit.settings.table import (
@@ -37,7 +36,6 @@ from privkit.shared.measures import CONSTANT_ATTACKS, KINDS
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
     from privkit.reports.gate import Gate
-    from privkit.settings.recorded import RecordedParts
     from privkit.training.spec import TrainingSpec
 
 
@@ -96,7 +94,6 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         delta=asked.delta,
         seeds=asked.seed,
         budget=asked.budget[1],
-        budget_name=asked.budget[0],
         auxiliary=_auxiliary(asked.auxiliary, dataset),
         victims=asked.victims,
         queries=asked.queries,
@@ -110,42 +107,6 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     config = replace(config, tune=_tuning(asked.tune, config.every_attack), settings=_kept(settings, given, config))
     _check_domain(config)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedParts:
-    """The parts of a run, by the settings that name them; `RecordedParts` has those of a recording.
-
-    Attributes:
-        asked: the user's settings.
-    """
-
-    recording: ClassVar[None] = None
-    asked: AuditSettings
-
-    @cached_property
-    def dataset(self) -> Component:
-        """The private dataset."""
-        dataset = parse("datasets", self.asked.dataset)
-        return _skipping(dataset) if self.asked.skip_bad_rows else dataset
-
-    @property
-    def model(self) -> Component:
-        """The network that is split."""
-        return model_for(self.dataset, self.asked.model)
-
-    @property
-    def pairs(self) -> list[Part]:
-        """Each protocol with its defenses."""
-        return paired(self.asked.defense, self.asked.protocol)
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """Options of the training."""
-        return as_options("training", self.asked.training)
-
-    def chosen(self) -> None:
-        """The attacks that `auto` mounts, by defense."""
 
 
 def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
@@ -166,12 +127,19 @@ def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditCo
     return kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
 
 
-def _source(settings: Mapping[str, Any], asked: AuditSettings) -> NamedParts | RecordedParts:
-    if asked.recorded is None:
-        return NamedParts(asked=asked)
-    from privkit.settings.recorded import recorded_parts
+def _source(settings: Mapping[str, Any], asked: AuditSettings) -> Source:
+    if asked.recorded is not None:
+        from privkit.settings.recorded import recorded_parts
 
-    return recorded_parts(settings, asked.budget[1])
+        return recorded_parts(settings, asked.budget[1])
+    dataset = parse("datasets", asked.dataset)
+    dataset = _skipping(dataset) if asked.skip_bad_rows else dataset
+    return Source(
+        dataset=dataset,
+        model=model_for(dataset, asked.model),
+        pairs=paired(asked.defense, asked.protocol),
+        training=as_options("training", asked.training),
+    )
 
 
 def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: AuditSettings) -> None:
@@ -210,15 +178,14 @@ def _check_recorded(settings: Mapping[str, Any]) -> None:
     description(description_file(folder), folder / FILE)
 
 
-def _under(
-    protocol: Component, defenses: Sequence[Component], asked: AuditSettings, source: NamedParts | RecordedParts
-) -> dict[str, Any]:
+def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSettings, source: Source) -> dict[str, Any]:
     """The fields of a configuration that depend on the protocol."""
     training = _training(protocol, asked.budget[1], source.training)
     fields = {"protocol": protocol, "defenses": defenses, "training": training}
     if AUTO in asked.attack:
         shared = training.freeze_lower or protocol.spec.average != "never"
-        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], source.chosen(), shared)}
+        instead = source.chosen() if source.chosen else None
+        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], instead, shared)}
     if not asked.attack:
         raise UsageError("name at least one defense and one attack")
     return fields

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,12 +57,8 @@ def _set_environment(before: dict[str, str]) -> None:
     os.environ.update(before)
 
 
-def _set_backend(home: Any, name: str) -> Callable[[Any], None]:
-    return lambda value: setattr(home, name, value)
-
-
 def _flag(home: Any, name: str) -> _Setting:
-    return (lambda: getattr(home, name)), _set_backend(home, name)
+    return partial(getattr, home, name), partial(setattr, home, name)
 
 
 def _handlers() -> dict[int, Any]:

@@ -88,7 +88,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
     if not same:
         return None
     lower = edge.client(0).eval().requires_grad_(False)
-    return lower if holds_all(edge) else nn.Sequential(lower, HeldParts(edge))
+    return lower if holds_all(edge) else nn.Sequential(lower, _HeldParts(edge))
 
 
 def holds_all(edge: Clients) -> bool:
@@ -96,7 +96,7 @@ def holds_all(edge: Clients) -> bool:
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 
-class HeldParts(nn.Module):
+class _HeldParts(nn.Module):
     """The channels of a release that the adversary holds."""
 
     def __init__(self, edge: Clients) -> None:
@@ -162,9 +162,9 @@ class CopiesOnce:
     Attributes:
         trials: remaining rounds that are also computed in full; None if all rounds are.
 
-    >>> lowers = CopiesOnce(Stacked(torch.nn.Linear(3, 2), 1))
+    >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials
-    (torch.Size([1, 50, 2]), 3)
+    (torch.Size([1, 50, 3]), 3)
     """
 
     def __init__(self, lowers: Stacked) -> None:

@@ -107,22 +107,6 @@ class Transcript:
         """
         return [played.received[client] for played in self.rounds]
 
-    def seats(self) -> tuple[Tensor, Tensor, Tensor]:
-        """For scoring: every taken seat of every row of the server's views, with views concatenated.
-
-        Returns:
-            int64 [S] each: the row of the views, the label of the image on the seat, and the number of the recorded
-            round, from 0.
-        """
-        rows, labels, batches, start = [], [], [], 0
-        for number, played in enumerate(self.rounds):
-            row, seat = (played.members >= 0).nonzero(as_tuple=True)
-            rows.append(start + row)
-            labels.append(played.labels[played.members[row, seat]])
-            batches.append(torch.full_like(row, number))
-            start += len(played.members)
-        return torch.cat(rows), torch.cat(labels), torch.cat(batches)
-
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
     """Keep the gradient that arrives at a module's output; its value is unchanged."""

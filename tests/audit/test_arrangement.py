@@ -2,7 +2,7 @@
 
 import pytest
 
-from privkit.audit.arrangement import arrangement
+from privkit.audit.cell import arrangement
 from privkit.audit.defended import assemble
 from privkit.domains.images.domain import Images
 from privkit.run.plan import plan

@@ -17,9 +17,9 @@ from PIL import Image
 from privkit.audit.run import AuditRun, run_audit
 from privkit.domains.images.pictures import ImageFolder
 from privkit.errors import DamagedFile, DataError
+from privkit.files.arrays import read_arrays
 from privkit.files.sealed import opened, sealed
 from privkit.files.storage import load_state, save_state
-from privkit.run.arrays import read_arrays
 from privkit.run.progress import Silent
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -218,7 +218,7 @@ def test_arrays_that_are_not_what_they_say(tmp_path: Path, data: bytes) -> None:
 
 
 def test_arrays_that_unpack_to_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.run.arrays._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("privkit.files.arrays._MOST_BYTES", 1 << 20)
     with pytest.raises(DamagedFile, match="unpacks to more than 1 MiB"):
         read_arrays(tmp_path / "per_example.npz", bomb((1, 1, 2, 1 << 20), 2 << 20), {"truth": ("u", 4)})
 

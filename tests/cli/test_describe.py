@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from privkit.cli.app import app
 from privkit.errors import UsageError
-from privkit.parts.registry import TABLES, describe
+from privkit.parts.entries import describe
+from privkit.parts.registry import TABLES
 
 runner = CliRunner()
 

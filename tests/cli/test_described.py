@@ -13,7 +13,7 @@ import pytest
 from privkit.cli import described as module
 from privkit.cli.described import described
 from privkit.files.caches import cache_folder
-from privkit.parts import registry
+from privkit.parts import entries as entries_of
 from privkit.parts.registry import TABLES
 
 
@@ -47,7 +47,7 @@ def test_parts_are_read_once(home: Path, reads: list[str]) -> None:
     assert {kind: described(kind) for kind in TABLES} == first
     assert reads == list(TABLES)
     for kind, entries in first.items():
-        told = json.loads(json.dumps(registry.describe(kind), default=str))
+        told = json.loads(json.dumps(entries_of.describe(kind), default=str))
         assert [{name: entry[name] for name in now} for entry, now in zip(entries, told, strict=True)] == told
     assert {path.name for path in home.iterdir()} == {f"described-{kind}.json" for kind in TABLES}
 
@@ -71,7 +71,9 @@ def test_plug_ins_and_broken_parts_are_read_each_time(
     monkeypatch.setattr(module, "plug_ins", lambda kind: iter(["one"]))
     assert described("partitions") == described("partitions")
     monkeypatch.setattr(module, "plug_ins", lambda kind: ())
-    monkeypatch.setattr("privkit.parts.registry.describe", lambda kind: [registry._row("x", "broken: no such package")])
+    monkeypatch.setattr(
+        "privkit.parts.entries.describe", lambda kind: [entries_of._row("x", "broken: no such package")]
+    )
     assert described("partitions") == described("partitions")
     assert len(reads) == 4
     assert not list(home.iterdir())

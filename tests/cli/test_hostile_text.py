@@ -13,7 +13,8 @@ from privkit.accountants.table_files import load
 from privkit.errors import PrivkitError, UsageError
 from privkit.files.toml_text import _MOST_BYTES
 from privkit.parts import registry
-from privkit.parts.registry import describe, misnamed, parse, table
+from privkit.parts.entries import describe, misnamed
+from privkit.parts.registry import parse, table
 from privkit.settings.resolve import read_toml, resolve
 
 NESTED, DIGITS, DOTTED = "[" * 5000, "9" * 5000, "a." * 20_000 + "a"

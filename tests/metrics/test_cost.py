@@ -10,7 +10,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, kept_share, measure, mixed_share, peak_memory
+from privkit.metrics.cost import Cost, kept_share, measure, peak_memory
 from privkit.models.convolutional import VGG16
 from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY6
 
@@ -181,7 +181,7 @@ def test_kept_share_of_mixup_is_all_and_of_an_empty_seat_nothing() -> None:
     assert kept_share(torch.full((3, 2, 1), 0.5)) == 1
     share = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 0.0]]])  # a pair, and one left over
     present = torch.tensor([[True, True], [True, False]])
-    assert kept_share(share, present) == pytest.approx(mixed_share(3, 2)) == pytest.approx(2 / 3)
+    assert kept_share(share, present) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,6 @@ def test_nonsense_is_refused(changed: dict[str, Any], says: str) -> None:
 def test_one_image_is_measured() -> None:
     with pytest.raises(ValueError, match="one record"):
         measure(LINEAR, torch.zeros(2, 3, 2, 2), trained=True)
-    with pytest.raises(ValueError, match=r"1\.\.10"):
-        mixed_share(10, 11)
 
 
 def test_a_round_adds_up() -> None:

@@ -9,7 +9,8 @@ import pytest
 from privkit.audit.seed_data import open_data
 from privkit.errors import UsageError
 from privkit.laws.parts import EVERY
-from privkit.parts.registry import TABLES, describe, load, parse, specify, table
+from privkit.parts.entries import describe
+from privkit.parts.registry import TABLES, load, parse, specify, table
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
 

@@ -260,16 +260,16 @@ def test_a_special_honest_recording_raises_none_either(name: str, tmp_path: Path
 
 def test_what_was_not_compared_is_said(tmp_path: Path) -> None:
     plain = declared_by(lie(HONEST)(tmp_path / "a")).compared
-    assert plain.unchecked == ("whether the lower model was frozen",)
-    assert plain.checked[-2:] == ("that there is as much noise", "the law of the noise")
+    assert plain.unchecked == ["whether the lower model was frozen"]
+    assert plain.checked[-2:] == ["that there is as much noise", "the law of the noise"]
     drawn_too = declared_by(lie(HONEST, lower=NOISY)(tmp_path / "e")).compared
     assert "the law of the noise" in drawn_too.checked
     alone = declared_by(lie(HONEST, lower=None, truth=None)(tmp_path / "b")).compared
-    assert alone.unchecked == (
+    assert alone.unchecked == [
         "how often a record is released (no true image was recorded)",
         "what the noise was added to (no lower segment was recorded)",
         "whether the lower model was frozen",
-    )
+    ]
     far = declared_by(lie(HONEST, lower={**HALF, "options": {"factor": 3.0}})(tmp_path / "c")).compared
     assert "times as far from the replay" in far.sentence
     hidden = declared_by(

@@ -27,7 +27,7 @@ from privkit.files.import_path import Untrusted
 from privkit.files.sealed import digest, sealed
 from privkit.recording import files, read
 from privkit.recording.read import Recording, read_recording
-from privkit.settings.recorded import RecordedParts
+from privkit.settings.recorded import chosen
 from privkit.settings.resolve import read_toml, resolve
 from tests.recording.declarations import MECHANISM
 from tests.recording.edited import redescribed
@@ -95,7 +95,7 @@ def test_no_builder_runs_that_the_command_does_not_name(lower: dict[str, Any], c
 def test_neither_does_a_defense(canary: Path) -> None:
     folder = written(Path("recording"), lower={"builder": CLIENTS, "options": EXPORTED}, defense="canary_part:lower")
     with pytest.raises(Untrusted, match="--trust canary_part"):
-        RecordedParts(recording=read_recording(folder)).chosen()
+        chosen(read_recording(folder))
     with pytest.raises(Untrusted, match="--trust canary_part"):
         resolve({"recorded": str(folder), "attack": "auto"})
 
@@ -287,12 +287,11 @@ def test_no_flipped_bit_is_read_unseen(count: int, tmp_path: Path) -> None:
 
 def everything(folder: Path) -> Recording:
     """Whatever an audit does with a recording before it attacks."""
-    parts = RecordedParts(recording=read_recording(folder))
-    recording = parts.recording
+    recording = read_recording(folder)
     recording.lower()
     recording.upper()
     _certificate(recording, declared_by(recording), recording.mechanism_of(1), 1e-5)
-    parts.chosen()
+    chosen(recording)
     return recording
 
 

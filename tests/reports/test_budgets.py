@@ -19,6 +19,7 @@ from rich.console import Console
 from privkit.reports import budget_curves, budgets, figures
 from privkit.reports.budget_curves import BudgetCurve
 from privkit.reports.budgets import BudgetRow
+from privkit.reports.tables import rich_table
 
 GOOD = BudgetRow(
     row=1, name="DP-MixSL", mechanism="dp_mixsl", epsilon=4.377178095681228, delta=1e-5, lower=4.377178095681228,
@@ -90,7 +91,7 @@ def test_any_row_is_shown_in_one_line(given_rows: list[BudgetRow], compare: bool
     shown = budgets.budget_table(given_rows, compare)
     assert len(shown.rows) == len(given_rows)
     assert {len(line) for line in shown.rows} == {len(shown.headers)}
-    Console(file=io.StringIO(), width=200).print(budgets.rich_table(given_rows, compare))  # markup in a name is text
+    Console(file=io.StringIO(), width=200).print(rich_table(shown))  # markup in a name is text
     table = budgets.markdown(given_rows, compare).splitlines()[: 2 + len(given_rows)]
     unescaped = {line.replace(r"\|", "").count("|") for line in table}
     assert unescaped == {len(shown.headers) + 1}

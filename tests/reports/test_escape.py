@@ -62,7 +62,7 @@ def test_names_in_every_writer(small_run: AuditRun, capsys: pytest.CaptureFixtur
     shown = tables.table(rows)
     budget = [BudgetRow(row=1, name=name, epsilon=1.0, mechanism=name, notes=(name,))]
     escape.console(200).print(tables.rich_table(shown))
-    escape.console(200).print(budgets.rich_table(budget))
+    escape.console(200).print(tables.rich_table(budgets.budget_table(budget)))
     escape.console(200).print(name, highlight=False, markup=False)
     tell(name)
     Lines().note(name)

@@ -94,7 +94,8 @@ def test_tables_of_a_terminal_that_is_narrow(capsys: pytest.CaptureFixture[str],
         console = escape.console(40)
         table = Table(headers=(batch[0], "b"), rows=tuple((name, name) for name in batch), floor=(False,) * len(batch))
         console.print(tables.rich_table(table))
-        console.print(budgets.rich_table([BudgetRow(row=1, name=name, epsilon=1.0) for name in batch]))
+        budget = [BudgetRow(row=1, name=name, epsilon=1.0) for name in batch]
+        console.print(tables.rich_table(budgets.budget_table(budget)))
         for name in batch:
             console.print(name, highlight=False, markup=False)
         shown(capsys.readouterr().out)

@@ -142,16 +142,3 @@ def test_the_record_outlives_the_round_and_holds_no_graph() -> None:
     assert kept.view.cut_gradient.abs().sum() > 0
     assert not kept.view.smashed.requires_grad
     assert edge.lowers.copies == 2
-
-
-def test_seats_tell_row_label_and_round_of_every_member() -> None:
-    edge, upper = built(RandomCutMix(), PAIR)
-    data, transcript = digits(16), Transcript()
-    for number, part in enumerate(torch.arange(16).view(2, 2, 4)):
-        transcript(edge, upper, data.x[part], data.y[part], Generator().manual_seed(number), number=number)
-    rows, labels, rounds = transcript.seats()
-    assert torch.equal(rows, torch.arange(8).repeat_interleave(2))
-    assert torch.equal(rounds, torch.tensor([0, 1]).repeat_interleave(8))
-    sent = torch.arange(16).view(2, 2, 4)
-    for row in range(8):
-        assert sorted(labels[rows == row].tolist()) == sorted(data.y[sent[row // 4, :, row % 4]].tolist())

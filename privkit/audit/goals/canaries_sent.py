@@ -80,7 +80,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     )
     members = sent.members.view(passes, -1)
     why = shared(sent.receipts[0], context.release_count)
-    if not why and not same_alone(look(images), chosen(coins, present, absent), float((present - absent).abs().max())):
+    if not why and not _same_alone(look(images), chosen(coins, present, absent), float((present - absent).abs().max())):
         why = "the lower segment lets the images of a batch meet"
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
@@ -114,7 +114,7 @@ def chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
-def same_alone(together: Tensor, alone: Tensor, apart: float) -> bool:
+def _same_alone(together: Tensor, alone: Tensor, apart: float) -> bool:
     """Whether each row of a batch of canaries and counterparts is the same in any other batch.
 
     Args:

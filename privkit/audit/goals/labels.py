@@ -55,7 +55,8 @@ def ask(context: AttackContext) -> Row:
     context.begin()
     checkpoint, recorded = context.checkpoint(), context.rounds()
     every, pooled = (recorded is None and attack.epoch == epochs for epochs in ("every", "pooled"))
-    regrouped = pooled and "own_labels" in known_to(attack)
+    multiple, knows_own = several(seed_data.victims.y), "own_labels" in known_to(attack)
+    regrouped = pooled and knows_own
     pooled = pooled and not regrouped
     if recorded is None and isinstance(context, TrainedContext) and not (every or pooled):
         recorded = _repeated(attack, context)
@@ -75,7 +76,7 @@ def ask(context: AttackContext) -> Row:
                 raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
         scores, truth, rounds = _pooled(by_epoch, records) if pooled else by_epoch[-1]
         answers = context.told(scores, truth == attack.positive, rounds)
-        if not several(seed_data.victims.y):
+        if not multiple:
             answers |= named(scores, truth)
         return _Answered(by_epoch, truth, answers)
 
@@ -85,27 +86,21 @@ def ask(context: AttackContext) -> Row:
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
-    many, notes = seed_data.splits.classes, [went.sentence] if doublings and went.sentence else []
-    if several(seed_data.victims.y):
-        notes.append(f"each record has {many} labels: the attack asked whether it has number {attack.positive}")
-    if attack.mounting.labeled:
-        known = f"the labels of {attack.mounting.labeled} records of each class, which it was not asked for"
-        notes.append(f"each client knows {known}")
-    if "label_accuracy" in answers:
-        most = truth.bincount().max().item() / len(truth)
-        notes.append(f"the most frequent label's share, which needs no attack, is {most:.3f}")
-    if "own_labels" in known_to(attack):
-        notes.append("each client knows its own labels, and asked for that of the other record that is mixed with it")
-    if regrouped:
-        notes.append(
-            "each epoch mixes a record with another one, so that epochs cannot be pooled: the last one is read"
-        )
-    if pooled and len(by_epoch) > 1:
-        notes.append(f"each record's scores in {len(by_epoch)} epochs are averaged")
-    if every:
-        notes.append(f"the attack was asked in each of {len(curve)} epochs; the answers are of the last")
-    told = {"answers": answers, "auc_curve": curve, "checks": checks, "notes": tuple(notes)}
-    return context.row.model_copy(update=told)
+    many, labeled = seed_data.splits.classes, attack.mounting.labeled
+    most = truth.bincount().max().item() / len(truth)
+    notes = {
+        went.sentence: bool(doublings and went.sentence),
+        f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
+        f"each client knows the labels of {labeled} records of each class, which it was not asked for": bool(labeled),
+        f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
+        "each client knows its own labels, and asked for that of the other record that is mixed with it": knows_own,
+        "each epoch mixes a record with another one, so that epochs cannot be pooled: the last one is read": regrouped,
+        f"each record's scores in {len(by_epoch)} epochs are averaged": pooled and len(by_epoch) > 1,
+        f"the attack was asked in each of {len(curve)} epochs; the answers are of the last": every,
+    }
+    told = {"answers": answers, "auc_curve": curve, "checks": checks}
+    said = tuple(note for note, holds in notes.items() if holds)
+    return context.row.model_copy(update={**told, "notes": said})
 
 
 @dataclass(frozen=True)

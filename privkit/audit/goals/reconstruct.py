@@ -103,12 +103,12 @@ def ask(context: AttackContext) -> Row:
         _keep(context, victims, result, outcome.scores)
         checks += judge(result.converged, row, went)
     else:
-        keep_unscored(context, result.images)
+        _keep_unscored(context, result.images)
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
     seen = () if several(victims.y) or not len(victims) else looks.floors(victims.x, victims.y)
-    columns = by_column(domain, victims.x, result.images) if isinstance(domain, Tables) else ""
+    columns = _by_column(domain, victims.x, result.images) if isinstance(domain, Tables) else ""
     checkpoint.remove()
     return context.row.model_copy(
         update={
@@ -173,7 +173,7 @@ def must_be_mountable(context: AttackContext) -> None:
         raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
 
 
-def by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
+def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
     """A sentence on the columns that were recovered best."""
     errors = sorted(table.columns(truth, guess).items(), key=lambda column: column[1])[:CLOSEST]
     return f"smallest errors by column: {', '.join(f'{name} {error:.3f}' for name, error in errors)}"
@@ -277,7 +277,7 @@ def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores
     write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
 
 
-def keep_unscored(context: AttackContext, images: Tensor) -> None:
+def _keep_unscored(context: AttackContext, images: Tensor) -> None:
     """Store all guesses as pictures if the truth is unknown."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, guess=_to_uint8(images.cpu().numpy()))

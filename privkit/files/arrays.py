@@ -1,4 +1,4 @@
-"""Arrays of a run's `*.npz` files, unpacked only up to a size limit."""
+"""Arrays of `*.npz` files, unpacked only up to a size limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_arrays(
                 raise ValueError(f"it unpacks to more than {_MOST_BYTES >> 20} MiB")
             held = set(archive.namelist())
             kinds = {**wanted, **{name: kind for name, kind in optional.items() if f"{name}.npy" in held}}
-            arrays = {name: _array(archive, f"{name}.npy") for name in kinds}
+            arrays = {name: read_array(archive, f"{name}.npy") for name in kinds}
         for name, (kind, dimensions) in kinds.items():
             if (arrays[name].dtype.kind, arrays[name].ndim) != (kind, dimensions):
                 raise ValueError(f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}")
@@ -52,14 +52,18 @@ def read_arrays(
     return arrays
 
 
-def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """One array; the size in its header is compared with that in the archive before memory is taken."""
+def read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """One array; the size in its header is compared with that in the archive before memory is taken.
+
+    Raises:
+        ValueError: if it holds objects, or its header claims more than the archive has.
+    """
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:
         version = np.lib.format.read_magic(member)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = header(member)
         if dtype.hasobject or int(np.prod([float(n) for n in shape])) * dtype.itemsize > size:
-            raise ValueError(f"{name} says that it is larger than it is")
+            raise ValueError(f"{name} holds objects, or says that it is larger than it is")
     with archive.open(name) as member:
         return np.lib.format.read_array(member, allow_pickle=False)

@@ -1,0 +1,65 @@
+"""Parts in words: the entries of `privkit list` and `privkit describe`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from privkit.constraints import allowed
+from privkit.errors import UsageError
+from privkit.parts import docstrings
+from privkit.parts.registry import NAME, load, plug_ins, table
+
+
+def misnamed(kind: str) -> list[str]:
+    """Plug-ins of one kind that are left out: their names would not fit into paths, tables or commands."""
+    return sorted({entry.name for entry in plug_ins(kind) if not NAME.match(entry.name)})
+
+
+def describe(kind: str) -> list[dict[str, Any]]:
+    """The entries of `privkit list` and `privkit describe`: name, docstring, and options with defaults and ranges.
+
+    >>> describe("partitions")[0]["allowed"]["smallest"]
+    'a whole number >= 1'
+    """
+    rows = []
+    for name, target in sorted(table(kind).items()):
+        try:
+            rows.append(describe_part(name, load(target)))
+        except UsageError as error:  # one broken plug-in hides no other
+            rows.append(_row(name, f"broken: {error}"))
+    rule = "a name has letters, digits, _ and -, at most 64 of them"
+    return rows + [_row(repr(name), f"left out: {rule}") for name in misnamed(kind)]
+
+
+def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "summary": summary, "options": {}, "allowed": {}, "meaning": {}} | more
+
+
+def describe_part(name: str, target: Any) -> dict[str, Any]:
+    """One entry of `describe`. It also accepts what a plug-in brings.
+
+    Raises:
+        UsageError: if it is neither a class, a function nor a dataclass.
+    """
+    spec = dataclasses.is_dataclass(target)
+    if not (spec or isinstance(target, type) or callable(target)):
+        raise UsageError("it is neither a class, a function nor a dataclass")
+    summary = (target.__doc__ or "").strip().split("\n")[0]
+    domain = getattr(target, "domain", None)  # what a dataset holds and a model reads; other parts have none
+    more = {"domain": domain} if domain else {}
+    if spec:
+        more["options"] = {f.name: getattr(target, f.name, None) for f in dataclasses.fields(target)}
+        more["allowed"] = _allowed(target)
+        more["meaning"] = docstrings.meanings(target if isinstance(target, type) else type(target))
+    return _row(name, summary, **more, text=docstrings.text(target) or summary, source=docstrings.source(target))
+
+
+def _allowed(target: Any) -> dict[str, str]:
+    """What each option may be, as its annotation says; of a model, its cut layers, too."""
+    try:
+        words = allowed(target if isinstance(target, type) else type(target))
+    except (NameError, TypeError) as error:  # of a plug-in
+        raise UsageError(f"its annotations cannot be read: {error}") from None
+    cuts = getattr(target, "cuts", None)
+    return words | {"cut": f"one of {', '.join(cuts)}"} if isinstance(cuts, tuple) else words
