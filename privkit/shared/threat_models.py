@@ -24,7 +24,7 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
     "passive": ("passive",),
     "malicious": ("malicious", "passive"),
 }
-"""Threat model -> those whose attacks its adversary can mount, its own first. Weights and many passes alone do not nest."""
+"""Threat model -> those whose attacks its adversary can mount, its own first; weights and many passes do not nest."""
 
 
 def shown(model: str) -> str:
