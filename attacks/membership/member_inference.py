@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -21,30 +22,32 @@ class MemberInference(Checked):
     """Guesses whether an image was trained on, from the model's loss on it, alone or against shadow models.
 
     Attributes:
-        score: "loss" (members have lower losses) or "lira" (likelihood ratio of the label's confidence against shadow
-            models with and without the image). If its session says so (`privkit.attacks.escalate`), it goes on with
+        score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
+            models with and without the image) or "rmia" (the label's probability over its mean in shadow models). If
+            its session says so (`privkit.attacks.escalate`), it goes on with
             twice as many of them.
-        shadows: S ≥ 4 and even, for "lira": each is trained on half of the candidates, each candidate is in half of
+        shadows: S ≥ 4 and even, for the last two: each is trained on half of the candidates, each candidate is in half of
             them.
 
-    Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B).
+    Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B); Zarifzadeh et al.
+    2024, Eqs. 3 and 4.
     """
 
     name: ClassVar[str] = "member_inference"
     goal: ClassVar[str] = "membership"
     needs: ClassVar[frozenset[str]] = frozenset({"candidates", "candidate_labels", "predict"})
 
-    score: Literal["loss", "lira"] = "loss"
+    score: Literal["loss", "lira", "rmia"] = "loss"
     shadows: Annotated[int, Ge(2 * _FEWEST_SHADOWS), MultipleOf(2)] = 8
 
     @property
     def uses(self) -> frozenset[str]:
         """Access to shadow models, if it compares with them."""
-        return frozenset({"fit"} if self.score == "lira" else ())
+        return frozenset(() if self.score == "loss" else {"fit"})
 
     @property
     def mounting(self) -> Mounting[MembershipObservation, Scores]:
-        return Mounting(shadow_models=self.shadows if self.score == "lira" else 0)
+        return Mounting(shadow_models=0 if self.score == "loss" else self.shadows)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every candidate, higher for a member. It queries the attacked model and ignores the views."""
@@ -52,7 +55,7 @@ class MemberInference(Checked):
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
         if observation.fit is None:
-            raise NotApplicable("member_inference score=lira needs to train shadow models of the attacked one's kind")
+            raise NotApplicable(f"member_inference score={self.score} trains shadow models of the attacked one's kind")
         session, n = session or NoSession(), len(images)
         saved = session.load()
         shadow: list[Tensor] = [] if saved is None else list(saved["shadow"])
@@ -68,7 +71,8 @@ class MemberInference(Checked):
                 shadow.append(confidence(model(images), labels))
                 session.save({"shadow": shadow})
                 session.report(number + 1, len(seeds), shadow[-1][own].mean().item())
-        return lira(confidence(predict(images), labels), torch.stack(shadow), members)
+        target, others = confidence(predict(images), labels), torch.stack(shadow)
+        return lira(target, others, members) if self.score == "lira" else rmia(target, others)
 
 
 def loss_threshold(losses: Tensor) -> Scores:
@@ -145,6 +149,33 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     own_mean, own_variance = _normal(shadow, members)
     ratio = (target - mean).square() / variance - (target - own_mean).square() / own_variance
     return Scores(values=(ratio + variance.log() - own_variance.log()) / 2, examples=examples)
+
+
+def rmia(target: Tensor, shadow: Tensor) -> Scores:
+    """Log of the true label's probability over its mean in shadow models, half of which had the example.
+
+    RMIA scores an example by the share of others whose ratio is smaller by a factor. That share grows with the ratio,
+    so AUC and rates at a given false-positive rate are those of the ratio itself.
+
+    Args:
+        target: float [N], the attacked model's `confidence` of each example.
+        shadow: float [S, N], of S shadow models.
+
+    Raises:
+        ValueError: if shapes do not fit or numbers are not finite.
+
+    Source: Zarifzadeh et al. 2024, "Low-cost high-power membership inference attacks", Eqs. 3 and 4.
+
+    >>> even = torch.zeros(4, 2)  # shadow models give the true label a probability of 1/2
+    >>> rmia(torch.tensor([0.0, 9.0]), even).values.exp().round(decimals=2).tolist()
+    [1.0, 2.0]
+    """
+    target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
+    if shadow.shape[1] != len(target):
+        raise ValueError(f"rmia needs target [N] and shadow [S, N], got {list(target.shape)} and {list(shadow.shape)}")
+    likely = torch.nn.functional.logsigmoid
+    values = likely(target) - likely(shadow).logsumexp(0) + log(len(shadow))
+    return Scores(values=values, examples=torch.arange(len(target), device=target.device))
 
 
 def _normal(shadow: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.goals.membership import MembershipObservation, Predict
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.attacks.membership.canaries import Canaries, likelihood_ratio
-from privkit.attacks.membership.member_inference import MemberInference, confidence, lira, loss_threshold
+from privkit.attacks.membership.member_inference import MemberInference, confidence, lira, loss_threshold, rmia
 from privkit.attacks.scores.leak import pooled_auc, tpr_at
 from privkit.audit.claims import audit_one_run
 from privkit.defenses.base import ReleaseCount
@@ -60,6 +60,15 @@ def test_threshold_and_lira_win_on_what_was_learned_by_heart() -> None:
     outside = torch.stack([column[~chosen][:4] for column, chosen in zip(margin[1:].T, members[1:].T, strict=True)], 1)
     offline = lira(margin[0], outside, torch.zeros_like(outside, dtype=torch.bool)).values
     assert pooled_auc(offline.numpy(), members[0].numpy()).direction == "higher"
+
+
+def test_rmia_tells_more_than_the_loss_from_four_shadow_models() -> None:
+    gains = []
+    for seed in range(8):
+        margin, members = fitted(seed)
+        alone = area(loss_threshold(nn.functional.softplus(-margin[0])).values, members[0])
+        gains.append(area(rmia(margin[0], margin[1:5]).values, members[0]) - alone)
+    assert sum(gains) / len(gains) > 0.01
 
 
 def test_shadow_models_that_were_trained_before_a_kill_are_not_trained_again() -> None:
@@ -129,7 +138,8 @@ def test_failing_shadow_models_are_joined_by_as_many_again_and_the_first_ones_st
 def test_exchangeable_examples_are_chance() -> None:
     margin, members = fitted(1)
     strangers = members[:, torch.randperm(POOL, generator=Generator().manual_seed(0))]
-    for scores in (loss_threshold(-margin[0]).values, lira(margin[0], margin[1:], members[1:]).values):
+    tests = loss_threshold(-margin[0]), lira(margin[0], margin[1:], members[1:]), rmia(margin[0], margin[1:])
+    for scores in (test.values for test in tests):
         assert pooled_auc(scores.numpy(), strangers[0].numpy()).direction == "none"
 
 
