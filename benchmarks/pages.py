@@ -32,6 +32,7 @@ from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import MODELS, TABLE
 from privkit.settings.table import FLAGS
 from privkit.shared.measures import floor_title, likeness, measure
+from privkit.shared.threat_models import shown
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"
@@ -210,7 +211,7 @@ def arrangements(path: Path) -> str:
     def mean(runs: list[dict[str, Any]], name: str) -> float:
         return sum(run[name] for run in runs) / len(runs)
 
-    def shown(several: list[dict[str, Any]]) -> str:
+    def told(several: list[dict[str, Any]]) -> str:
         runs = [run for run in several if run["status"] == "done"]
         if not runs:
             return "not applicable" if several else "–"
@@ -220,9 +221,22 @@ def arrangements(path: Path) -> str:
     made = []
     for (defense, arrangement), found in cells.items():
         every = [run for runs in found.values() for run in runs]
-        models = [shown(found.get(model, [])) for model in MODELS]
+        models = [told(found.get(model, [])) for model in ("query", "weights", "many_passes")]
         made.append([f"{defense}, {arrangement}", f"{mean(every, 'accuracy'):.2f}", *models])
     return table(["defense, cut", "accuracy", "queries", "weights", "8 passes"], made)
+
+
+def strongest_attacks() -> str:
+    """The table of `--attack auto` as one row a defense: under each threat model its attack, in italics if it fails."""
+    with TABLE.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        mark = "" if int(row["falls"]) else "*"
+        for model in row["strongest_under"].split():
+            cells.setdefault(row["defense"], {})[model] = f"{mark}{row['attack']}, {float(row['ssim']):.2f}{mark}"
+    made = [[f"`{defense}`", *(found.get(model, "–") for model in MODELS)] for defense, found in cells.items()]
+    return table(["defense", *map(shown, MODELS)], made)
 
 
 def frontier(path: Path) -> str:
@@ -311,6 +325,7 @@ def pages() -> dict[Path, str]:
             fault_effects=fault_effects,
             noise_bounds=noise_bounds,
             quick_attacks=lambda: markdown(TABLE),
+            strongest_attacks=strongest_attacks,
         )
     introduction = SETTINGS_PAGE.read_text(encoding="utf-8").partition("| flag |")[0]
     return made | {SETTINGS_PAGE: f"{introduction}{settings()}\n"}
