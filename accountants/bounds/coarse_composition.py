@@ -1,4 +1,4 @@
-"""Composition of sampled Gaussians on a coarse grid, for many runs at once: what fast answers rest on.
+"""Composition of sampled releases on a coarse grid, for many runs at once: what fast answers rest on.
 
 The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
 a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
@@ -16,15 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.accountants.bounds.bound import Bound, Limit
-from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.renyi_composition import method_and_source
-from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
 from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, Piece, TruncatedLosses, losses_of_runs
 from privkit.shared.array import Array
 
-_POINTS = 64
-"""Values of a public shift; more are raised to so many."""
 _SPENT = 0.03
 """Part of δ that truncated losses may take."""
 _LARGEST_EXPONENT = 600.0
@@ -70,7 +66,7 @@ class CoarseComposition(Bound):
     smaller ε of both bounds is taken. Under Poisson sampling that is done in both directions.
 
     Attributes:
-        pieces: the Gaussian releases.
+        pieces: the releases.
         method: its name.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
@@ -110,29 +106,20 @@ class CoarseComposition(Bound):
 
 
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
-    """The coarse composition of all steps; None unless all are Gaussian and one is sampled or has a random shift.
+    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all.
 
     Source: as `CoarseComposition`.
 
+    >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
     >>> round(bound.epsilon(1e-5).value, 3)
     0.043
     """
-    pieces, gains = list[Piece](), False
-    for step, count in steps:
-        if isinstance(step, GaussianRelease):
-            mu, chance, poisson = np.array([step.mu]), np.ones(1), step.sampling == "poisson" and step.rate < 1
-        elif isinstance(step, PublicMixture) and step.law.profile:
-            law = step.law.raised(_POINTS)
-            mu, chance, poisson = law.mu, np.exp(law.log_weight), False
-        else:
-            return None
-        if mu.max() > LARGEST_SHIFT:
-            return None
-        if step.rate > 0 and mu.max() > 0:
-            pieces.append((mu[mu > 0], chance[mu > 0], step.rate, count, poisson))
-            gains |= step.rate < 1 or mu.size > 1
-    if not gains:
+    parts = [step.pieces(count) for step, count in steps]
+    if any(part is None for part in parts) or not any(step.gains for step, _ in steps):
+        return None
+    pieces = [piece for part in parts for piece in part or ()]
+    if not pieces or any(piece.mu.max() > LARGEST_SHIFT for piece in pieces):
         return None
     method, _ = method_and_source(tuple([(step.how, "") for step, _ in steps]), "composition on a coarse grid")
     return CoarseComposition(pieces=pieces, method=method)
@@ -192,7 +179,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     forward = _Runs(losses=losses, rounds=rounds.astype(float), owner=owner, deltas=deltas)
     first, tilt = _by_moments(forward)
     found = np.minimum(first, _on_grids(forward, tilt, first))
-    poisson = np.array([any(sampled for *_, sampled in run) for run in runs])
+    poisson = np.array([any(one.poisson for one in run) for run in runs])
     if poisson.any():
         back, tilt = forward.chosen(poisson).reverse(), tilt[poisson]
         other = _converted(back, tilt)[0]

@@ -15,9 +15,12 @@ from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
 
+_POINTS = 64
+"""Values of the shift in composition on a coarse grid; more are raised to so many."""
 _CHUNK = 1 << 17
 """Elements of ε × nodes that are in memory at a time."""
 _BLOCK = 1 << 20
@@ -101,6 +104,19 @@ class PublicMixture(Step):
     def pairs(self, count: int) -> Pairs | None:
         profile = self._profile(self.law if self.law.mu.size <= _MOST_NODES else self.law.raised())
         return None if profile is None else [(profile, count)]
+
+    @property
+    def gains(self) -> bool:
+        return self.law.profile and self.rate > 0 and bool(self.law.mu.max() > 0)
+
+    def pieces(self, count: int) -> list[Piece] | None:
+        if not self.law.profile:
+            return None
+        law = self.law.raised(_POINTS)
+        moves = law.mu > 0
+        if self.rate == 0 or not moves.any():
+            return []
+        return [Piece(law.mu[moves], np.exp(law.log_weight)[moves], self.rate, count, False)]
 
     def _mean_curve(self, orders: Array, curves: Array) -> Array:
         """[A] of the mixture, from the curves at each shift, [J, A]: moments e^((α − 1)·ε(α)) are averaged."""
