@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, subsampling
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
+from privkit.accountants.bounds.mean_profile import mean_profile
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
@@ -23,6 +24,8 @@ _POINTS = 64
 """Values of the shift in composition on a coarse grid; more are raised to so many."""
 _CHUNK = 1 << 17
 """Elements of ε × nodes that are in memory at a time."""
+_MANY = 1 << 20
+"""Elements of ε × nodes from which polynomials on panels are faster."""
 _BLOCK = 1 << 20
 """Orders × nodes that are in memory at a time."""
 _MOST_NODES = 4_000
@@ -142,10 +145,16 @@ def profile(law: ShiftLaw) -> Profile:
     1e-05
     """
     weight = np.exp(law.log_weight)
-    mu, weight = law.mu[weight > 0], weight[weight > 0]  # what is left out is below the smallest float
+    some = (weight > 0) & (law.mu > 0)  # weights that are left out are below the smallest float
+    mu, weight = law.mu[some], weight[some]
 
     def delta(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
+        if not mu.size:
+            return np.zeros(e.shape)
+        if e.size * mu.size > _MANY:
+            values, place = np.unique(e, return_inverse=True)
+            return mean_profile(values, mu, weight)[place.reshape(e.shape)]
         flat, deltas = e.ravel(), np.empty(e.size)
         step = max(1, _CHUNK // mu.size)
         for start in range(0, flat.size, step):
