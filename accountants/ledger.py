@@ -77,8 +77,8 @@ class Charge:
         number: 1, 2, 3, …
         rounds: the charged rounds.
         note: free text.
-        mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch of
-            a random allocation, and all rounds of ratios that are realized or drawn once.
+        mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch
+            that is shuffled or allocated, and all rounds of ratios that are realized or drawn once.
     """
 
     number: int
@@ -166,7 +166,9 @@ class Ledger:
         if mechanism.joint and count != mechanism.rounds:
             raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
         if count % (together := mechanism.charged_together):
-            raise ValueError(f"a random allocation is charged in epochs of {together} rounds, got rounds={count}")
+            raise ValueError(
+                f"a random allocation or a shuffled run is charged in epochs of {together} rounds, got rounds={count}"
+            )
         text, one = _json_and_mechanism(
             mechanism if mechanism.rounds == together else replace(mechanism, rounds=together)
         )

@@ -27,7 +27,7 @@ Tests = list[tuple[str, Callable[[float], float]]]
 
 def applies(m: Spec) -> bool:
     """Whether a specification keeps places secret, or answers at random."""
-    special = ("random_allocation", "hidden_mask", "categories")
+    special = ("random_allocation", "shuffled_epochs", "hidden_mask", "categories")
     return any(m[name]["kind"] in special for name in ("participation", "mixing", "smashed"))
 
 
@@ -41,8 +41,11 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
     if m["smashed"]["kind"] == "categories":
         return [("all answers", _answers(m))], _count(m) <= MOST_ANSWERS
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
-    if taking["kind"] == "random_allocation":
-        chosen, places = taking["participations"], taking["epoch_rounds"]
+    if taking["kind"] in (
+        "random_allocation",
+        "shuffled_epochs",
+    ):  # all others equal one neighbor, so none is displaced
+        chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
         return _places(sqrt(length) / sigma, chosen, places, places, m["rounds"] // places), False
     chosen, places, clip = mask["kept"], mask["patches"], m["smashed"]
     if clip["kind"] == "patch_ball":
@@ -64,8 +67,9 @@ def curve(m: Spec, length: float, order: float) -> float:
             total = p**a * q ** (1 - a) + q**a * p ** (1 - a) + (classes - 2) * q
             return _count(m) * float(mpmath.log(total / (p + (classes - 1) * q)) / (a - 1))
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
-    if taking["kind"] == "random_allocation":
-        chosen, places, times, shift = taking["participations"], taking["epoch_rounds"], 1, sqrt(length) / sigma
+    if taking["kind"] in ("random_allocation", "shuffled_epochs"):
+        chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
+        times, shift = 1, sqrt(length) / sigma
         times = m["rounds"] // places
     elif m["smashed"]["kind"] == "patch_ball":
         chosen, places, times, shift = (

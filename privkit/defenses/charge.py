@@ -27,6 +27,10 @@ _IDEAL = (
 GIVEN_LABELS = "labels reach the server without noise: neighbors share them, and ε does not cover them"
 _CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
 _TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
+_SHUFFLED = (
+    "each record is in one batch of an epoch, by a permutation: the server is taken to know which, and nothing is "
+    "credited to the shuffle"
+)
 _NOT_COVERED = (
     "this covers the labels that the server holds, against whoever sees the gradients that come back; it says nothing "
     "about images or smashed data, which are released as they are"
@@ -274,6 +278,8 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
         said = [first, *said]
     if not receipt.at_inference:
         said = [*said, _CLEAR_AFTERWARDS]
+    if certificate.unit == "record" and release_count.rounds > release_count.epochs:
+        said = [*said, _SHUFFLED]
     said = [*said, _IDEAL, *_past_one_over_n(certificate, release_count)]
     return replace(certificate, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
 
