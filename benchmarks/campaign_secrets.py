@@ -44,7 +44,7 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
     if taking["kind"] in (
         "random_allocation",
         "shuffled_epochs",
-    ):  # all others equal one neighbor, so none is displaced
+    ):  # others equal one neighbor
         chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
         return _places(sqrt(length) / sigma, chosen, places, places, m["rounds"] // places), False
     chosen, places, clip = mask["kept"], mask["patches"], m["smashed"]
