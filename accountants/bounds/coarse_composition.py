@@ -39,6 +39,8 @@ _BELOW = 6.0
 """Standard deviations of the tilted sum below its mean where the grid begins; what lies below is added at its end."""
 _ABOVE = 7.0
 """−ln of the share of δ that sums above the grid may take."""
+_LOWER, _SMALLER = 6, 3.0
+"""Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
 _LOG_NOTHING = -50.0
 """ln of a Fourier coefficient below which it is left out; all of them together are below the noise."""
 _SMALLEST_DELTA = 1e-280
@@ -178,15 +180,27 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     losses, rounds = losses_of_runs(runs, _SPENT * (deltas / sizes)[owner])
     forward = _Runs(losses=losses, rounds=rounds.astype(float), owner=owner, deltas=deltas)
     first, tilt = _by_moments(forward)
-    found = np.minimum(first, _on_grids(forward, tilt, first))
+    found = _below(forward, tilt, first)
     poisson = np.array([any(one.poisson for one in run) for run in runs])
     if poisson.any():
         back, tilt = forward.chosen(poisson).reverse(), tilt[poisson]
         other = _converted(back, tilt)[0]
         larger = other > found[poisson]  # of about half, and no other needs its grid
-        other[larger] = np.minimum(other[larger], _on_grids(back.chosen(larger), tilt[larger], other[larger]))
+        other[larger] = _below(back.chosen(larger), tilt[larger], other[larger])
         found[poisson] = np.maximum(found[poisson], other)
     return np.where(np.isnan(found), inf, np.maximum(found, 0))
+
+
+def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
+    """[R] ε by composition, at most `first`. Where all of a grid is proven, it began too high: λ is made smaller."""
+    found, begins = _on_grids(runs, tilt, first)
+    found = np.minimum(found, first)
+    for power in range(1, _LOWER):
+        if not (higher := (found <= begins) & (found > 0)).any():
+            break
+        again, low = _on_grids(runs.chosen(higher), tilt[higher] / _SMALLER**power, found[higher])
+        found[higher], begins[higher] = np.minimum(found[higher], again), low
+    return found
 
 
 def _by_moments(runs: _Runs) -> tuple[Array, Array]:
@@ -216,8 +230,8 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
     return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
 
 
-def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
-    """[R] ε by composition on grids: runs with grids of one size are computed together.
+def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
+    """[R] ε by composition on grids, and where these begin: runs with grids of one size are computed together.
 
     Args:
         runs: one direction.
@@ -231,11 +245,13 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
     nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2))
     digits = np.isfinite(width) & (runs.deltas > _SMALLEST_DELTA)
     sizes = np.where(digits, np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
-    found = np.full(tilt.size, inf)
+    found, begins = np.full(tilt.size, inf), np.full(tilt.size, -inf)
     for size in np.unique(sizes[sizes > 0]).astype(int).tolist():
         some = sizes == size
-        found[some] = _on_grid(runs.chosen(some), tilt[some], first[some], low[some], width[some] / (size - 1), size)
-    return found
+        interval = width[some] / (size - 1)
+        found[some] = _on_grid(runs.chosen(some), tilt[some], first[some], low[some], interval, size)
+        begins[some] = low[some] + interval
+    return found, begins
 
 
 def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Array, size: int) -> Array:

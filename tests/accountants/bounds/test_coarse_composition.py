@@ -170,6 +170,21 @@ def test_rare_large_losses_do_not_inflate_it() -> None:
     assert tight < coarse(run).epsilon(1e-5).value < 1.1 * tight
 
 
+@pytest.mark.parametrize("rate", [7e-4, 0.01])
+@pytest.mark.parametrize("delta", [2.5e-5, 1e-7])
+def test_few_rounds_of_rare_large_shifts_begin_their_grid_below_the_answer(rate: float, delta: float) -> None:
+    """The best λ lies where the rare shift is certain; ε of three rounds was 45, and 27 of six."""
+    law = ShiftLaw(mu=np.array([2.7, 4.1, 6.5]), log_weight=np.log([1 / 3] * 3))
+    before = 0.0
+    for rounds in (1, 3, 6, 24):
+        run = [(PublicMixture(law=law, rate=rate), rounds)]
+        composed = composed_bound(run)
+        assert composed is not None
+        tight, claimed = composed.epsilon(delta).value, coarse(run).epsilon(delta).value
+        assert before <= tight <= claimed < 1.1 * tight
+        before = claimed / 1.1
+
+
 def test_what_lies_beyond_the_grid_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that ends below the sums is no proof; one that begins above them proves its beginning at best."""
     run = [(GaussianRelease(mu=0.7, rate=0.05, sampling="without_replacement"), 300)]
