@@ -40,6 +40,8 @@ of the errors of a value and of the interpolation, where δ falls by `_STEEPEST`
 """
 _NOWHERE, _SMALLEST = 100.0, 1e-25
 """|a| from which a density is below 1e-2000, and μ to which smaller shifts are raised."""
+_Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
+"""First ε of some panels, the one after their last, and the errors of their polynomials."""
 
 
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
@@ -61,7 +63,7 @@ def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     """
     mu = np.maximum(mu, _SMALLEST)
     deltas, starts, ends = np.empty(epsilon.size), np.array([0]), np.array([epsilon.size])
-    smooth: list[tuple[NDArray[np.int_], NDArray[np.int_], Array]] = []
+    smooth: list[_Panels] = []
     few: list[tuple[int, int]] = []
     while starts.size:
         small = ends - starts <= _NODES
@@ -86,14 +88,15 @@ def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
 def _interpolate(
     deltas: Array,
     epsilon: Array,
-    smooth: list[tuple[NDArray[np.int_], NDArray[np.int_], Array]],
+    smooth: list[_Panels],
     mu: Array,
     weight: Array,
 ) -> None:
     """Write the polynomials' values on all panels, with their errors added."""
-    starts, ends, error = (np.concatenate(one) for one in zip(*smooth, strict=True)) if smooth else ([], [], [])
-    if not len(starts):
+    if not sum(panels.size for panels, _, _ in smooth):
         return
+    starts, ends = (np.concatenate([part[side] for part in smooth]) for side in (0, 1))
+    error = np.concatenate([part[2] for part in smooth])
     angle = (np.arange(_NODES) + 0.5) * pi / _NODES
     node, order = np.cos(angle), np.arange(_NODES)
     left, right = epsilon[starts], epsilon[ends - 1]
@@ -127,7 +130,7 @@ def _deltas(epsilon: Array, mu: Array) -> Array:
     first = tail * erfcx(np.minimum(a, _BODY) / -sqrt(2))
     first[high] = ndtr(a[high])
     tail *= erfcx((mu - a) / sqrt(2))
-    return np.maximum(first - tail, 0.0)
+    return np.asarray(np.maximum(first - tail, 0.0))
 
 
 def _margin(epsilon: Array, mu: Array, weight: Array) -> Array:

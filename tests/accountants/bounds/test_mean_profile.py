@@ -42,7 +42,7 @@ def faults(seed: int) -> list[tuple[float, ...]]:
     """ε at which a value is below the exact one, or so far above it that an answer would notice."""
     epsilon, mu, weight = drawn(seed)
     found = mean_profile(epsilon, mu, weight)
-    random, wrong = np.random.default_rng(seed), []
+    random, wrong = np.random.default_rng(seed), list[tuple[float, ...]]()
     for i in {0, epsilon.size - 1, *random.integers(0, epsilon.size, 12).tolist()}:
         true = exact(float(epsilon[i]), mu, weight)
         if true < mpmath.mpf("1e-300"):
