@@ -7,11 +7,9 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import exp, inf
-from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, Lt
@@ -30,14 +28,12 @@ from privkit.accountants.charges import (
 )
 from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, chosen
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
+from privkit.accountants.ledger_lines import MECHANISM, charge_of_line, json_and_mechanism
 from privkit.accountants.search import narrowed
-from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, claim, warnings
 from privkit.constraints import Checked, Positive
 from privkit.shared.certificate import Certificate
-
-_MECHANISM = ', "mechanism": '
 
 
 class BudgetSpent(ValueError):
@@ -185,7 +181,7 @@ class Ledger:
             raise ValueError(
                 f"a random allocation or a shuffled run is charged in epochs of {together} rounds, got rounds={count}"
             )
-        text, one = _json_and_mechanism(
+        text, one = json_and_mechanism(
             mechanism if mechanism.rounds == together else replace(mechanism, rounds=together)
         )
         with self._one_at_a_time:
@@ -203,13 +199,24 @@ class Ledger:
             elif self.budget is not None:
                 self._afford(one, count, self.budget)
             try:
-                self._file.append(f'{kept}"rounds": {count}, "note": {json.dumps(note)}{_MECHANISM}{text}')
+                self._file.append(f'{kept}"rounds": {count}, "note": {json.dumps(note)}{MECHANISM}{text}')
                 self._book(one, *units_and_charges(one, count))
             except BaseException:  # memory and file may differ now, and the file is right
                 self.close()
                 raise
             self.rounds += count
             return Charge(number=len(self), rounds=count, note=note, mechanism=one)
+
+    def affords(self, mechanism: SplitMechanism, *, rounds: int | None = None, note: str = "") -> bool:
+        """Charge a release, or say False if the budget does not allow it; then nothing was charged.
+
+        Arguments and other errors are those of `charge`.
+        """
+        try:
+            self.charge(mechanism, rounds=rounds, note=note)
+        except BudgetSpent:
+            return False
+        return True
 
     def epsilon(self, delta: float) -> Certificate:
         """Smallest ε that is proven at δ in (0, 1) for all charges together, with the assumptions of each, once."""
@@ -271,7 +278,7 @@ class Ledger:
         budgets = set[tuple[float, float] | None]()
         for number, line in enumerate(lines, 1):
             try:
-                one, rounds, budget = _charge_of_line(line)
+                one, rounds, budget = charge_of_line(line)
             except ValueError as error:
                 raise LedgerError(
                     f"line {number} of the ledger {self.path} is none that this version of privkit can charge: {error}"
@@ -370,31 +377,3 @@ class Ledger:
             spent=spent,
             would_be=needed,
         )
-
-
-@lru_cache(maxsize=256)
-def _json_and_mechanism(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
-    """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
-    text = json.dumps(records.to_json(mechanism), default=_python_number)
-    return text, _mechanism_of_json(text)
-
-
-@lru_cache(maxsize=256)
-def _mechanism_of_json(text: str) -> SplitMechanism:
-    spec = records.from_json(json.loads(text))
-    if not isinstance(spec, SplitMechanism):
-        raise ValueError(f"a charge is for a split_mechanism, got {text[:40]}")
-    return spec
-
-
-def _charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] | None]:
-    """The mechanism, its rounds, and the budget (ε, δ) of the filter that admitted them, if one did."""
-    head, _, text = line.partition(_MECHANISM)  # cannot stand in the note, whose quotes are escaped
-    fields = json.loads(head + "}")
-    kept = fields.get("filter")
-    budget = None if kept is None else (float(kept[0]), float(kept[1]))
-    return _mechanism_of_json(text[:-1]), validate.whole("rounds", fields.get("rounds")), budget
-
-
-def _python_number(number: Any) -> int | float:
-    return int(number) if isinstance(number, Integral) else float(number)
