@@ -46,7 +46,13 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
         "shuffled_epochs",
     ):  # others equal one neighbor
         chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
-        return _places(sqrt(length) / sigma, chosen, places, places, m["rounds"] // places), False
+        shift = sqrt(length) / sigma
+        bounds = _places(shift, chosen, places, places, m["rounds"] // places)
+        both_ends = m["smashed"]["kind"] in ("ball", "known") and not m["smashed"].get("nonnegative")
+        if taking["kind"] == "shuffled_epochs" and m["relation"] == "add_or_remove_one" and both_ends:
+            # All others lie opposite the record: it moves its batch by twice the norm, and a placeholder by once.
+            bounds.append(("displaced", lambda e: _largest(e, 2 * shift, 1, places, shift)))
+        return bounds, False
     chosen, places, clip = mask["kept"], mask["patches"], m["smashed"]
     if clip["kind"] == "patch_ball":
         bounds = _places(sqrt(length / places) / sigma, chosen, places, places, m["rounds"])
@@ -105,13 +111,16 @@ def _places(shift: float, chosen: int, places: int, many: int, times: int) -> Te
     return bounds
 
 
-def _largest(epsilon: float, shift: float, chosen: int, places: int) -> float:
-    """ln δ of the test whether any place is above a threshold, at the best threshold; of one epoch."""
+def _largest(epsilon: float, shift: float, chosen: int, places: int, other: float = 0.0) -> float:
+    """ln δ of the test whether any place is above a threshold, at the best threshold; of one epoch.
+
+    The other neighbor has a shift of its own in as many places.
+    """
     if chosen == 0:
         return -inf
     c = np.linspace(-5, 36, 4001)  # further out, the tail is no number
     first = _log1mexp(chosen * log_ndtr(c - shift) + (places - chosen) * log_ndtr(c))
-    second = epsilon + _log1mexp(places * log_ndtr(c))
+    second = epsilon + _log1mexp(chosen * log_ndtr(c - other) + (places - chosen) * log_ndtr(c))
     better = second < first
     if not better.any():
         return -inf

@@ -163,6 +163,38 @@ def test_neither_poisson_nor_allocation_covers_a_shuffle(mu: float, batches: int
     assert charged > least
 
 
+def reached(mu: float, batches: int, epochs: int, delta: float, runs: int = 20_000) -> float:
+    """ε at δ that the displaced pair reaches in either direction, by draws of all sums, less two standard errors."""
+    random, best = np.random.default_rng([batches, epochs]), 0.0
+    for ours, theirs in ((2 * mu, mu), (mu, 2 * mu)):
+        loss = np.zeros(runs)
+        for _ in range(epochs):
+            seen = random.normal(size=(runs, batches))
+            seen[:, 0] += ours
+            loss += logsumexp(ours * seen - ours**2 / 2, axis=1) - logsumexp(theirs * seen - theirs**2 / 2, axis=1)
+        low, high = 0.0, 200.0
+        while high - low > 1e-3:
+            epsilon = (low + high) / 2
+            gains = np.maximum(0, -np.expm1(np.minimum(epsilon - loss, 0)))
+            enough = gains.mean() - 2 * gains.std() / sqrt(runs) > delta
+            low, high = (epsilon, high) if enough else (low, epsilon)
+        best = max(best, low)
+    return best
+
+
+@pytest.mark.parametrize(("mu", "batches", "epochs"), [(1.5, 5, 3), (2.0, 30, 1), (2.5, 100, 2), (4.0, 50, 3)])
+def test_the_charge_is_close_to_what_is_reached_by_adding_or_removing(mu: float, batches: int, epochs: int) -> None:
+    """So there is little credit to derive for the shuffle, if one record is far from hidden in its own batch."""
+    shuffle = shuffled(
+        relation="add_or_remove_one",
+        smashed=Known(value=mu, relation="add_or_remove_one", norm="l2"),
+        participation=ShuffledEpochs(epoch_rounds=batches),
+        rounds=batches * epochs,
+    )
+    charged = answer.epsilon(shuffle, 0.01).epsilon
+    assert charged / 1.1 < reached(mu, batches, epochs, 0.01) < charged
+
+
 def test_an_epoch_costs_what_one_known_place_costs() -> None:
     three = answer.epsilon(shuffled(), 1e-5)
     known = answer.epsilon(shuffled(participation=EveryRound(), rounds=3), 1e-5)
