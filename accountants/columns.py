@@ -125,7 +125,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "rounds",
         _whole,
-        "rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn)",
+        "rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn; "
+        "shuffled_epochs: all batches of the run)",
         1,
     ),
     Column("releases", _whole, "releases a round that belong to one client", 1),
