@@ -230,7 +230,7 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
     elif isinstance(part, ShuffledEpochs):
         said = [
             f"each unit is in one of the {part.epoch_rounds:,} batches of an epoch, which have a fixed size and are "
-            "dealt by a permutation",
+            "dealt by a permutation that does not depend on the data",
             "the server is taken to know which batch that is, since the units that a place displaces can show it: "
             "nothing is credited to the shuffle",
         ]

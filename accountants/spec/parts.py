@@ -142,8 +142,8 @@ class ShuffledEpochs(Checked):
     Nothing is credited to the shuffle. A unit that moves to another batch displaces one that was there, and what is
     displaced can show the place. So the proofs of Poisson sampling and of random allocation do not cover it, and
     neighbors are known that give away more than either of them allows (a test). The place is charged as if it were
-    told: joint convexity. The order need be neither uniform nor secret; the last batch may be smaller, and the last
-    epoch may end early.
+    told: joint convexity. The order must not depend on the data; it need be neither uniform nor secret. The last batch
+    may be smaller, and the last epoch may end early.
 
     Attributes:
         epoch_rounds: batches of an epoch, B ≥ 1.
