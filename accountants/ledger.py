@@ -103,7 +103,7 @@ class Ledger:
     Raises:
         LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
 
-    Source: composition of charges that were fixed in advance. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022,
+    Source: composition of charges fixed in advance. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022,
     Corollary 3.3), exact without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of
     the valid bounds holds. Charges that depend on releases: `filters`.
 
