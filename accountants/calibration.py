@@ -11,7 +11,7 @@ from privkit.accountants.region import region
 from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
-from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
+from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, ShuffledEpochs, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.shared.certificate import Certificate
 
@@ -196,7 +196,7 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 
 def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
     part = mechanism.participation
-    unit = part.epoch_rounds if isinstance(part, RandomAllocation) else 1  # whole epochs
+    unit = part.epoch_rounds if isinstance(part, RandomAllocation | ShuffledEpochs) else 1  # whole epochs
     if (one := target.cost(replace(mechanism, rounds=unit))) > target.value:
         first = "a single round" if unit == 1 else f"a single epoch of {unit:,} rounds"
         raise ValueError(

@@ -80,7 +80,7 @@ def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
     return parsed
 
 
-_WAYS = ("every_round", "without_replacement", "poisson", "random_allocation")
+_WAYS = ("every_round", "shuffled_epochs", "without_replacement", "poisson", "random_allocation")
 _RATIOS = ("equal", "fixed", "counts", "dirichlet", "dirichlet_counts")
 
 COLUMNS: tuple[Column, ...] = (
@@ -114,17 +114,19 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "sampling",
         _word(*_WAYS),
-        "every_round (partition, round-robin), without_replacement (group of clients), poisson (rate) or "
-        "random_allocation (participations of epoch_rounds)",
+        "every_round (partition, round-robin), shuffled_epochs (one of epoch_rounds batches, as loaders deal "
+        "them), without_replacement (group of clients), poisson (rate) or random_allocation (participations of "
+        "epoch_rounds)",
         "every_round",
     ),
     Column("participations", _whole, "k of every t rounds, for sampling = random_allocation", 1),
-    Column("epoch_rounds", _whole, "t, for sampling = random_allocation; empty means all rounds"),
+    Column("epoch_rounds", _whole, "t, for sampling = random_allocation or shuffled_epochs; empty means all rounds"),
     Column("rate", _decimal, "for sampling = poisson, in (0, 1]"),
     Column(
         "rounds",
         _whole,
-        "rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn)",
+        "rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn; "
+        "shuffled_epochs: all batches of the run)",
         1,
     ),
     Column("releases", _whole, "releases a round that belong to one client", 1),

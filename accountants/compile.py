@@ -77,7 +77,7 @@ def _response_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     answered = mechanism.smashed
     assert isinstance(answered, Categories)
     one = RandomizedAnswer(noise=mechanism.noise.smashed, classes=answered.classes)
-    return one, answered.answers * mechanism.rounds * mechanism.releases
+    return one, answered.answers * mechanism.composed_rounds * mechanism.releases
 
 
 RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {

@@ -5,40 +5,35 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import exp, inf, log
-from numbers import Integral
+from math import exp, inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Gt, Lt
 
-from privkit.accountants import compile as compiled
 from privkit.accountants import validate
 from privkit.accountants.answer import certificate
-from privkit.accountants.bounds import gaussian, renyi
 from privkit.accountants.bounds.bound import Bound, Limit
-from privkit.accountants.bounds.closed_forms import BALLE_WANG, GaussianBound
-from privkit.accountants.bounds.numerical_composition import composed_bound
-from privkit.accountants.bounds.renyi_composition import CONVERSION, AddedCurves, RenyiBound
-from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
+from privkit.accountants.bounds.step import USUAL_ORDERS
+from privkit.accountants.charges import (
+    bounds_of_charges,
+    cost_of,
+    plus,
+    steps_of_charges,
+    units_and_charges,
+    within,
+)
+from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, chosen
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
+from privkit.accountants.ledger_lines import MECHANISM, charge_of_line, json_and_mechanism
 from privkit.accountants.search import narrowed
-from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.parts import PrivateUpdates
-from privkit.accountants.spec.secrets import has_secrets
 from privkit.accountants.wording import assumptions, claim, warnings
 from privkit.constraints import Checked, Positive
-from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
-
-_MECHANISM = ', "mechanism": '
-_Counts = Mapping[SplitMechanism, tuple[int, int]]
-"""One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
 
 
 class BudgetSpent(ValueError):
@@ -77,8 +72,8 @@ class Charge:
         number: 1, 2, 3, …
         rounds: the charged rounds.
         note: free text.
-        mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch of
-            a random allocation, and all rounds of ratios that are realized or drawn once.
+        mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch
+            that is shuffled or allocated, and all rounds of ratios that are realized or drawn once.
     """
 
     number: int
@@ -99,14 +94,18 @@ class Ledger:
         budget: what all charges together may spend; None for no limit.
         tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. Close to
             the budget it can take seconds a charge.
+        adaptive: whether charges may be chosen from earlier releases, as noise or a length that is decided on the way.
+            The first charge then fixes one bound (`filters`), and all answers are those of the whole budget. It needs
+            a budget, excludes `tight`, and stays with the file.
         rounds: all charged rounds.
         remarks: sentences about what was found on opening: a torn line that was dropped, a missing lock.
 
     Raises:
         LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
 
-    Source: adaptive composition. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022, Corollary 3.3), exact
-    without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of the valid bounds holds.
+    Source: composition of charges fixed in advance. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022,
+    Corollary 3.3), exact without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of
+    the valid bounds holds. Charges that depend on releases: `filters`.
 
     >>> import tempfile
     >>> from privkit.accountants.spec.parts import Noise
@@ -120,11 +119,25 @@ class Ledger:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, budget: PrivacyBudget | None = None, tight: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        budget: PrivacyBudget | None = None,
+        tight: bool = False,
+        adaptive: bool = False,
     ) -> None:
         if budget is not None and not isinstance(budget, PrivacyBudget):
             raise ValueError(f"budget must be a PrivacyBudget(epsilon=…, delta=…) or None, got {budget!r}")
+        if adaptive and (budget is None or tight):
+            raise ValueError(
+                "charges that depend on releases need a budget that is fixed before: give budget=PrivacyBudget(…)"
+                if budget is None
+                else "numerical composition needs parameters that were fixed in advance, so no loss distribution of "
+                "charges that depend on releases is proven: leave out tight"
+            )
         self.path, self.budget, self.tight, self.rounds = Path(path), budget, tight, 0
+        self.adaptive = adaptive
+        self._filter: Filter | None = None
         self._counts: dict[SplitMechanism, tuple[int, int]] = {}
         self._total = np.zeros(1 + USUAL_ORDERS.size)
         self._rest = np.zeros_like(self._total)
@@ -166,8 +179,10 @@ class Ledger:
         if mechanism.joint and count != mechanism.rounds:
             raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
         if count % (together := mechanism.charged_together):
-            raise ValueError(f"a random allocation is charged in epochs of {together} rounds, got rounds={count}")
-        text, one = _json_and_mechanism(
+            raise ValueError(
+                f"a random allocation or a shuffled run is charged in epochs of {together} rounds, got rounds={count}"
+            )
+        text, one = json_and_mechanism(
             mechanism if mechanism.rounds == together else replace(mechanism, rounds=together)
         )
         with self._one_at_a_time:
@@ -178,16 +193,31 @@ class Ledger:
                     "ratios that were drawn once are the same in every charge, so that their costs do not add up: "
                     "charge all their rounds at once, or the ratios that were drawn (RealizedRatios)"
                 )
-            if self.budget is not None:
+            kept = ""
+            if self.adaptive and self.budget is not None:
+                self._filter = self._admitting(one, count, self.budget)
+                kept = f'"filter": [{self.budget.epsilon!r}, {self.budget.delta!r}], '
+            elif self.budget is not None:
                 self._afford(one, count, self.budget)
             try:
-                self._file.append(f'"rounds": {count}, "note": {json.dumps(note)}{_MECHANISM}{text}')
+                self._file.append(f'{kept}"rounds": {count}, "note": {json.dumps(note)}{MECHANISM}{text}')
                 self._book(one, *units_and_charges(one, count))
             except BaseException:  # memory and file may differ now, and the file is right
                 self.close()
                 raise
             self.rounds += count
             return Charge(number=len(self), rounds=count, note=note, mechanism=one)
+
+    def affords(self, mechanism: SplitMechanism, *, rounds: int | None = None, note: str = "") -> bool:
+        """Charge a release, or say False if the budget does not allow it; then nothing was charged.
+
+        Arguments and other errors are those of `charge`.
+        """
+        try:
+            self.charge(mechanism, rounds=rounds, note=note)
+        except BudgetSpent:
+            return False
+        return True
 
     def epsilon(self, delta: float) -> Certificate:
         """Smallest ε that is proven at δ in (0, 1) for all charges together, with the assumptions of each, once."""
@@ -207,7 +237,9 @@ class Ledger:
         return self._certificate(best, limit, e, exp(min(limit.value, 0.0)), None)
 
     def _least(self, ask: Callable[[Bound], Limit]) -> tuple[Bound, Limit]:
-        bounds = _bounds_of_charges(self._counts, self._total + self._rest, tight=self.tight)
+        if self._filter is not None:
+            return self._filter.bound, ask(self._filter.bound)
+        bounds = bounds_of_charges(self._counts, self._total + self._rest, tight=self.tight)
         return min(((bound, ask(bound)) for bound in bounds), key=lambda pair: pair[1].value)
 
     def _nothing(self, epsilon: float, delta: float) -> Certificate:
@@ -220,10 +252,12 @@ class Ledger:
         )
 
     def _certificate(self, best: Bound, limit: Limit, epsilon: float, delta: float, lower: float | None) -> Certificate:
-        first, run, proven = next(iter(self._counts)), _steps_of_charges(self._counts), epsilon < inf and delta < 1
+        first, proven = next(iter(self._counts)), epsilon < inf and delta < 1
+        run = steps_of_charges(self._counts) if self._filter is None else self._filter.run
         told = claim(first, epsilon, delta) if proven else "nothing is proven: no ε with δ < 1 follows"
         charged = f"{self.rounds:,} round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}"
         said = [sentence for one in self._counts for sentence in (*assumptions(one), *warnings(one, delta))]
+        said.append(ADAPTIVE if self.adaptive else FIXED)
         answered = (epsilon, delta, lower) if proven else None
         return certificate(first, run, best, limit, f"{told}, over {charged}", tuple(dict.fromkeys(said)), answered)
 
@@ -242,18 +276,61 @@ class Ledger:
 
     def _take_up(self, lines: list[str]) -> None:
         counts: dict[SplitMechanism, tuple[int, int]] = {}
+        budgets = set[tuple[float, float] | None]()
         for number, line in enumerate(lines, 1):
             try:
-                one, rounds = _charge_of_line(line)
+                one, rounds, budget = charge_of_line(line)
             except ValueError as error:
                 raise LedgerError(
                     f"line {number} of the ledger {self.path} is none that this version of privkit can charge: {error}"
                 ) from None
-            counts[one] = _plus(counts.get(one), units_and_charges(one, rounds))
+            counts[one] = plus(counts.get(one), units_and_charges(one, rounds))
+            budgets.add(budget)
             self.rounds += rounds
+        if budgets:
+            self._keep_filter(budgets, next(iter(counts)))
         for one, (units, charges) in counts.items():
             self._check_kind(one)
             self._book(one, units, charges)
+
+    def _keep_filter(self, budgets: set[tuple[float, float] | None], first: SplitMechanism) -> None:
+        """Go on with the filter of a file, or refuse another one."""
+        if budgets == {None}:
+            if self.adaptive:
+                raise LedgerError(
+                    f"the charges of the ledger {self.path} were made without a filter, so that none holds for them: "
+                    "keep a new ledger with adaptive=True"
+                )
+            return
+        if len(budgets) > 1 or (self.budget and budgets != {(self.budget.epsilon, self.budget.delta)}):
+            raise LedgerError(
+                f"the filter of the ledger {self.path} was fixed before its first release for (ε, δ) = "
+                f"{next(iter(budgets - {None}))}: open it with this budget, or without one"
+            )
+        epsilon, delta = budgets.pop() or (inf, 1.0)
+        self.budget, self.adaptive, self.tight = PrivacyBudget(epsilon=epsilon, delta=delta), True, False
+        self._filter = chosen(self.budget, cost_of(first, 1, 1))
+
+    def _admitting(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> Filter:
+        """The filter, if it admits a charge."""
+        limited, total = self._filter or chosen(budget, cost_of(one, 1, 1)), self._total + self._rest
+        step = one.charged_together
+
+        def fits(rounds: int) -> bool:
+            return rounds == 0 or limited.admits(total + cost_of(one, *units_and_charges(one, rounds)))
+
+        if fits(rounds):
+            return limited
+        left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
+        raise BudgetSpent(
+            f"{rounds:,} more round{'s' * (rounds > 1)} would exceed the filter of ε = {budget.epsilon:g} at δ = "
+            f"{budget.delta:g}, so nothing was charged: {f'charge at most {left:,} of them' if left else 'stop here'}, "
+            "or add noise",
+            asked=rounds,
+            left=left,
+            spent=budget.epsilon if self._counts else 0.0,
+            would_be=inf,
+        )
 
     def _check_kind(self, one: SplitMechanism) -> None:
         kept = next(iter(self._counts), one)
@@ -267,7 +344,7 @@ class Ledger:
     def _book(self, one: SplitMechanism, units: int, charges: int) -> None:
         """Add to the sums without losing digits: 10⁵ charges give what one charge of 10⁵ rounds gives."""
         cost = cost_of(one, units, charges)
-        self._counts[one] = _plus(self._counts.get(one), (units, charges))
+        self._counts[one] = plus(self._counts.get(one), (units, charges))
         with np.errstate(invalid="ignore", over="ignore"):
             total = self._total + cost
             lost = np.where(self._total >= cost, self._total - total + cost, cost - total + self._total)
@@ -277,14 +354,14 @@ class Ledger:
         """Refuse what exceeds the budget; the better bounds are asked before a refusal only."""
         total = self._total + self._rest
         cost = cost_of(one, *units_and_charges(one, rounds))
-        if _within(total + cost, budget.epsilon, budget.delta):
+        if within(total + cost, budget.epsilon, budget.delta):
             return
 
         def after(rounds: int) -> float:
             counted = units_and_charges(one, rounds)
-            counts = {**self._counts, one: _plus(self._counts.get(one), counted)}
+            counts = {**self._counts, one: plus(self._counts.get(one), counted)}
             cost = total + cost_of(one, *counted)
-            bounds = _bounds_of_charges(counts, cost, tight=self.tight)
+            bounds = bounds_of_charges(counts, cost, tight=self.tight)
             return min(bound.epsilon(budget.delta).value for bound in bounds)
 
         if (needed := after(rounds)) <= budget.epsilon:
@@ -301,111 +378,3 @@ class Ledger:
             spent=spent,
             would_be=needed,
         )
-
-
-def _bounds_of_charges(counts: _Counts, total: Array, *, tight: bool) -> list[Bound]:
-    """The bounds that hold for all charges together, at least one, whose costs add up to [1 + A] a total.
-
-    Source: as for `ledger.Ledger`.
-    """
-    holding = compiled.bounds(_steps_of_charges(counts), tight=tight) if len(counts) == 1 else []
-    if holding and holding[0].exact:
-        return holding
-    if total[0] < inf:
-        method = "Gaussian profile at √Σμ²" + ("" if all(map(_unsampled, counts)) else ", nothing credited to sampling")
-        source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
-        holding.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
-    holding.append(
-        RenyiBound(
-            steps=[(AddedCurves(values=total[1:]), 1)],
-            orders=USUAL_ORDERS,
-            method="Rényi curves of all charges added",
-            source=f"Mironov 2017, Proposition 1; {CONVERSION}",
-        )
-    )
-    if tight and len(counts) > 1 and (composed := composed_bound(_steps_of_charges(counts))) is not None:
-        holding.append(composed)
-    return holding
-
-
-def _within(total: Array, epsilon: float, delta: float) -> bool:
-    """Whether a cheap bound on [1 + A] a cost already fits into (ε, δ)."""
-    if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
-        return True
-    return bool(np.min(renyi.canonne(USUAL_ORDERS, total[1:], delta)) <= epsilon)
-
-
-def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """[1 + A] Σμ² and the Rényi curve of all units of all charges; Σμ² is `inf` for anything worse than a Gaussian.
-
-    The updates of the lower model are added to the first unit of each charge.
-    """
-    updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
-    return units * unit_cost(one) + updates
-
-
-@lru_cache(maxsize=256)
-def unit_cost(one: SplitMechanism) -> Array:
-    """[1 + A] Σμ² and the Rényi curve of the releases of one unit. Do not change the array."""
-    return _step_cost(*compiled.releases(one))
-
-
-@lru_cache(maxsize=256)
-def _updates_cost(updates: PrivateUpdates) -> Array:
-    return _step_cost(*compiled.update_step(updates))
-
-
-def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """The numbers of units and of charges that a mechanism's rounds make.
-
-    A unit is a round, or all rounds that are charged together.
-    """
-    return rounds // one.charged_together, 1
-
-
-def _plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
-    """Units and charges added."""
-    units, charges = known or (0, 0)
-    return units + more[0], charges + more[1]
-
-
-def _unsampled(one: SplitMechanism) -> bool:
-    return one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one)
-
-
-def _step_cost(step: Step, count: int) -> Array:
-    return np.concatenate([[step.shift(count) ** 2], step.rdp(USUAL_ORDERS, count)])
-
-
-def _steps_of_charges(counts: _Counts) -> Steps:
-    run: list[tuple[Step, int]] = []
-    for one, (units, charges) in counts.items():
-        step, count = compiled.releases(one)
-        run.append((step, units * count))
-        run += [(update, charges * steps) for update, steps in compiled.updates(one)]
-    return run
-
-
-@lru_cache(maxsize=256)
-def _json_and_mechanism(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
-    """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
-    text = json.dumps(records.to_json(mechanism), default=_python_number)
-    return text, _mechanism_of_json(text)
-
-
-@lru_cache(maxsize=256)
-def _mechanism_of_json(text: str) -> SplitMechanism:
-    spec = records.from_json(json.loads(text))
-    if not isinstance(spec, SplitMechanism):
-        raise ValueError(f"a charge is for a split_mechanism, got {text[:40]}")
-    return spec
-
-
-def _charge_of_line(line: str) -> tuple[SplitMechanism, int]:
-    head, _, text = line.partition(_MECHANISM)  # cannot stand in the note, whose quotes are escaped
-    rounds = validate.whole("rounds", json.loads(head + "}").get("rounds"))
-    return _mechanism_of_json(text[:-1]), rounds
-
-
-def _python_number(number: Any) -> int | float:
-    return int(number) if isinstance(number, Integral) else float(number)

@@ -12,7 +12,16 @@ from privkit.accountants.columns import BY_NAME, DEFAULTS, translated
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
-from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.spec.parts import (
+    CutMix,
+    EveryRound,
+    Mixup,
+    Noise,
+    NoMixing,
+    Poisson,
+    ShuffledEpochs,
+    WithoutReplacement,
+)
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import (
     Ball,
@@ -186,9 +195,18 @@ def _ratio(get: Callable[[str], Any]) -> FixedRatio | FixedCounts | DirichletRat
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
-def _participation_of_row(get: Callable[[str], Any]) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
+def _participation_of_row(
+    get: Callable[[str], Any],
+) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
+    epoch = get("rounds") if get("epoch_rounds") is None else get("epoch_rounds")
+    if get("sampling") == "shuffled_epochs":
+        if get("rate") is not None:
+            raise ValueError(
+                "rate belongs to sampling = poisson, which a loader that shuffles epochs does not draw: leave rate "
+                "empty, or let the loader draw each record by a coin of its own"
+            )
+        return ShuffledEpochs(epoch_rounds=epoch)
     if get("sampling") == "random_allocation":
-        epoch = get("rounds") if get("epoch_rounds") is None else get("epoch_rounds")
         return RandomAllocation(participations=get("participations"), epoch_rounds=epoch)
     if get("sampling") == "poisson":
         return Poisson(rate=_needed(get, "rate", "sampling = poisson"))

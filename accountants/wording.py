@@ -14,6 +14,7 @@ from privkit.accountants.spec.parts import (
     NoMixing,
     Poisson,
     PrivateUpdates,
+    ShuffledEpochs,
     WithoutReplacement,
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
@@ -98,6 +99,8 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     '(ε = 4.377, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
     """
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
+    if isinstance(part := mechanism.participation, ShuffledEpochs):
+        rounds += f" in shuffled epochs of {part.epoch_rounds:,}"
     return f"{claim(mechanism, epsilon, delta)}, over {rounds}{_said_of_draws(mechanism)}"
 
 
@@ -224,6 +227,13 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
             else "lower models that learn show who took part"
         )
         said = [f"each unit takes part {how}", f"{why}: releases are rarer, but nothing is credited to a secret sample"]
+    elif isinstance(part, ShuffledEpochs):
+        said = [
+            f"each unit is in one of the {part.epoch_rounds:,} batches of an epoch, which have a fixed size and are "
+            "dealt by a permutation that does not depend on the data",
+            "the server is taken to know which batch that is, since the units that a place displaces can show it: "
+            "nothing is credited to the shuffle",
+        ]
     elif isinstance(part, RandomAllocation):
         said = [
             f"each unit takes part in exactly {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn "

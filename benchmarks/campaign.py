@@ -77,6 +77,7 @@ SAID = (
     (lambda s: s["lower_model"] == "frozen", "frozen"),
     (lambda s: s["relation"] == "add_or_remove_one", "absent"),
     (lambda s: s["participation"]["kind"] == "random_allocation", "of every"),
+    (lambda s: s["participation"]["kind"] == "shuffled_epochs", "nothing is credited to the shuffle"),
     (lambda s: s["mixing"]["kind"] == "hidden_mask", "mask"),
 )
 """What a certificate must mention among its assumptions, and when."""

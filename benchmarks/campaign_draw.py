@@ -64,13 +64,13 @@ class Draw:
         )
 
     def secret(self) -> Spec:
-        """Random allocation, a hidden mask or randomized response."""
-        kind = self.one(allocation=1, mask=1, response=1)
+        """Random allocation, shuffled epochs, a hidden mask or randomized response."""
+        kind = self.one(allocation=1, shuffle=1, mask=1, response=1)
         spec: Spec = {
             "kind": "split_mechanism",
             "labels": None,
             "relation": "replace_one"
-            if kind == "response" or self.chance(0.4 if kind == "mask" else 0.05)
+            if kind == "response" or self.chance({"mask": 0.4, "shuffle": 0.5}.get(kind, 0.05))
             else "add_or_remove_one",
             "unit": "record",
             "mixing": {"kind": "none"},
@@ -92,7 +92,8 @@ class Draw:
             ball = {"kind": "patch_ball", "radius": 1.0, "nonnegative": self.chance(0.3), "patches": places}
             spec["smashed"] = clamp if self.chance(0.5) else ball
         else:
-            spec["participation"] = {"kind": "random_allocation", "participations": chosen, "epoch_rounds": places}
+            taking = {"kind": "random_allocation", "participations": chosen, "epoch_rounds": places}
+            spec["participation"] = {"kind": "shuffled_epochs", "epoch_rounds": places} if kind == "shuffle" else taking
             spec |= {"rounds": spec["rounds"] * places, "smashed": self.smashed(None, spec["relation"], "l2")}
         whole = sqrt(distance(spec["smashed"], spec["relation"]) / (places if kind == "mask" else 1))
         return spec | {

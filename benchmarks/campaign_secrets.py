@@ -27,7 +27,7 @@ Tests = list[tuple[str, Callable[[float], float]]]
 
 def applies(m: Spec) -> bool:
     """Whether a specification keeps places secret, or answers at random."""
-    special = ("random_allocation", "hidden_mask", "categories")
+    special = ("random_allocation", "shuffled_epochs", "hidden_mask", "categories")
     return any(m[name]["kind"] in special for name in ("participation", "mixing", "smashed"))
 
 
@@ -41,9 +41,18 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
     if m["smashed"]["kind"] == "categories":
         return [("all answers", _answers(m))], _count(m) <= MOST_ANSWERS
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
-    if taking["kind"] == "random_allocation":
-        chosen, places = taking["participations"], taking["epoch_rounds"]
-        return _places(sqrt(length) / sigma, chosen, places, places, m["rounds"] // places), False
+    if taking["kind"] in (
+        "random_allocation",
+        "shuffled_epochs",
+    ):  # others equal one neighbor
+        chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
+        shift = sqrt(length) / sigma
+        bounds = _places(shift, chosen, places, places, m["rounds"] // places)
+        both_ends = m["smashed"]["kind"] in ("ball", "known") and not m["smashed"].get("nonnegative")
+        if taking["kind"] == "shuffled_epochs" and m["relation"] == "add_or_remove_one" and both_ends:
+            # All others lie opposite the record: it moves its batch by twice the norm, and a placeholder by once.
+            bounds.append(("displaced", lambda e: _largest(e, 2 * shift, 1, places, shift)))
+        return bounds, False
     chosen, places, clip = mask["kept"], mask["patches"], m["smashed"]
     if clip["kind"] == "patch_ball":
         bounds = _places(sqrt(length / places) / sigma, chosen, places, places, m["rounds"])
@@ -64,8 +73,9 @@ def curve(m: Spec, length: float, order: float) -> float:
             total = p**a * q ** (1 - a) + q**a * p ** (1 - a) + (classes - 2) * q
             return _count(m) * float(mpmath.log(total / (p + (classes - 1) * q)) / (a - 1))
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
-    if taking["kind"] == "random_allocation":
-        chosen, places, times, shift = taking["participations"], taking["epoch_rounds"], 1, sqrt(length) / sigma
+    if taking["kind"] in ("random_allocation", "shuffled_epochs"):
+        chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
+        times, shift = 1, sqrt(length) / sigma
         times = m["rounds"] // places
     elif m["smashed"]["kind"] == "patch_ball":
         chosen, places, times, shift = (
@@ -101,13 +111,16 @@ def _places(shift: float, chosen: int, places: int, many: int, times: int) -> Te
     return bounds
 
 
-def _largest(epsilon: float, shift: float, chosen: int, places: int) -> float:
-    """ln δ of the test whether any place is above a threshold, at the best threshold; of one epoch."""
+def _largest(epsilon: float, shift: float, chosen: int, places: int, other: float = 0.0) -> float:
+    """ln δ of the test whether any place is above a threshold, at the best threshold; of one epoch.
+
+    The other neighbor has a shift of its own in as many places.
+    """
     if chosen == 0:
         return -inf
     c = np.linspace(-5, 36, 4001)  # further out, the tail is no number
     first = _log1mexp(chosen * log_ndtr(c - shift) + (places - chosen) * log_ndtr(c))
-    second = epsilon + _log1mexp(places * log_ndtr(c))
+    second = epsilon + _log1mexp(chosen * log_ndtr(c - other) + (places - chosen) * log_ndtr(c))
     better = second < first
     if not better.any():
         return -inf

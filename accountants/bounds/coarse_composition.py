@@ -1,4 +1,4 @@
-"""Composition of sampled Gaussians on a coarse grid, for many runs at once: what fast answers rest on.
+"""Composition of sampled releases on a coarse grid, for many runs at once: what fast answers rest on.
 
 The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
 a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
@@ -16,15 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.accountants.bounds.bound import Bound, Limit
-from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.renyi_composition import method_and_source
-from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
 from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, Piece, TruncatedLosses, losses_of_runs
 from privkit.shared.array import Array
 
-_POINTS = 64
-"""Values of a public shift; more are raised to so many."""
 _SPENT = 0.03
 """Part of δ that truncated losses may take."""
 _LARGEST_EXPONENT = 600.0
@@ -43,6 +39,8 @@ _BELOW = 6.0
 """Standard deviations of the tilted sum below its mean where the grid begins; what lies below is added at its end."""
 _ABOVE = 7.0
 """−ln of the share of δ that sums above the grid may take."""
+_LOWER, _SMALLER = 6, 3.0
+"""Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
 _LOG_NOTHING = -50.0
 """ln of a Fourier coefficient below which it is left out; all of them together are below the noise."""
 _SMALLEST_DELTA = 1e-280
@@ -70,7 +68,7 @@ class CoarseComposition(Bound):
     smaller ε of both bounds is taken. Under Poisson sampling that is done in both directions.
 
     Attributes:
-        pieces: the Gaussian releases.
+        pieces: the releases.
         method: its name.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
@@ -110,29 +108,20 @@ class CoarseComposition(Bound):
 
 
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
-    """The coarse composition of all steps; None unless all are Gaussian and one is sampled or has a random shift.
+    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all.
 
     Source: as `CoarseComposition`.
 
+    >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
     >>> round(bound.epsilon(1e-5).value, 3)
     0.043
     """
-    pieces, gains = list[Piece](), False
-    for step, count in steps:
-        if isinstance(step, GaussianRelease):
-            mu, chance, poisson = np.array([step.mu]), np.ones(1), step.sampling == "poisson" and step.rate < 1
-        elif isinstance(step, PublicMixture) and step.law.profile:
-            law = step.law.raised(_POINTS)
-            mu, chance, poisson = law.mu, np.exp(law.log_weight), False
-        else:
-            return None
-        if mu.max() > LARGEST_SHIFT:
-            return None
-        if step.rate > 0 and mu.max() > 0:
-            pieces.append((mu[mu > 0], chance[mu > 0], step.rate, count, poisson))
-            gains |= step.rate < 1 or mu.size > 1
-    if not gains:
+    parts = [step.pieces(count) for step, count in steps]
+    if any(part is None for part in parts) or not any(step.gains for step, _ in steps):
+        return None
+    pieces = [piece for part in parts for piece in part or ()]
+    if not pieces or any(piece.mu.max() > LARGEST_SHIFT for piece in pieces):
         return None
     method, _ = method_and_source(tuple([(step.how, "") for step, _ in steps]), "composition on a coarse grid")
     return CoarseComposition(pieces=pieces, method=method)
@@ -191,15 +180,27 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     losses, rounds = losses_of_runs(runs, _SPENT * (deltas / sizes)[owner])
     forward = _Runs(losses=losses, rounds=rounds.astype(float), owner=owner, deltas=deltas)
     first, tilt = _by_moments(forward)
-    found = np.minimum(first, _on_grids(forward, tilt, first))
-    poisson = np.array([any(sampled for *_, sampled in run) for run in runs])
+    found = _below(forward, tilt, first)
+    poisson = np.array([any(one.poisson for one in run) for run in runs])
     if poisson.any():
         back, tilt = forward.chosen(poisson).reverse(), tilt[poisson]
         other = _converted(back, tilt)[0]
         larger = other > found[poisson]  # of about half, and no other needs its grid
-        other[larger] = np.minimum(other[larger], _on_grids(back.chosen(larger), tilt[larger], other[larger]))
+        other[larger] = _below(back.chosen(larger), tilt[larger], other[larger])
         found[poisson] = np.maximum(found[poisson], other)
     return np.where(np.isnan(found), inf, np.maximum(found, 0))
+
+
+def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
+    """[R] ε by composition, at most `first`. Where all of a grid is proven, it began too high: λ is made smaller."""
+    found, begins = _on_grids(runs, tilt, first)
+    found = np.minimum(found, first)
+    for power in range(1, _LOWER):
+        if not (higher := (found <= begins) & (found > 0)).any():
+            break
+        again, low = _on_grids(runs.chosen(higher), tilt[higher] / _SMALLER**power, found[higher])
+        found[higher], begins[higher] = np.minimum(found[higher], again), low
+    return found
 
 
 def _by_moments(runs: _Runs) -> tuple[Array, Array]:
@@ -229,8 +230,8 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
     return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
 
 
-def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
-    """[R] ε by composition on grids: runs with grids of one size are computed together.
+def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
+    """[R] ε by composition on grids, and where these begin: runs with grids of one size are computed together.
 
     Args:
         runs: one direction.
@@ -244,11 +245,13 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> Array:
     nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2))
     digits = np.isfinite(width) & (runs.deltas > _SMALLEST_DELTA)
     sizes = np.where(digits, np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
-    found = np.full(tilt.size, inf)
+    found, begins = np.full(tilt.size, inf), np.full(tilt.size, -inf)
     for size in np.unique(sizes[sizes > 0]).astype(int).tolist():
         some = sizes == size
-        found[some] = _on_grid(runs.chosen(some), tilt[some], first[some], low[some], width[some] / (size - 1), size)
-    return found
+        interval = width[some] / (size - 1)
+        found[some] = _on_grid(runs.chosen(some), tilt[some], first[some], low[some], interval, size)
+        begins[some] = low[some] + interval
+    return found, begins
 
 
 def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Array, size: int) -> Array:

@@ -18,6 +18,7 @@ from privkit.accountants.bounds.sampled import RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampled_rdp import without_replacement_grid_rdp, without_replacement_rdp
 from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta
+from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.shared.array import Array
 
 
@@ -85,6 +86,22 @@ class LaplaceRelease(Step):
         if base is None:
             return None
         return [(lambda epsilon: without_replacement_delta(epsilon, self.rate, base), count)]
+
+    @property
+    def gains(self) -> bool:
+        return 0 < self.rate < 1 and self._once > 0
+
+    def pieces(self, count: int) -> list[Piece] | None:
+        if self.rate == 0 or self._once == 0:
+            return []
+        together = [(self.parts, 1)] if self.rate < 1 else [(((shift, 1),), many) for shift, many in self.parts]
+        found = list[Piece]()
+        for parts, many in together:
+            if (loss := laplace_vector.losses(parts)) is None:
+                return None
+            error = laplace_vector.error(parts)
+            found.append(Piece(np.ones(1), np.ones(1), self.rate, many * count, False, loss, error))
+        return found
 
     @property
     def _once(self) -> float:

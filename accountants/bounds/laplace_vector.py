@@ -55,7 +55,16 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
     whole = reduce(_sum, [_repeated(_one(shift), number) for shift, number in kept if shift > 0], _one(0.0))
     if (whole.lowest + whole.masses.size) * whole.interval > _LARGEST_LOSS:
         return None
-    return replace(whole, masses=whole.masses * (1 + _ROUNDING * sum(number for _, number in kept)))
+    return replace(whole, masses=whole.masses * (1 + error(parts)))
+
+
+def error(parts: tuple[tuple[float, int], ...]) -> float:
+    """Relative rounding error of the masses of `losses`, by which they are raised.
+
+    >>> error(((0.5, 3),))
+    3e-12
+    """
+    return _ROUNDING * sum(number for _, number in parts)
 
 
 @lru_cache(maxsize=64)

@@ -12,14 +12,20 @@ from scipy.special import logsumexp
 from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, subsampling
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
+from privkit.accountants.bounds.mean_profile import mean_profile
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
 
+_POINTS = 64
+"""Values of the shift in composition on a coarse grid; more are raised to so many."""
 _CHUNK = 1 << 17
 """Elements of ε × nodes that are in memory at a time."""
+_MANY = 1 << 20
+"""Elements of ε × nodes from which polynomials on panels are faster."""
 _BLOCK = 1 << 20
 """Orders × nodes that are in memory at a time."""
 _MOST_NODES = 4_000
@@ -102,6 +108,19 @@ class PublicMixture(Step):
         profile = self._profile(self.law if self.law.mu.size <= _MOST_NODES else self.law.raised())
         return None if profile is None else [(profile, count)]
 
+    @property
+    def gains(self) -> bool:
+        return self.law.profile and self.rate > 0 and bool(self.law.mu.max() > 0)
+
+    def pieces(self, count: int) -> list[Piece] | None:
+        if not self.law.profile:
+            return None
+        law = self.law.raised(_POINTS)
+        moves = law.mu > 0
+        if self.rate == 0 or not moves.any():
+            return []
+        return [Piece(law.mu[moves], np.exp(law.log_weight)[moves], self.rate, count, False)]
+
     def _mean_curve(self, orders: Array, curves: Array) -> Array:
         """[A] of the mixture, from the curves at each shift, [J, A]: moments e^((α − 1)·ε(α)) are averaged."""
         return _log_mean_exp((orders - 1)[:, None] * curves.T, self.law.log_weight) / (orders - 1)
@@ -126,10 +145,16 @@ def profile(law: ShiftLaw) -> Profile:
     1e-05
     """
     weight = np.exp(law.log_weight)
-    mu, weight = law.mu[weight > 0], weight[weight > 0]  # what is left out is below the smallest float
+    some = (weight > 0) & (law.mu > 0)  # weights that are left out are below the smallest float
+    mu, weight = law.mu[some], weight[some]
 
     def delta(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
+        if not mu.size:
+            return np.zeros(e.shape)
+        if e.size * mu.size > _MANY:
+            values, place = np.unique(e, return_inverse=True)
+            return mean_profile(values, mu, weight)[place.reshape(e.shape)]
         flat, deltas = e.ravel(), np.empty(e.size)
         step = max(1, _CHUNK // mu.size)
         for start in range(0, flat.size, step):

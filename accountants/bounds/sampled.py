@@ -14,6 +14,7 @@ from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampling import amplify, deamplify, without_replacement_delta
+from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.shared.array import Array
 
 Sampling = Literal["every_round", "without_replacement", "poisson"]
@@ -107,6 +108,16 @@ class GaussianRelease(Step):
         if self.sampling == "poisson":
             return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)]
         return [(self._profile, count)]
+
+    @property
+    def gains(self) -> bool:
+        return 0 < self.rate < 1 and self.mu > 0
+
+    def pieces(self, count: int) -> list[Piece]:
+        if self.rate == 0 or self.mu == 0:
+            return []
+        sampled = self.sampling == "poisson" and self.rate < 1
+        return [Piece(np.array([self.mu]), np.ones(1), self.rate, count, sampled)]
 
     def attained(self, count: int) -> Pairs | None:
         """The profile that a known pair attains under k of n: a record against zero, if all other records are zero."""

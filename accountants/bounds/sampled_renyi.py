@@ -107,11 +107,6 @@ def _log_excess(order: float, rate: float, log_ratio: Array) -> Array:
     u = rate * np.expm1(np.minimum(log_ratio, 700))
     log_mixed = np.where(log_ratio < 40, np.log1p(u), np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
     small = (np.abs(u) <= 0.05) & (abs(order) * np.abs(u) <= 0.5)
-    near = np.where(small, u, 0.0)
-    series, term = np.zeros_like(u), np.full_like(u, order * (order - 1) / 2)
-    for k in range(2, 22):
-        series += term
-        term = term * (order - k) / (k + 1) * near
     power = order * log_mixed
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         # L^p − 1 − p·u keeps its digits near p = 0, and L·(L^{p−1} − 1) − (p − 1)·u, the same, near p = 1.
@@ -119,4 +114,11 @@ def _log_excess(order: float, rate: float, log_ratio: Array) -> Array:
             gap = np.expm1(power) - order * u
         else:
             gap = (1 + u) * np.expm1((order - 1) * log_mixed) - (order - 1) * u
-        return np.where(small, np.log(series) + 2 * np.log(np.abs(near)), np.where(power > 300, power, np.log(gap)))
+        found = np.where(power > 300, power, np.log(gap))
+        near = u[small]
+        series, term = np.zeros_like(near), np.full_like(near, order * (order - 1) / 2)
+        for k in range(2, 22):
+            series += term
+            term = term * (order - k) / (k + 1) * near
+        found[small] = np.log(series) + 2 * np.log(np.abs(near))
+    return found

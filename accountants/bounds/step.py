@@ -12,6 +12,7 @@ import numpy as np
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
 from privkit.accountants.bounds.renyi import ORDERS
+from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.shared.array import Array
 
 Pairs: TypeAlias = list[tuple[Profile | Pair, int]]
@@ -51,6 +52,11 @@ class Step(ABC):
         """Whether one pair of neighbors attains `pairs` in both directions."""
         return False
 
+    @property
+    def gains(self) -> bool:
+        """Whether composition on a coarse grid proves less than closed forms do."""
+        return False
+
     @abstractmethod
     def rdp(self, orders: Array, count: int) -> Array:
         """[A] upper bounds on the Rényi divergence at orders α > 1."""
@@ -77,6 +83,10 @@ class Step(ABC):
 
     def pairs(self, count: int) -> Pairs | None:
         """Dominating profiles for numerical composition."""
+        return None
+
+    def pieces(self, count: int) -> list[Piece] | None:
+        """Releases whose losses can be moved to a few nodes, for composition on a coarse grid; empty if none leaks."""
         return None
 
     def attained(self, count: int) -> Pairs | None:

@@ -1,4 +1,4 @@
-"""Losses of sampled Gaussian releases on a few nodes: an upper bound, made for many runs at once.
+"""Losses of sampled releases on a few nodes: an upper bound, made for many runs at once.
 
 At high orders the Rényi divergence of a sampled Gaussian explodes, because of losses that hardly ever occur. We count
 these losses as infinite, so that they are charged to δ. The others are moved to a few nodes.
@@ -7,7 +7,8 @@ Let y = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ, 
 cell's mass goes to its ends such that both probabilities of the cell are kept; above the last node, P(x) − y·Q(x)
 becomes an infinite loss. The result dominates the Gaussian pair, and sampling keeps dominance: the sampled ratio
 L = 1 − q + q·y has the same nodes and masses. A release from k of n has the profile of y ≥ 1 in both directions. A
-public shift has the masses of all its values, weighted by their probabilities.
+public shift has the masses of all its values, weighted by their probabilities. A release that is no Gaussian brings
+the distribution of its loss, whose masses are moved to the same kind of nodes.
 
 Source: derived. Discretization: Doroshenko et al. 2022, Algorithm 1; dominance under sampling: Zhu, Dong and Wang 2022,
 Theorem 11.
@@ -18,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from privkit.accountants.bounds.loss_distribution import LossDistribution
 from privkit.shared.array import Array
 
-Piece = tuple[Array, Array, float, int, bool]
-"""Shifts μ > 0 of a release, their probabilities, rate, count, and whether it is Poisson-sampled."""
 _NODES = 48
 """Losses of one release. Twice as many lower ε by less than 1%."""
 LARGEST_SHIFT = 10.0
@@ -35,6 +36,28 @@ _SMALLEST_SHIFT = 1e-6
 """μ to which smaller shifts are raised, so that the differences of likelihoods keep their digits."""
 _ROUNDING = 1e-14
 """Relative error of a node's mass times μ."""
+
+
+class Piece(NamedTuple):
+    """Releases of one kind.
+
+    Attributes:
+        mu: [J] shifts > 0 of a Gaussian; one placeholder if the loss is given.
+        chance: [J] probabilities of the shifts.
+        rate: probability with which a unit is in a release.
+        rounds: how many such releases.
+        poisson: whether they are Poisson-sampled; else k of n, or everyone.
+        loss: distribution of the loss before sampling, alike in both directions; None for a Gaussian.
+        error: relative error of its masses, which were raised by that much.
+    """
+
+    mu: Array
+    chance: Array
+    rate: float
+    rounds: int
+    poisson: bool
+    loss: LossDistribution | None = None
+    error: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +138,18 @@ class TruncatedLosses:
 
 def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[TruncatedLosses, Array]:
     """Losses of the pieces of all runs, which cost about `spent` [S] of δ, and the count of each piece."""
-    shifts, chances, rates, counts, sampled = zip(*chain.from_iterable(runs), strict=True)
+    pieces = list(chain.from_iterable(runs))
+    shifts, chances, rates, counts, sampled, *_ = zip(*pieces, strict=True)
     sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)
     owner, chance = np.repeat(np.arange(sizes.size), sizes), np.concatenate(chances)
     each = discretized(
         np.concatenate(shifts), np.array(rates)[owner], rounds[owner], np.array(sampled)[owner], spent[owner]
     )
     starts = np.cumsum(sizes) - sizes
+    for one, row, part in zip(pieces, starts.tolist(), spent.tolist(), strict=True):
+        if one.loss is not None:
+            each.loss[row], each.mass[row], each.infinite[row] = moved(one.loss, one.rate, part / one.rounds)
+            each.infinite_back[row], each.error[row] = each.infinite[row], _ROUNDING + 2 * one.error
     losses = replace(
         each,
         mass=each.mass * chance[:, None],
@@ -180,3 +208,40 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
         infinite_back=infinite_back,
         error=_ROUNDING / mu[:, 0],
     )
+
+
+def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
+    """A loss sampled at rate γ, from k of n clients, on the nodes of `discretized`; alike in both directions.
+
+    Args:
+        base: distribution of the loss before sampling, alike in both directions.
+        rate: γ in (0, 1].
+        spent: δ that infinite losses of one release may cost, about.
+
+    Returns:
+        [N] losses, [N] masses under Q, and the mass of P whose loss is infinite.
+
+    Source: derived. A mass of P at distance x above a node and d between the nodes gives (1 − e^{−x})/(1 − e^{−d}) to
+    the upper one: Doroshenko et al. 2022, Algorithm 1.
+
+    >>> half = LossDistribution(interval=1.0, lowest=1, masses=np.array([0.75]), infinity=0.0)
+    >>> loss, mass, infinite = moved(half, 1.0, 1e-9)
+    >>> bool(abs(mass @ np.exp(loss) - 1) < 1e-12), infinite
+    (True, 0.0)
+    """
+    positive = base.losses > 0
+    place, weight = base.losses[positive], base.masses[positive]
+    count = _NODES // 2
+    beyond = base.infinity + np.cumsum(weight[::-1])[::-1]
+    kept = int(np.searchsorted(-beyond, -spent / rate))  # losses before this one are likely
+    node = np.linspace(0, place[min(kept, place.size - 1)], count) if place.size else np.arange(float(count))
+    cell = np.minimum((place / node[1]).astype(int), count - 1)
+    step = np.append(np.diff(node), np.inf)[cell]
+    upper = weight * np.clip(np.expm1(node[cell] - place) / np.expm1(-step), 0, 1)
+    held = np.bincount(cell, weight - upper, count + 1) + np.bincount(cell + 1, upper, count + 1)
+    infinite = rate * (base.infinity + float(held[-1]))
+    ratio = np.log1p(rate * np.expm1(node))
+    mass = held[:-1] * np.exp(-node)  # under Q
+    back = mass[1:] * np.exp(ratio[1:])
+    mass[0] = max(1 - infinite - float(mass[1:].sum()) - float(back.sum()), 0.0)
+    return np.concatenate([-ratio[1:], ratio, [0.0]]), np.concatenate([back, mass, [0.0]]), infinite

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         NoMixing,
         Poisson,
         PrivateUpdates,
+        ShuffledEpochs,
         WithoutReplacement,
     )
     from privkit.accountants.spec.records import from_json, to_json
@@ -65,6 +66,7 @@ __all__ = [
     "Ratio",
     "RealizedRatios",
     "ShiftLaw",
+    "ShuffledEpochs",
     "SplitMechanism",
     "WithoutReplacement",
     "from_json",

@@ -25,6 +25,7 @@ from privkit.accountants.spec.parts import (
     NoMixing,
     Poisson,
     PrivateUpdates,
+    ShuffledEpochs,
     WithoutReplacement,
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
@@ -71,7 +72,7 @@ class SplitMechanism(Checked):
     unit: Unit = "record"
     labels: ClipSet | None = None
     mixing: NoMixing | Mixup | CutMix | HiddenMask = UNMIXED
-    participation: EveryRound | WithoutReplacement | Poisson | RandomAllocation = ALWAYS
+    participation: EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation = ALWAYS
     rounds: Count = 1
     releases: Count = 1
     random_masks: bool = False
@@ -144,6 +145,11 @@ class SplitMechanism(Checked):
                 raise ValueError("realized ratios show who took part, so no sampling amplifies; use every_round")
             if ratio.rounds != self.rounds:
                 raise ValueError(f"realized ratios hold {ratio.rounds} rounds, but rounds={self.rounds}")
+        if self.joint and kind == "shuffled_epochs":
+            raise ValueError(
+                "ratios that are realized or drawn once belong to rounds, and a shuffled epoch deals those to units: "
+                "use every_round with the rounds of one unit, or ratios that are drawn in every round"
+            )
         if self.drawn_once and one_patch(self):
             raise ValueError(
                 "no bound is derived for ratios drawn once with masks fresh in every round under a clip of the whole "
@@ -161,14 +167,20 @@ class SplitMechanism(Checked):
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
+    def turns(self) -> int:
+        """Rounds that may hold one unit: T, or the epochs of a shuffled run, of which the last may end early."""
+        epoch = self.participation.epoch_rounds if isinstance(self.participation, ShuffledEpochs) else 1
+        return -(-self.rounds // epoch)
+
+    @property
     def composed_rounds(self) -> int:
-        """Number of compositions of the shift: T, or 1 if the shift covers all rounds."""
-        return 1 if self.joint else self.rounds
+        """Number of compositions of the shift: `turns`, or 1 if the shift covers all rounds."""
+        return 1 if self.joint else self.turns
 
     @property
     def charged_together(self) -> int:
-        """Rounds that a ledger charges as one: an epoch of a random allocation, or all rounds of a joint shift."""
-        if isinstance(self.participation, RandomAllocation):
+        """Rounds that a ledger charges as one: a shuffled or allocated epoch, or all rounds of a joint shift."""
+        if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
 
@@ -191,7 +203,7 @@ class SplitMechanism(Checked):
         return drawn and bool(getattr(self.mixing, "colluding", False))
 
     @property
-    def sampling(self) -> EveryRound | WithoutReplacement | Poisson | RandomAllocation:
+    def sampling(self) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
         """The secret part of participation. Amplification is credited to it alone."""
         return ALWAYS if self.participation_shows else self.participation
 
@@ -248,7 +260,8 @@ class SplitMechanism(Checked):
 
         * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were public, and
           many seats as somewhat larger ones (`ShiftLaw.raised`);
-        * secret places and rounds (`HiddenMask`, `RandomAllocation`): no pair is shown to reach their bounds;
+        * secret places and rounds (`HiddenMask`, `RandomAllocation`, `ShuffledEpochs`): no pair is shown to reach their
+          bounds;
         * noisy updates of the lower model: their worst neighbors need not be those of the releases;
         * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;
         * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;
@@ -262,7 +275,7 @@ class SplitMechanism(Checked):
         Masks without `random_masks` are a fixed part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
-        if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation):
+        if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return False
         if self.secret_seat or isinstance(self.lower_model, PrivateUpdates):
             return False

@@ -19,7 +19,7 @@ class RandomAllocation(Checked):
     """Each unit takes part in exactly k of every t rounds, drawn uniformly, secretly and apart from other units.
 
     Also known as balls and bins: the number of units in a round is random. A shuffled epoch, in which every round has
-    the same size, is another distribution and is not covered.
+    the same size, is another distribution (`ShuffledEpochs`).
 
     Attributes:
         participations: k in 1..t.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 from typing import Any, Literal
 
 from torch import Tensor
@@ -27,6 +28,10 @@ _IDEAL = (
 GIVEN_LABELS = "labels reach the server without noise: neighbors share them, and ε does not cover them"
 _CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
 _TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
+_SHUFFLED = (
+    "each record is in one batch of an epoch, by a permutation: the server is taken to know which, and nothing is "
+    "credited to the shuffle"
+)
 _NOT_COVERED = (
     "this covers the labels that the server holds, against whoever sees the gradients that come back; it says nothing "
     "about images or smashed data, which are released as they are"
@@ -197,6 +202,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         quantities={
             "gradients": float(released),
             "sensitivity": receipt.clip.sensitivity("replace_one", norm),
+            **_other_definitions(certificate),
         },
         assumptions=(
             f"all {released} gradients of the run are seen (rounds × batch × clients), and each may move by 2·clip "
@@ -274,8 +280,11 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
         said = [first, *said]
     if not receipt.at_inference:
         said = [*said, _CLEAR_AFTERWARDS]
+    if certificate.unit == "record" and release_count.rounds > release_count.epochs and release_count.copies == 1:
+        said = [*said, _SHUFFLED]
     said = [*said, _IDEAL, *_past_one_over_n(certificate, release_count)]
-    return replace(certificate, statement=statement, assumptions=(*assumptions, *said), quantities=_quantities(receipt))
+    quantities = _quantities(receipt) | _other_definitions(certificate)
+    return replace(certificate, statement=statement, assumptions=(*assumptions, *said), quantities=quantities)
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
@@ -317,6 +326,12 @@ def _quantities(receipt: Noised) -> dict[str, float]:
     if receipt.counts is not None:
         quantities["most_positions_drawn"] = float(receipt.counts.max())
     return quantities
+
+
+def _other_definitions(certificate: Certificate) -> dict[str, float]:
+    """ρ of zero-concentrated and μ of Gaussian differential privacy of the same run, where they are derived."""
+    found = {name: certificate.quantities.get(name, inf) for name in ("zcdp_rho", "gdp_mu")}
+    return {name: value for name, value in found.items() if isfinite(value)}
 
 
 def nothing(reason: str, ends: str = "; no differential privacy") -> Certificate:

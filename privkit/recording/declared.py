@@ -113,8 +113,8 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     elif often is None:
         found.unchecked.append("how often a record is released (no true image was recorded)")
     else:
-        said = f"rounds = {mechanism.rounds}, which count the releases of a record, but the file holds {often} of one"
-        found.hold("releases of a record", said if mechanism.rounds < often else "")
+        said = f"rounds = {mechanism.turns}, which count the releases of a record, but the file holds {often} of one"
+        found.hold("releases of a record", said if mechanism.turns < often else "")
     if mechanism.unit == "client":
         said = f"releases = {mechanism.releases}, but a client sends {described.batch_size} images in a round"
         found.hold("releases of a round", said if mechanism.releases < described.batch_size else "")

@@ -119,7 +119,8 @@ class Recording:
         if self.mechanism is None:
             return None
         rounds = self.description.rounds // self.description.passes
-        each = rounds if self.mechanism.unit == "client" else self.whole.most_released or rounds
+        counted = self.mechanism.unit == "client" or self.mechanism.participation.kind == "shuffled_epochs"
+        each = rounds if counted else self.whole.most_released or rounds
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each)
 
     def members_of(self, number: int) -> Tensor:

@@ -184,6 +184,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     play: Callable[..., Round] = split_round,
     validation: Batch | None = None,
+    goes_on: Callable[[int], bool] | None = None,
 ) -> Trained:
     """Train both sides on the private images.
 
@@ -206,6 +207,8 @@ def train(
         play: computes a round; `privkit.wire.transcript.Transcript` also records what crossed the wire.
         validation: images on which every epoch is measured, to keep the best one beside the last; they change no
             weight and no draw.
+        goes_on: asked before the first release of each epoch, with its number from 0; training ends at the first no.
+            `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
@@ -242,6 +245,8 @@ def train(
         curve, measured = list(saved["curve"]), list(saved["validation"])
         best = None if saved["best"] is None else Epoch(**saved["best"])
     for epoch in range(len(curve), epochs):
+        if goes_on is not None and not goes_on(epoch):
+            break
         clients.train()
         upper.train()
         if not learns(clients):  # batch statistics would carry one record into the smashed data of others
@@ -300,7 +305,7 @@ def train(
         curve=tuple(curve),
         validation=tuple(measured),
         best=best,
-        release_count=release_count(clients, spec, shares, epochs=epochs),
+        release_count=release_count(clients, spec, shares, epochs=len(curve)),
     )
 
 

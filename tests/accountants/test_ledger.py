@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import answer, ledger
+from privkit.accountants import answer, charges
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.compile import curve
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
@@ -63,11 +63,11 @@ def test_many_small_charges_after_a_large_one_lose_no_digits(path: Path) -> None
     """Each sum alone would be rounded, always to the same side."""
     one, orders = spec(3.0), slice(0, 60)
     with Ledger(path) as book:
-        book._book(one, *ledger.units_and_charges(one, 10**9))
+        book._book(one, *charges.units_and_charges(one, 10**9))
         for _ in range(3_000):
-            book._book(one, *ledger.units_and_charges(one, 1))
+            book._book(one, *charges.units_and_charges(one, 1))
         total = (book._total + book._rest)[orders]
-    expected = ledger.cost_of(one, *ledger.units_and_charges(one, 10**9 + 3_000))[orders]
+    expected = charges.cost_of(one, *charges.units_and_charges(one, 10**9 + 3_000))[orders]
     np.testing.assert_allclose(total, expected, rtol=1e-15)
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants import answer, ledger
+from privkit.accountants import answer, charges
 from privkit.accountants.compile import curve
+from privkit.accountants.filters import FIXED
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson, PrivateUpdates, WithoutReplacement
@@ -38,19 +39,19 @@ def test_charges_add_up_to_one_mechanism_of_as_many_rounds(path: Path, kind: str
     assert found.epsilon <= straight.epsilon * (1 + 1e-12)
     if kind in ("gaussian", "labeled"):
         assert found.epsilon == found.lower == straight.epsilon
-    assert found.assumptions == straight.assumptions
+    assert found.assumptions == (*straight.assumptions, FIXED)
     assert f"over {total} round" in found.statement
 
 
 @settings(deadline=None, max_examples=60)
-@given(charges=st.lists(st.tuples(st.floats(0.5, 50), st.integers(1, 500)), min_size=1, max_size=8))
+@given(history=st.lists(st.tuples(st.floats(0.5, 50), st.integers(1, 500)), min_size=1, max_size=8))
 def test_gaussians_add_up_to_the_root_of_squares(
-    charges: list[tuple[float, int]], tmp_path_factory: pytest.TempPathFactory
+    history: list[tuple[float, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with Ledger(tmp_path_factory.mktemp("sum") / "l", budget=None) as book:
-        for sigma, rounds in charges:
+        for sigma, rounds in history:
             book.charge(spec(sigma), rounds=rounds)
-        mu = sqrt(sum(rounds / sigma**2 for sigma, rounds in charges))
+        mu = sqrt(sum(rounds / sigma**2 for sigma, rounds in history))
         if mu < 8:
             assert book.epsilon(DELTA).epsilon == pytest.approx(exact(mu), rel=1e-8, abs=1e-9)
         assert book.epsilon(DELTA).epsilon == pytest.approx(
@@ -75,7 +76,7 @@ def test_a_mixed_history_is_the_best_conversion_of_added_curves(path: Path) -> N
     assert found.lower is None
     said = [sentence for one, _ in history for sentence in assumptions(one)]
     assert len(set(found.assumptions)) == len(found.assumptions)
-    assert set(found.assumptions) == set(said)
+    assert set(found.assumptions) == {*said, FIXED}
 
 
 def test_the_unsampled_gaussian_bounds_sampled_charges_too(path: Path) -> None:
@@ -184,14 +185,14 @@ def test_updates_of_the_lower_model_are_charged_with_every_call(path: Path) -> N
 
 
 def test_many_charges_compute_each_curve_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, cost = [], ledger._step_cost
+    asked, cost = [], charges._step_cost
 
     def counted(*step: Any) -> Any:
         asked.append(step)
         return cost(*step)
 
-    monkeypatch.setattr(ledger, "_step_cost", counted)
-    ledger.unit_cost.cache_clear()
+    monkeypatch.setattr(charges, "_step_cost", counted)
+    charges.unit_cost.cache_clear()
     with Ledger(path, budget=PrivacyBudget(epsilon=500, delta=DELTA)) as book:
         for number in range(3000):
             book.charge(SAMPLED if number % 2 else LABELED, note=str(number))

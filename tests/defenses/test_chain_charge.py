@@ -166,6 +166,8 @@ def test_what_stands_beside_a_claim_is_given_with_it() -> None:
     assert labels.covers == "release"
     alone = claim(chain("grad_perturb:clip=.1,noise=1.0"), z, y)
     assert labels.quantities["labels_epsilon"] == alone.epsilon
+    released = claim(chain("gaussian_noise"), z, y).quantities["gdp_mu"]
+    assert labels.quantities["gdp_mu"] == released != alone.quantities["gdp_mu"]  # of what the certificate covers
     only = claim(chain("patch_shuffle", "grad_perturb:clip=.1,noise=1.0"), z, y)
     assert (only.covers, only.epsilon) == ("labels", alone.epsilon)
     served = claim(chain("gaussian_noise", "masking"), z, y)

@@ -56,6 +56,22 @@ def test_six_hundred_releases() -> None:
     assert f"{receipt(DpSl(), 64, 48).certificate(run).epsilon:.3e}" == "5.433e+06"
 
 
+def test_a_loader_that_shuffles_earns_no_credit_and_says_so() -> None:
+    """A record costs what its epochs cost, whatever the number of batches; Poisson sampling would claim a hundredth."""
+    one, many = (receipt(DpSl(), 10, 1).certificate(ReleaseCount(epochs=6, rounds=rounds)) for rounds in (6, 600))
+    assert many.epsilon == one.epsilon
+    said = "the server is taken to know which, and nothing is credited to the shuffle"
+    assert sum(said in line for line in many.assumptions) == 1
+    assert not any(said in line for line in one.assumptions)
+
+
+def test_a_certificate_of_noise_speaks_other_definitions_too() -> None:
+    found = receipt(DpSl(sigma=0.5, sigma_labels=0.5), 10, 1).certificate(ReleaseCount(epochs=3, rounds=3))
+    rho, mu = found.quantities["zcdp_rho"], found.quantities["gdp_mu"]
+    assert rho == pytest.approx(mu**2 / 2)
+    assert gaussian.epsilon(found.delta or 0.0, mu) == pytest.approx(found.epsilon)
+
+
 BOX, CLASSES = Clamp(low=0, high=0.5, dimensions=8), OneHot()
 GAUSS, SOFT = Noise(smashed=2.0, labels=3.0), Noise(smashed=2.0, labels=3.0, site="client")
 NOISY: dict[str, Any] = {"sigma": 2.0, "sigma_labels": 3.0, "bound": 0.5}

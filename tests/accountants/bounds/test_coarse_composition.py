@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from privkit.accountants import compile as compiled
-from privkit.accountants.bounds import bound, gaussian, pld, subsampling
+from privkit.accountants.bounds import bound, gaussian, laplace_vector, pld, subsampling
 from privkit.accountants.bounds import coarse_composition as coarse_module
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.closed_forms import gaussian_bound
@@ -15,11 +15,12 @@ from privkit.accountants.bounds.coarse_composition import coarse_composition
 from privkit.accountants.bounds.laplace import LaplaceRelease
 from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.randomized_response import RandomizedAnswer
 from privkit.accountants.bounds.renyi import HIGH_ORDERS, SAMPLED_ORDERS, canonne
 from privkit.accountants.bounds.renyi_composition import curves, renyi_bound
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.step import Steps
-from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, discretized
+from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, discretized, moved
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio
 from privkit.accountants.spec.parts import Mixup, Noise, WithoutReplacement
@@ -101,6 +102,55 @@ def test_random_shifts_are_never_below_their_composed_profile_and_close_to_it(se
         assert claimed < 1.2 * high
 
 
+def vectors(seed: int) -> tuple[Steps, float]:
+    """A run of sampled Laplace vectors, beside a sampled Gaussian or unsampled Laplace noise now and then."""
+    random = np.random.default_rng([seed, 2])
+
+    def vector() -> tuple[tuple[float, int], ...]:
+        many = int(10 ** random.uniform(0, 3))
+        parts = [(float(10 ** random.uniform(-1.5, 1) / many**0.5), many)]
+        if random.random() < 0.3:
+            parts.append((parts[0][0] * float(random.uniform(0.1, 2)), int(random.integers(1, 20))))
+        return tuple(parts)
+
+    rounds = int(10 ** random.uniform(0, 3))
+    run: Steps = [(LaplaceRelease(parts=vector(), rate=float(10 ** random.uniform(-3, -0.1))), rounds)]
+    if seed % 4 == 1:
+        run = [*run, (LaplaceRelease(parts=((float(random.uniform(0.01, 0.5)), 3),)), 2)]
+    return [*run, *draw(seed)[0]] if seed % 4 == 2 else run, float(10 ** random.uniform(-9, -3))
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.slow) if seed > 7 else seed for seed in range(200)]
+)
+def test_laplace_vectors_are_never_below_their_composed_profile_and_close_to_it(seed: int) -> None:
+    run, delta = vectors(seed)
+    composed = composed_bound(run)
+    assert composed is not None
+    low, high = pld.composed_bounds(composed.pairs, delta)
+    claimed = coarse(run).epsilon(delta).value
+    assert claimed >= low * (1 - 1e-9)
+    if high > 0.05 and run[0][1] > 1:
+        assert min(claimed, *(one.epsilon(delta).value for one in compiled.bounds(run, tight=False))) < 1.3 * high
+
+
+@pytest.mark.parametrize("parts", [((0.3, 7), (1.1, 2)), ((5.0, 1),), ((0.02, 900),)])
+@pytest.mark.parametrize("rate", [1.0, 0.05])
+def test_moved_losses_keep_all_mass_and_dominate_the_profile(parts: tuple[tuple[float, int], ...], rate: float) -> None:
+    base, profile = laplace_vector.losses(parts), laplace_vector.profile(parts)
+    assert base is not None
+    assert profile is not None
+    for spent in (1e-12, 1e-4, 0.3):
+        loss, mass, infinite = moved(base, rate, spent)
+        assert infinite <= spent
+        held = mass * np.exp(loss)
+        assert held.sum() + infinite == pytest.approx(1, abs=1e-9)
+        for epsilon in np.linspace(0, loss.max(), 40):
+            claimed = infinite + float(held @ np.maximum(0, -np.expm1(np.minimum(epsilon - loss, 0))))
+            least = float(subsampling.without_replacement_delta(epsilon, rate, profile))
+            assert claimed >= least * (1 - 1e-9)
+
+
 def test_rare_large_losses_do_not_inflate_it() -> None:
     """DP-MixSL with 5 of 789 clients and Dirichlet ratios: Rényi curves prove eight times as much."""
     run = compiled.steps(
@@ -118,6 +168,21 @@ def test_rare_large_losses_do_not_inflate_it() -> None:
     tight = composed.epsilon(1e-5).value
     assert renyi_bound(run).epsilon(1e-5).value > 7 * tight
     assert tight < coarse(run).epsilon(1e-5).value < 1.1 * tight
+
+
+@pytest.mark.parametrize("rate", [7e-4, 0.01])
+@pytest.mark.parametrize("delta", [2.5e-5, 1e-7])
+def test_few_rounds_of_rare_large_shifts_begin_their_grid_below_the_answer(rate: float, delta: float) -> None:
+    """The best λ lies where the rare shift is certain; ε of three rounds was 45, and 27 of six."""
+    law = ShiftLaw(mu=np.array([2.7, 4.1, 6.5]), log_weight=np.log([1 / 3] * 3))
+    before = 0.0
+    for rounds in (1, 3, 6, 24):
+        run = [(PublicMixture(law=law, rate=rate), rounds)]
+        composed = composed_bound(run)
+        assert composed is not None
+        tight, claimed = composed.epsilon(delta).value, coarse(run).epsilon(delta).value
+        assert before <= tight <= claimed < 1.1 * tight
+        before = claimed / 1.1
 
 
 def test_what_lies_beyond_the_grid_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +255,9 @@ def test_what_is_no_number_proves_nothing() -> None:
 def test_what_it_does_not_hold_for() -> None:
     sampled = GaussianRelease(mu=1.0, rate=0.1, sampling="poisson")
     assert coarse_composition([(GaussianRelease(mu=1.0), 3)]) is None
-    assert coarse_composition([(sampled, 3), (LaplaceRelease(parts=((1.0, 1),)), 1)]) is None
+    assert coarse_composition([(sampled, 3), (RandomizedAnswer(noise=0.5, classes=3), 1)]) is None
+    assert coarse_composition([(LaplaceRelease(parts=((1.0, 1),)), 3)]) is None
+    assert coarse_composition([(LaplaceRelease(parts=((30.0, 100),), rate=0.1), 3)]) is None  # losses above e^700
     assert coarse_composition([(GaussianRelease(mu=11.0, rate=0.1, sampling="poisson"), 3)]) is None
     assert coarse([(sampled, 3), (GaussianRelease(mu=1.0), 2)]).epsilon(1e-5).value < inf
 

@@ -1,0 +1,108 @@
+"""What charges cost together: the sums that a ledger adds up, and the bounds that hold for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import inf, log
+
+import numpy as np
+
+from privkit.accountants import compile as compiled
+from privkit.accountants.bounds import gaussian, renyi
+from privkit.accountants.bounds.bound import Bound
+from privkit.accountants.bounds.closed_forms import BALLE_WANG, GaussianBound
+from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.renyi_composition import CONVERSION, AddedCurves, RenyiBound
+from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import PrivateUpdates
+from privkit.accountants.spec.secrets import has_secrets
+from privkit.shared.array import Array
+
+Counts = Mapping[SplitMechanism, tuple[int, int]]
+"""One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
+
+
+def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
+    """The bounds that hold for all charges together, at least one, whose costs add up to [1 + A] a total.
+
+    Source: as for `ledger.Ledger`.
+    """
+    holding = compiled.bounds(steps_of_charges(counts), tight=tight) if len(counts) == 1 else []
+    if holding and holding[0].exact:
+        return holding
+    if total[0] < inf:
+        method = "Gaussian profile at √Σμ²" + ("" if all(map(_unsampled, counts)) else ", nothing credited to sampling")
+        source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
+        holding.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
+    holding.append(
+        RenyiBound(
+            steps=[(AddedCurves(values=total[1:]), 1)],
+            orders=USUAL_ORDERS,
+            method="Rényi curves of all charges added",
+            source=f"Mironov 2017, Proposition 1; {CONVERSION}",
+        )
+    )
+    if tight and len(counts) > 1 and (composed := composed_bound(steps_of_charges(counts))) is not None:
+        holding.append(composed)
+    return holding
+
+
+def within(total: Array, epsilon: float, delta: float) -> bool:
+    """Whether a cheap bound on [1 + A] a cost already fits into (ε, δ)."""
+    if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
+        return True
+    return bool(np.min(renyi.canonne(USUAL_ORDERS, total[1:], delta)) <= epsilon)
+
+
+def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
+    """[1 + A] Σμ² and the Rényi curve of all units of all charges; Σμ² is `inf` for anything worse than a Gaussian.
+
+    The updates of the lower model are added to the first unit of each charge.
+    """
+    updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
+    return units * unit_cost(one) + updates
+
+
+@lru_cache(maxsize=256)
+def unit_cost(one: SplitMechanism) -> Array:
+    """[1 + A] Σμ² and the Rényi curve of the releases of one unit. Do not change the array."""
+    return _step_cost(*compiled.releases(one))
+
+
+@lru_cache(maxsize=256)
+def _updates_cost(updates: PrivateUpdates) -> Array:
+    return _step_cost(*compiled.update_step(updates))
+
+
+def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
+    """The numbers of units and of charges that a mechanism's rounds make.
+
+    A unit is a round, or all rounds that are charged together.
+    """
+    return rounds // one.charged_together, 1
+
+
+def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
+    """Units and charges added."""
+    units, charges = known or (0, 0)
+    return units + more[0], charges + more[1]
+
+
+def _unsampled(one: SplitMechanism) -> bool:
+    return one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one)
+
+
+def _step_cost(step: Step, count: int) -> Array:
+    return np.concatenate([[step.shift(count) ** 2], step.rdp(USUAL_ORDERS, count)])
+
+
+def steps_of_charges(counts: Counts) -> Steps:
+    """The run that all charges make."""
+    run: list[tuple[Step, int]] = []
+    for one, (units, charges) in counts.items():
+        step, count = compiled.releases(one)
+        run.append((step, units * count))
+        run += [(update, charges * steps) for update, steps in compiled.updates(one)]
+    return run

@@ -1,0 +1,112 @@
+"""Privacy filters: one number is added up over charges that may depend on earlier releases, and has a limit.
+
+A ledger that takes the best of many bounds needs charges that were fixed in advance: which bound is the best, and when
+a run ends, would otherwise depend on what was released. A filter chooses one bound before the first release. A run that
+stops before the limit keeps the budget, however each charge was chosen from the releases before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privkit.accountants.bounds import gaussian, renyi
+from privkit.accountants.bounds.bound import Bound
+from privkit.accountants.bounds.closed_forms import BALLE_WANG, GaussianBound
+from privkit.accountants.bounds.renyi_composition import CONVERSION, AddedCurves, RenyiBound
+from privkit.accountants.bounds.sampled import GaussianRelease
+from privkit.accountants.bounds.step import USUAL_ORDERS, Steps
+from privkit.shared.array import Array
+
+if TYPE_CHECKING:
+    from privkit.accountants.ledger import PrivacyBudget
+
+ADAPTIVE = (
+    "each charge may depend on everything that was released before it, and on nothing else of the data; the budget was "
+    "fixed before the first release, and nothing is released after a refused charge but what is charged"
+)
+"""Assumption of a filter."""
+FIXED = (
+    "what is charged, and when the run ends, was fixed before the first release, or does not depend on releases: "
+    "otherwise keep the ledger with adaptive=True"
+)
+"""Assumption of composition without a filter."""
+_ROUNDING = 1e-12
+"""Part of the limit that is left unspent, above the rounding of the sums."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """A limit on one entry of a cost, [Σμ², Rényi curve at `USUAL_ORDERS`].
+
+    Attributes:
+        at: which entry: 0 for Σμ², j + 1 for the Rényi divergence at order `USUAL_ORDERS[j]`.
+        limit: what the entry may add up to, > 0.
+
+    Source: Σμ²: Smith and Thakurta 2022, and Koskela, Tobaben and Honkela 2023 (fully adaptive Gaussian differential
+    privacy); one Rényi order: Feldman and Zrnic 2021.
+    """
+
+    at: int
+    limit: float
+
+    def admits(self, total: Array) -> bool:
+        """Whether a cost keeps within the limit."""
+        return bool(total[self.at] <= self.limit * (1 - _ROUNDING))
+
+    @property
+    def run(self) -> Steps:
+        """A run that costs the whole limit, for ρ and μ of a certificate."""
+        if self.at == 0:
+            return [(GaussianRelease(mu=sqrt(self.limit)), 1)]
+        curve = np.where(np.arange(USUAL_ORDERS.size) == self.at - 1, self.limit, inf)
+        return [(AddedCurves(values=curve), 1)]
+
+    @property
+    def bound(self) -> Bound:
+        """What holds for every run that keeps within the limit."""
+        if self.at == 0:
+            source = f"Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023; {BALLE_WANG}"
+            return GaussianBound(mu=sqrt(self.limit), method="Gaussian filter: Σμ² is limited", source=source)
+        order = USUAL_ORDERS[self.at - 1 : self.at]
+        return RenyiBound(
+            steps=[(AddedCurves(values=np.array([self.limit])), 1)],
+            orders=order,
+            method=f"Rényi filter at order {order[0]:g}",
+            source=f"Feldman and Zrnic 2021; {CONVERSION}",
+        )
+
+
+def chosen(budget: PrivacyBudget, cost: Array) -> Filter:
+    """The filter of a budget that admits most charges of the first charge's kind, which no release precedes.
+
+    Args:
+        budget: (ε, δ) that a run keeps.
+        cost: [1 + A] of the first charge: μ² and Rényi curve.
+
+    Raises:
+        ValueError: if the budget admits no charge of this kind at all.
+
+    Source: derived: the choice is made before the first release, so that it does not depend on any.
+
+    >>> from privkit.accountants.ledger import PrivacyBudget
+    >>> cost = np.concatenate([[0.01], 0.005 * USUAL_ORDERS])
+    >>> found = chosen(PrivacyBudget(epsilon=4.3772, delta=1e-5), cost)
+    >>> found.at, round(found.limit, 4)
+    (0, 1.0)
+    """
+    free = renyi.canonne(USUAL_ORDERS, np.zeros(USUAL_ORDERS.size), budget.delta)  # ε of a curve of 0
+    limits = np.concatenate([[gaussian.mu_for(budget.epsilon, budget.delta) ** 2], budget.epsilon - free])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        often = np.where(limits > 0, limits / cost, -1.0)
+    often = np.where(np.isnan(often), -1.0, often)
+    at = int(np.argmax(often))
+    if often[at] <= 0:
+        raise ValueError(
+            f"no filter keeps ε = {budget.epsilon:g} at δ = {budget.delta:g} for charges of this kind: add noise, or "
+            "raise the budget"
+        )
+    return Filter(at=at, limit=float(limits[at]))
