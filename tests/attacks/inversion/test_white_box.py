@@ -52,7 +52,7 @@ def test_knows_nothing_of_pure_noise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["learned", "mean", "grey", "zero"])
 def test_beats_its_own_start(start: Any) -> None:
-    lower = drawn(lambda: nn.Conv2d(1, 4, 3), lambda: nn.MaxPool2d(2))
+    lower = drawn(lambda: nn.Conv2d(1, 8, 3), lambda: nn.MaxPool2d(2))
     attack = WhiteBox(epochs=6, start=start)
     assert error(run(attack, lower)) < 0.8 * error(run(replace(attack, epochs=0), lower))
 

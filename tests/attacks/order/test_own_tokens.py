@@ -35,7 +35,7 @@ from tests.attacks.order.puzzles import (
     shuffled,
 )
 from tests.attacks.sessions import Killed, Session
-from tests.attacks.victims import answering
+from tests.attacks.victims import answering, crops
 
 QUICK: list[Any] = [Jigsaw(epochs=1, kicks=1), DragReorder(epochs=1)]
 
@@ -85,23 +85,19 @@ def test_holds_no_more_own_tokens_than_it_says(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("keep", [0.4, 1.0])
 def test_tokens_that_are_all_alike_do_not_look_mixed(keep: float) -> None:
     """Half of each image's patches are black: only the others can tell whether tokens leave their rows."""
-    dark = torch.rand(110, 1, 4, 4, generator=Generator().manual_seed(5)) < 0.5
-    images, found = AUXILIARY * dark.repeat_interleave(8, 2).repeat_interleave(8, 3), []
-    for seed in range(4):
-        draws = Generator().manual_seed(seed)
-        released = torch.stack([shuffled(part, draws, pixels, keep)[0] for part in images.split(BATCH)])
-        _, share, _ = match_own_tokens(released, pixels(images).unflatten(0, (-1, BATCH)))
-        found.append(own_row_share(share, BATCH))
-    assert sum(found) / 4 == pytest.approx(int(keep * T) / T, abs=0.05)
+    dark, draws = torch.rand(440, 1, 4, 4, generator=Generator().manual_seed(5)) < 0.5, Generator().manual_seed(0)
+    images = crops(440, seed=2) * dark.repeat_interleave(8, 2).repeat_interleave(8, 3)
+    released = torch.stack([shuffled(part, draws, pixels, keep)[0] for part in images.split(BATCH)])
+    _, share, _ = match_own_tokens(released, pixels(images).unflatten(0, (-1, BATCH)))
+    assert own_row_share(share, BATCH) == pytest.approx(int(keep * T) / T, abs=0.05)
 
 
 @pytest.mark.parametrize(("keep", "lower"), [(1.0, pixels), (0.4, pixels), (0.4, projected)])
 def test_own_tokens_are_found_again(keep: float, lower: Any) -> None:
-    draws = Generator().manual_seed(4)
-    messages = AUXILIARY.split(BATCH)
-    released = torch.stack([shuffled(part, draws, lower, keep)[0] for part in messages])
-    own, share, _ = match_own_tokens(released, pixels(AUXILIARY).unflatten(0, (-1, BATCH)))
-    same = (own - lower(AUXILIARY).unflatten(0, (-1, BATCH))).abs().amax(3) < 1e-4
+    draws, images = Generator().manual_seed(4), crops(220, seed=2)
+    released = torch.stack([shuffled(part, draws, lower, keep)[0] for part in images.split(BATCH)])
+    own, share, _ = match_own_tokens(released, pixels(images).unflatten(0, (-1, BATCH)))
+    same = (own - lower(images).unflatten(0, (-1, BATCH))).abs().amax(3) < 1e-4
     assert same.double().mean() > 0.97
     assert own_row_share(share, BATCH) == pytest.approx(int(keep * T) / T, abs=0.05)
 
