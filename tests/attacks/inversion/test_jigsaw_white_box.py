@@ -102,14 +102,17 @@ def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", [1.0, 0.4])
-def test_hands_on_the_order(keep: float) -> None:
-    for found, truth in ((one, inverted(keep)[1]) for one in inverted(keep)[0]):
-        assert found.permutation is not None
-        scores = arrangement_scores(found.permutation.source, truth, batch=BATCH)
+@pytest.mark.parametrize(("keep", "seeds"), [(1.0, 3), (0.4, 6)])
+def test_hands_on_the_order(keep: float, seeds: int) -> None:
+    found, truth, _ = inverted(keep, seeds)
+    gains = []
+    for one in found:
+        assert one.permutation is not None
+        scores = arrangement_scores(one.permutation.source, truth, batch=BATCH)
         assert scores.neighbor is not None
-        assert scores.neighbor.share.value > scores.neighbor.left_alone + 0.3
-        assert len(found.curve) == 2
+        gains.append(scores.neighbor.share.value - scores.neighbor.left_alone)
+        assert len(one.curve) == 2
+    assert sum(gains) / seeds > 0.3
 
 
 def test_a_right_order_gives_the_unshuffled_release_back() -> None:
