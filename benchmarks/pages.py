@@ -21,7 +21,7 @@ from privkit.cli.papers import claims_table, coverage_table, deviations_table, m
 from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
-from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.orderings import measured, on_record, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
@@ -63,7 +63,7 @@ def claims(name: str) -> str:
 def orderings(name: str) -> str:
     """The accuracies of a paper's methods, and the verdict on each of its orderings."""
     methods = measured(name, read_rows())
-    return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(judge(name, methods), tiny_verdicts(name)))}"
+    return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(on_record(name), tiny_verdicts(name)))}"
 
 
 def summary() -> str:

@@ -13,7 +13,7 @@ from privkit.errors import UsageError
 from privkit.files.toml_text import parse_toml
 from privkit.papers import paper
 from privkit.papers.contract import Basis
-from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.orderings import on_record
 from privkit.papers.values import PrintedValue, printed_values
 
 State = Literal["reduced", "formula", "print", "configured", "reason"]
@@ -88,7 +88,7 @@ class Coverage:
     def run(self) -> Mapping[str, frozenset[str]]:
         """Methods that are in an ordering that was run, and the quantities of these orderings."""
         found: dict[str, set[str]] = {}
-        for one in judge(self.paper, measured(self.paper, read_rows())):
+        for one in on_record(self.paper):
             if one.verdict != "not run":
                 for name in (one.ordering.better, one.ordering.worse):
                     found.setdefault(name, set()).add(one.ordering.quantity)

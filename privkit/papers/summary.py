@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from privkit.papers import paper
 from privkit.papers.contract import Basis, Comparison
 from privkit.papers.coverage import coverage
-from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.orderings import on_record
 
 _BY: dict[Basis, str] = {"formula": "by formula, ", "print": "by its own printed numbers, "}
 _OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own printed numbers leave open "}
@@ -25,7 +25,7 @@ def three_sentences(name: str) -> tuple[str, str, str]:
     """
     compared = paper(name).comparisons()
     ran: list[tuple[str, str]] = [(one.claim, one.verdict) for one in compared if one.basis == "reduced"]
-    ran += [(one.ordering.claim, one.verdict) for one in judge(name, measured(name, read_rows()))]
+    ran += [(one.ordering.claim, one.verdict) for one in on_record(name)]
     numbers = {state: 0 for state in ("reduced", "configured")}
     for one in coverage(name).covered():
         if one.state in numbers:
