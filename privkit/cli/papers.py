@@ -135,9 +135,11 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
 _NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
 """Headings of columns that are aligned on the right."""
 _STATES = {
+    "run": "run in the paper's setting",
     "reduced": "run at reduced size",
     "formula": "recomputed by formula",
     "print": "compared with other printed numbers",
+    "proxy": "run on other data",
     "configured": "configured",
     "reason": "with a reason",
 }

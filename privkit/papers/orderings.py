@@ -134,6 +134,15 @@ def orderings(paper: str) -> tuple[Ordering, ...]:
     return tuple(Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
 
 
+def on_other_data(method: str) -> bool:
+    """Whether a method was run on embedded digits, which none of the papers has.
+
+    >>> on_other_data("SL, digits"), on_other_data("PSL")
+    (True, False)
+    """
+    return bool(_toml("privkit.papers", "methods.toml")[method]["dataset"] in ("digits", "tiny_digits"))
+
+
 def needed(paper: str) -> dict[tuple[str, str], None]:
     """Every method and quantity of a paper's orderings, once each, in their order."""
     return {(name, one.quantity): None for one in orderings(paper) for name in (one.better, one.worse)}

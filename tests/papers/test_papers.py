@@ -79,7 +79,8 @@ def test_verdicts() -> None:
     bounds = [claim for claim, verdict in found.items() if claim.startswith("Table 11") and verdict == "holds"]
     assert bounds == ["Table 11: MLP on IMDB, gaussian noise 0.7"]
     assert VERDICTS["patch_shuffling"]["Proposition 2: σ-privacy over all patches of the batch"] == "fails"
-    assert set(VERDICTS["cutmixsl"].values()) == {"reproduced"}
+    unlike = {claim for claim, verdict in VERDICTS["cutmixsl"].items() if verdict != "reproduced"}
+    assert unlike == {"Patch CutMix over Mixup: ViT-Tiny", "Patch CutMix over Mixup: PiT-Tiny"}  # 4.53 and 7.27 points
     assert len(VERDICTS["patch_splitnn"]) == 4
 
 
@@ -188,7 +189,7 @@ def test_two_runs_at_once_are_refused() -> None:
 
 
 def test_every_method_of_an_ordering_is_declared() -> None:
-    judged = [one for name in PAPERS for one in orderings.judge(name, orderings.measured(name, orderings.read_rows()))]
+    judged = [one for name in PAPERS for one in orderings.on_record(name)]
     assert len(judged) == sum(len(orderings.orderings(name)) for name in PAPERS)
     assert {one.verdict for one in judged} <= set(get_args(orderings.Verdict))
 
