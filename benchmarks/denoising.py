@@ -52,7 +52,13 @@ def main(options: Options) -> None:
     for name in options.experiment or tuple(paths):
         config = resolve({**settings_of(paths[name]), "data_root": options.data_root})
         for seed in config.seeds:
-            done = {(row["experiment"], row["defense"], row["seed"]) for row in map(json.loads, record.open())}
+            spec, budget = config.training, config.budget
+            steps = budget.epochs * (budget.private // spec.batch_size)
+            done = {
+                (row["experiment"], row["defense"], row["seed"])
+                for row in map(json.loads, record.open())
+                if (row["steps"], row["kept"]) == (steps, spec.keep)
+            }
             missing = tuple(
                 defense
                 for defense in config.defenses
@@ -73,6 +79,8 @@ def main(options: Options) -> None:
                     "defense": row.defense,
                     "seed": seed,
                     "accuracy": round(row.accuracy.value, 6),
+                    "steps": steps,
+                    "kept": spec.keep,
                     "accuracy_last": round(row.task["accuracy_last"].value, 6),
                     **bounds_of(name, row.defense),
                     "epsilon_of_the_run": epsilon if isfinite(epsilon) else None,

@@ -128,6 +128,33 @@ def test_every_run_of_an_effect_is_a_cell_of_a_small_experiment() -> None:
     assert {experiment for experiment, _ in needed()} == {experiment for experiment, _ in cells}
 
 
+def test_of_two_lengths_the_longer_decides_and_none_is_compared_with_the_other() -> None:
+    def rows(steps: int, gap: float) -> list[dict[str, Any]]:
+        made = runs([gap, gap, gap + 0.01], [gap, gap, gap + 0.01])
+        return [
+            {"experiment": name, "defense": defense, "seed": seed, "accuracy": value, "steps": steps, "kept": "last"}
+            for (name, defense), of_seed in made.items()
+            for seed, value in of_seed.items()
+        ]
+
+    effect = effects()[1]  # masking, on the CNN
+    names = {EFFECT.better: effect.better, EFFECT.worse: effect.worse}
+    names |= {(name, with_fault(defense)): (to, with_fault(own)) for (name, defense), (to, own) in names.items()}
+
+    def named(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        places = [names[row["experiment"], row["defense"]] for row in given]
+        return [
+            {**row, "experiment": name, "defense": own} for row, (name, own) in zip(given, places, strict=True)
+        ]
+
+    long = rows(300, -0.1)
+    both = judged(named(rows(60, 0.1) + long))[1]
+    assert (both.verdict, both.length) == ("reversed", "300 steps, last epoch")
+    assert judged(named(rows(60, 0.1) + [row for row in long if row["seed"]]))[1].verdict == "survives"  # one is missing
+    only_short = named(rows(60, 0.1)) + [row for row in named(rows(300, -0.1)) if row["defense"] == effect.worse[1]]
+    assert (judged(only_short)[1].verdict, judged(only_short)[1].length) == ("survives", "60 steps, last epoch")
+
+
 def test_printed_differences_have_the_direction_of_their_claims() -> None:
     gaps = [effect.published for effect in effects() if effect.published is not None]
     assert len(gaps) >= 10
@@ -137,7 +164,7 @@ def test_printed_differences_have_the_direction_of_their_claims() -> None:
 
 def test_the_rows_that_ship_are_cells_and_stand_once() -> None:
     rows = measured()
-    assert len(rows) == len({(row["experiment"], row["defense"], row["seed"]) for row in rows})
+    assert len(rows) == len({(row["experiment"], row["defense"], row["seed"], row["steps"]) for row in rows})
     assert set(accuracies(rows)) <= needed()
     for row in rows:
         assert {"machine", "date", "seconds"} <= set(row)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -72,6 +72,7 @@ class JudgedEffect:
             the fault cannot act.
         sound: the same without the fault.
         exact: the same without the fault and with the derivative of mask or scale; None without rows of it.
+        length: steps of training and the epoch that was kept, of these runs; "" if the rows do not say.
         verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds
             0, but with the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and
             "not run" below two common seeds.
@@ -82,6 +83,7 @@ class JudgedEffect:
     sound: Interval | None
     exact: Interval | None
     verdict: _Verdict
+    length: str = ""
 
 
 def with_fault(defense: str) -> str:
@@ -192,9 +194,29 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffect, ...]:
-    """Every effect, judged on rows; on those that ship with the package unless others are given."""
-    found = accuracies(measured() if rows is None else rows)
-    return tuple(judge(effect, found) for effect in effects())
+    """Every effect, judged on rows; on those that ship with the package unless others are given.
+
+    Runs are compared with others of as many steps. Of several lengths, the longest decides that has the most seeds.
+    """
+    by_length: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in measured() if rows is None else rows:
+        by_length.setdefault((row.get("steps", 0), row.get("kept", "")), []).append(row)
+    longest_first = sorted(by_length, reverse=True) or [(0, "")]
+    found = {length: accuracies(by_length.get(length, ())) for length in longest_first}
+
+    def at_its_longest(effect: Effect) -> JudgedEffect:
+        ran = [
+            replace(judge(effect, found[steps, kept]), length=f"{steps} steps, {_KEPT[kept]}" if steps else "")
+            for steps, kept in longest_first
+        ]
+        most = max(ran, key=lambda one: one.sound.n if one.sound else 0)  # the first of several
+        return most if most.sound else replace(most, length="")
+
+    return tuple(at_its_longest(effect) for effect in effects())
+
+
+_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}
+"""Which epoch of a run was kept, in words."""
 
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Comparison]:
@@ -204,6 +226,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
         if one.sound is None:
             continue
         gaps = f"{shown(one.sound)}; {with_it(one)}"
+        gaps = f"{gaps} ({one.length})" if one.length else gaps
         if one.exact is not None:
             gaps += f"; with the derivative {shown(one.exact)}"
         yield Comparison(
