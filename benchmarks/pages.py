@@ -157,7 +157,9 @@ def fault_effects() -> str:
 def effects_to_run() -> str:
     """How many cells of accurate_sl's effects have no row of their file's length, of how many."""
     needed = effects.needed()
-    anew = {(row["experiment"], row["defense"], row["seed"]) for row in effects.measured() if row["kept"] == "best_test"}
+    anew = {
+        (row["experiment"], row["defense"], row["seed"]) for row in effects.measured() if row["kept"] == "best_test"
+    }
     every = {(*run, seed) for run in needed for seed in PILOT}
     return f"{len(every - anew)} of {len(every)}"
 

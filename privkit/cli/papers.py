@@ -259,7 +259,9 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
     for one in judged:
         what, published = one.ordering, "" if one.published is None else f"{one.published:+.3f}"
         row = [what.claim, what.source, what.quantity, published, interval_text(one.difference, sign="+"), one.verdict]
-        rows.append([*row, *([] if tiny is None else [_new_seeds(one), tiny.get((what.source, what.claim), "not run")])])
+        rows.append(
+            [*row, *([] if tiny is None else [_new_seeds(one), tiny.get((what.source, what.claim), "not run")])]
+        )
     return [*heading, *([] if tiny is None else ["new seeds", "at tiny scale"])], rows
 
 

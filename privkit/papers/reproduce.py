@@ -187,9 +187,11 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings in place of an experiment's own, for digits in seconds a cell."""
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
-    small = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
+    small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
     if model.startswith("vgg"):
-        small = {"model": "cnn:cut=conv2"}
+        small: dict[str, Any] = {"model": "cnn:cut=conv2"}
+    if "keep" in settings.get("training", {}):  # the best of ten epochs on few images would be a peek at little
+        small["training"] = {**settings["training"], "keep": "last"}
     named = str(settings.get("dataset", "")).partition(":")[0]
     if named in ("digits", "tiny_digits"):
         small["dataset"] = settings["dataset"]

@@ -143,14 +143,14 @@ def test_of_two_lengths_the_longer_decides_and_none_is_compared_with_the_other()
 
     def named(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
         places = [names[row["experiment"], row["defense"]] for row in given]
-        return [
-            {**row, "experiment": name, "defense": own} for row, (name, own) in zip(given, places, strict=True)
-        ]
+        return [{**row, "experiment": name, "defense": own} for row, (name, own) in zip(given, places, strict=True)]
 
     long = rows(300, -0.1)
     both = judged(named(rows(60, 0.1) + long))[1]
     assert (both.verdict, both.length) == ("reversed", "300 steps, last epoch")
-    assert judged(named(rows(60, 0.1) + [row for row in long if row["seed"]]))[1].verdict == "survives"  # one is missing
+    assert (
+        judged(named(rows(60, 0.1) + [row for row in long if row["seed"]]))[1].verdict == "survives"
+    )  # one is missing
     only_short = named(rows(60, 0.1)) + [row for row in named(rows(300, -0.1)) if row["defense"] == effect.worse[1]]
     assert (judged(only_short)[1].verdict, judged(only_short)[1].length) == ("survives", "60 steps, last epoch")
 

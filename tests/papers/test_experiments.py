@@ -19,7 +19,15 @@ SETTINGS = {"settings", "Table 2"}
 """Where papers print settings; Table 2 of accurate_sl alone."""
 OF_ROW = {
     ("accurate_sl", "CNN on MNIST"): (
-        *("table_10_mnist", "table_3", "table_4", "table_4_rates", "table_4_weight_decay", "table_4_scaling", "table_6"),
+        *(
+            "table_10_mnist",
+            "table_3",
+            "table_4",
+            "table_4_rates",
+            "table_4_weight_decay",
+            "table_4_scaling",
+            "table_6",
+        ),
         *("figure_1c", "figure_4_mnist", "figure_5_mnist", "figure_5_fashion_mnist", "figure_9"),
     ),
     ("accurate_sl", "ResNet-20 on CIFAR-10"): ("table_10_cifar10", "table_8_cifar10", "figure_5_cifar10"),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -192,6 +193,24 @@ def test_every_method_of_an_ordering_is_declared() -> None:
     judged = [one for name in PAPERS for one in orderings.on_record(name)]
     assert len(judged) == sum(len(orderings.orderings(name)) for name in PAPERS)
     assert {one.verdict for one in judged} <= set(get_args(orderings.Verdict))
+
+
+def test_no_ordering_is_judged_whose_sides_are_both_at_the_floor() -> None:
+    """The floor of an accuracy is that of constant guesses, .1 of ten classes; the floor of an error, the mean image."""
+    for name in PAPERS:
+        found = {(one.method, one.quantity): one for one in orderings.measured(name, orderings.read_rows())}
+        for one in orderings.on_record(name):
+            sides = [found[method, one.ordering.quantity] for method in (one.ordering.better, one.ordering.worse)]
+            if one.verdict in ("not run", "at the floor"):
+                continue
+            if one.ordering.quantity == "accuracy":
+                assert max(mean(side.values) for side in sides) > 0.12, one.ordering
+            elif all(side.floors for side in sides):
+                assert any(mean(side.values) < mean(side.floors) for side in sides), one.ordering
+
+
+def mean(of_seed: Mapping[int, float]) -> float:
+    return sum(of_seed.values()) / len(of_seed)
 
 
 def test_a_published_difference_is_that_of_its_numbers() -> None:
