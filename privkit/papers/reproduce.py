@@ -189,7 +189,7 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
     cut = "embedding" if "cut=embedding" in model else "block1"
     small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
     if model.startswith("vgg"):
-        small: dict[str, Any] = {"model": "cnn:cut=conv2"}
+        small = {"model": "cnn:cut=conv2"}
     if "keep" in settings.get("training", {}):  # the best of ten epochs on few images would be a peek at little
         small["training"] = {**settings["training"], "keep": "last"}
     named = str(settings.get("dataset", "")).partition(":")[0]

@@ -196,7 +196,7 @@ def test_every_method_of_an_ordering_is_declared() -> None:
 
 
 def test_no_ordering_is_judged_whose_sides_are_both_at_the_floor() -> None:
-    """The floor of an accuracy is that of constant guesses, .1 of ten classes; the floor of an error, the mean image."""
+    """The floor of an accuracy is that of constant guesses, .1 of ten classes; that of an error is the mean image's."""
     for name in PAPERS:
         found = {(one.method, one.quantity): one for one in orderings.measured(name, orderings.read_rows())}
         for one in orderings.on_record(name):
