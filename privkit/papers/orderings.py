@@ -53,6 +53,7 @@ class Ordering:
         quantity: one of `QUANTITIES`.
         numbers: row and column of the printed values of `source`, first of the better method; None if the numbers are
             not printed, or were printed for other data.
+        takes: hours of one CPU core for its first three seeds, from a dry run, if they were not run.
     """
 
     claim: str
@@ -61,6 +62,7 @@ class Ordering:
     worse: str
     quantity: str = "accuracy"
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
+    takes: float | None = None
 
     def published(self, paper: str) -> float | None:
         """The printed difference, as a share if the paper prints per cent; None if it prints no numbers."""
