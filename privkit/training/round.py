@@ -115,7 +115,7 @@ def _one_by_one(
     Every group mixes anew for each of its members, and the gradient of that message flows to this member alone. Without
     mixing, every client has its own message. Of several messages of a client, the result shows the last one.
     """
-    losses, gradients, members, groups = [], [], [], clients.groups(number, draws)
+    losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):
         turn = groups.roll(-seat, 1)  # the receiver sits first
         turn = turn[turn[:, 0] >= 0]
@@ -123,7 +123,7 @@ def _one_by_one(
             sent = clients.release(images, labels, draws, number, groups=turn)
         if seat:
             sent = replace(sent, penalty=None)  # which is no message's
-        gradients = []
+        gradients: list[Tensor] = []
         for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True):
             message = Release(smashed=smashed.unsqueeze(0), labels=soft.unsqueeze(0))
             loss, gradient = _together(clients, upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
