@@ -268,7 +268,7 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
 def _new_seeds(one: Judged) -> str:
     """How many new seeds decide an ordering, and whether they were run; nothing if its first three decide it."""
     if one.verdict == "not run":
-        return "" if one.ordering.takes is None else f"first three, {one.ordering.takes:.1f} h"
+        return "" if one.ordering.takes is None else f"first three, {one.ordering.takes:.2g} h"
     if one.needed == 0 or one.verdict == "at the floor":
         return ""
     if one.needed is None or one.hours is None:

@@ -53,7 +53,7 @@ class Ordering:
         quantity: one of `QUANTITIES`.
         numbers: row and column of the printed values of `source`, first of the better method; None if the numbers are
             not printed, or were printed for other data.
-        takes: hours of one CPU core for its first three seeds, from a dry run, if they were not run.
+        takes: hours of one CPU core for the first three seeds that were not run, from a dry run or from one of them.
     """
 
     claim: str
