@@ -272,7 +272,7 @@ def _new_seeds(one: Judged) -> str:
     if one.needed == 0 or one.verdict == "at the floor":
         return ""
     if one.needed is None or one.hours is None:
-        return "no number would do"
+        return "more than 10,000 needed"
     if one.anew:
         return f"{one.needed} run"
     return f"{one.needed} needed, {one.hours:.1f} h"
