@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import process_time
@@ -55,7 +55,7 @@ def main(options: Options) -> None:
     """Run what is missing and append it."""
     record, left = Path(options.record_to), options.most
     for one in _planned(options) if options.further is None else _further(options):
-        if any(_same(one.row, row) for row in read_rows(record)):
+        if any(_same(one.row, row) and all(name in row for name in one.quantities) for row in read_rows(record)):
             continue
         if left == 0:
             return
@@ -106,7 +106,8 @@ def _further(options: Options) -> Iterator[Work]:
             if methods_of(name, cell) & wanted
         ]
         print(f"{name}: {one.ordering.claim}, {one.needed} new seeds", flush=True)
-        yield from sorted(cells, key=lambda cell: cell.row["seed"])
+        alone = [replace(cell, quantities=(one.ordering.quantity,)) for cell in cells]  # others are not its to judge
+        yield from sorted(alone, key=lambda cell: cell.row["seed"])
 
 
 def _same(planned: dict[str, Any], row: dict[str, Any]) -> bool:
