@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 from run import machine
 
@@ -52,7 +52,13 @@ def main(options: Options) -> None:
     for name in options.experiment or tuple(paths):
         config = resolve({**settings_of(paths[name]), "data_root": options.data_root})
         for seed in config.seeds:
-            done = {(row["experiment"], row["defense"], row["seed"]) for row in map(json.loads, record.open())}
+            spec, budget = config.training, config.budget
+            steps = budget.epochs * (budget.private // spec.batch_size)
+            done = {
+                (row["experiment"], row["defense"], row["seed"])
+                for row in map(json.loads, record.open())
+                if (row["steps"], row["kept"]) == (steps, spec.keep)
+            }
             missing = tuple(
                 defense
                 for defense in config.defenses
@@ -61,9 +67,9 @@ def main(options: Options) -> None:
             if not missing:
                 continue
             alone = replace(config, defenses=missing, seeds=(seed,))
-            started = perf_counter()
+            started = process_time()
             rows = run_audit(alone, out=Path(options.out) / alone.fingerprint).rows
-            seconds = (perf_counter() - started) / len(rows)
+            seconds = (process_time() - started) / len(rows)
             for row in rows:
                 if row.status != "done" or row.accuracy is None or row.certificate is None:
                     raise ValueError(f"{name}, {row.defense}, seed {seed}, is {row.status}: {row.reason}")
@@ -73,6 +79,9 @@ def main(options: Options) -> None:
                     "defense": row.defense,
                     "seed": seed,
                     "accuracy": round(row.accuracy.value, 6),
+                    "steps": steps,
+                    "kept": spec.keep,
+                    "accuracy_last": round(row.task["accuracy_last"].value, 6),
                     **bounds_of(name, row.defense),
                     "epsilon_of_the_run": epsilon if isfinite(epsilon) else None,
                     "seconds": round(seconds, 1),

@@ -21,7 +21,8 @@ from privkit.cli.papers import claims_table, coverage_table, deviations_table, m
 from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
-from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.further_seeds import PILOT
+from privkit.papers.orderings import measured, on_record, read_rows
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
@@ -64,7 +65,7 @@ def claims(name: str) -> str:
 def orderings(name: str) -> str:
     """The accuracies of a paper's methods, and the verdict on each of its orderings."""
     methods = measured(name, read_rows())
-    return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(judge(name, methods), tiny_verdicts(name)))}"
+    return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(on_record(name), tiny_verdicts(name)))}"
 
 
 def summary() -> str:
@@ -144,28 +145,40 @@ def not_reproduced() -> str:
 
 def fault_effects() -> str:
     """accurate_sl's effects with and without the fault of its release."""
-    heading = ["published effect", "printed", "with the fault", "without it", "with the derivative", "verdict"]
+    heading = ["published effect", "printed", "with the fault", "without it", "with the derivative", "ran", "verdict"]
     rows = []
     for one in effects.judged():
         printed = "" if one.effect.published is None else f"{one.effect.published:+.3f}"
         gaps = ["" if gap is None else effects.shown(gap) for gap in (one.released, one.sound, one.exact)]
-        rows.append([one.effect.claim, printed, *gaps, one.verdict])
+        gaps[0] = gaps[0] or ("it cannot act" if one.effect.no_fault else "")
+        rows.append([one.effect.claim, printed, *gaps, one.length, one.verdict])
     return table(heading, rows)
+
+
+def effects_to_run() -> str:
+    """How many cells of accurate_sl's effects have no row of their file's length, of how many."""
+    needed = effects.needed()
+    anew = {
+        (row["experiment"], row["defense"], row["seed"]) for row in effects.measured() if row["kept"] == "best_test"
+    }
+    every = {(*run, seed) for run in needed for seed in PILOT}
+    return f"{len(every - anew)} of {len(every)}"
 
 
 def noise_bounds() -> str:
     """ε of accurate_sl's runs: as published, sound for one release, and of the whole run."""
-    heading = ["experiment", "defense", "seeds", "accuracy", "published ε", "sound ε of one release", "ε of the run"]
-    found, rows = effects.accuracies(effects.measured()), {}
+    epsilons = ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")
+    heading = ["experiment", "defense", "steps", "seeds", "accuracy", "published ε", "sound ε of one release"]
+    runs: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for row in effects.measured():
         if "published_epsilon" in row and "in_place" not in row["defense"]:
-            accuracy = found[row["experiment"], row["defense"]]
-            names = ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")
-            epsilons = ["none" if row[name] is None else f"{row[name]:.6g}" for name in names]
-            mean = sum(accuracy.values()) / len(accuracy)
-            first = [row["experiment"], f"`{row['defense']}`", str(len(accuracy)), f"{mean:.3f}"]
-            rows[row["experiment"], row["defense"]] = [*first, *epsilons]
-    return table(heading, list(rows.values()))
+            runs.setdefault((row["experiment"], row["defense"], row["steps"]), []).append(row)
+    made = []
+    for (experiment, defense, steps), rows in runs.items():
+        mean = sum(row["accuracy"] for row in rows) / len(rows)
+        bounds = ["none" if rows[-1][name] is None else f"{rows[-1][name]:.6g}" for name in epsilons]
+        made.append([experiment, f"`{defense}`", str(steps), str(len(rows)), f"{mean:.3f}", *bounds])
+    return table([*heading, "ε of the run"], made)
 
 
 def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str, int]) -> str:
@@ -323,6 +336,7 @@ def pages() -> dict[Path, str]:
             reproduced_verdicts=reproduced_verdicts,
             not_reproduced=not_reproduced,
             fault_effects=fault_effects,
+            effects_to_run=effects_to_run,
             noise_bounds=noise_bounds,
             quick_attacks=lambda: markdown(TABLE),
             strongest_attacks=strongest_attacks,

@@ -102,7 +102,7 @@ def defended_model(
             seed=seed,
             shares=seed_data.shares,
             checkpoint=checkpoint,
-            validation=splits.validation,
+            validation=splits.test if config.training.keep == "best_test" else splits.validation,
         )
         return edge, upper, trained
 
@@ -128,7 +128,7 @@ def defended_model(
         "best_epoch": None if trained.best is None else trained.best.number,
         "seconds": checkpoint.earlier + now() - start,
         "hides_places": places,
-        "notes": _notes(edge, upper),
+        "notes": _notes(edge, upper, config.training.keep),
         "files": files,
     }
     note()
@@ -180,7 +180,7 @@ def _weights_of(best: Epoch, edge: Clients, upper: nn.Module) -> Iterator[None]:
 
 def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
     """The files of the last or the best epoch, and the networks whose weights they hold."""
-    start = "best_" if keep == "best" else ""
+    start = "" if keep == "last" else "best_"
     return {f"{start}client.safetensors": edge, f"{start}upper.safetensors": upper}
 
 
@@ -195,19 +195,20 @@ def _stored(home: Path, edge: Clients, upper: nn.Module, trained: Trained, keep:
         return files
     with _weights_of(trained.best, edge, upper):
         files |= {name: save_module(home / name, module) for name, module in _named("best", edge, upper).items()}
-    if keep == "best":
+    if keep != "last":
         edge.load_state_dict(trained.best.edge)
         upper.load_state_dict(trained.best.upper)
     return files
 
 
-def _notes(edge: Clients, upper: nn.Module) -> list[str]:
-    """Sentences for the row: several servers, a gradient that is not the derivative, settings that were estimated, and
-    sides whose copies cannot be evaluated together."""
+def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
+    """Sentences for the row: several servers, a gradient that is not the derivative, settings that were estimated, an
+    epoch that was chosen on test images, and sides whose copies cannot be evaluated together."""
     servers = edge.protocol.servers
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
-    return [*pooled, *edge.defense.remarks, *estimated] + [
+    peek = "the epoch is the best on the test images, so its accuracy is a peek, and no estimate for new images"
+    return [*pooled, *edge.defense.remarks, *estimated, *[peek] * (keep == "best_test")] + [
         f"the {stack.copies} {side} segments ran one after another, because torch cannot batch this module over clients"
         for side, stack in (("lower", edge.lowers), ("upper", upper))
         if isinstance(stack, Stacked) and not stack.batched

@@ -135,9 +135,11 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
 _NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
 """Headings of columns that are aligned on the right."""
 _STATES = {
+    "run": "run in the paper's setting",
     "reduced": "run at reduced size",
     "formula": "recomputed by formula",
     "print": "compared with other printed numbers",
+    "proxy": "run on other data",
     "configured": "configured",
     "reason": "with a reason",
 }
@@ -168,7 +170,7 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 
 
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
-    from privkit.papers.orderings import judge, measured, orderings, read_rows
+    from privkit.papers.orderings import judge, measured, on_record, orderings, read_rows
     from privkit.papers.reproduced import tiny_verdicts
     from privkit.papers.summary import three_sentences
 
@@ -181,7 +183,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             f"no row of {results} is of a method of {chosen.name}: audit one of its experiments "
             f"({', '.join(path.name for path in chosen.experiments)})"
         )
-    judged = judge(chosen.name, methods)
+    judged = on_record(chosen.name) if results is None else judge(chosen.name, methods)
     tiny = tiny_verdicts(chosen.name) if results is None else None
     if as_json:
         answer: dict[str, Any] = {
@@ -251,20 +253,36 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering, and the verdict at tiny scale if given."""
+    """Heading and rows: the verdict on each ordering; with verdicts at tiny scale, these and the new seeds, too."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:
         what, published = one.ordering, "" if one.published is None else f"{one.published:+.3f}"
         row = [what.claim, what.source, what.quantity, published, interval_text(one.difference, sign="+"), one.verdict]
-        rows.append([*row, *([] if tiny is None else [tiny.get((what.source, what.claim), "not run")])])
-    return [*heading, *([] if tiny is None else ["at tiny scale"])], rows
+        rows.append(
+            [*row, *([] if tiny is None else [_new_seeds(one), tiny.get((what.source, what.claim), "not run")])]
+        )
+    return [*heading, *([] if tiny is None else ["new seeds", "at tiny scale"])], rows
+
+
+def _new_seeds(one: Judged) -> str:
+    """How many new seeds decide an ordering, and whether they were run; nothing if its first three decide it."""
+    if one.verdict == "not run":
+        return "" if one.ordering.takes is None else f"first three, {one.ordering.takes:.2g} h"
+    if one.needed == 0 or one.verdict == "at the floor":
+        return ""
+    if one.needed is None or one.hours is None:
+        return "more than 10,000 needed"
+    if one.anew:
+        return f"{one.needed} run"
+    return f"{one.needed} needed, {one.hours:.1f} h"
 
 
 def ordering_json(one: Judged) -> dict[str, Any]:
     """An ordering and its verdict, as JSON."""
     gap = None if one.difference is None else asdict(one.difference)
-    return {**asdict(one.ordering), "published": one.published, "difference": gap, "verdict": one.verdict}
+    found = {"published": one.published, "difference": gap, "verdict": one.verdict, "new_seeds_needed": one.needed}
+    return {**asdict(one.ordering), **found}
 
 
 def interval_text(interval: Interval | None, *, sign: str = "") -> str:

@@ -13,12 +13,13 @@ from privkit.errors import UsageError
 from privkit.files.toml_text import parse_toml
 from privkit.papers import paper
 from privkit.papers.contract import Basis
-from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.orderings import on_other_data, on_record
 from privkit.papers.values import PrintedValue, printed_values
 
-State = Literal["reduced", "formula", "print", "configured", "reason"]
-"""Best first. An own run of this very quantity at reduced size; the paper's formula, recomputed; another number that
-the paper prints; a configuration for `privkit audit` that was not run; a sentence why there is nothing."""
+State = Literal["run", "reduced", "formula", "print", "proxy", "configured", "reason"]
+"""Best first. An own run of this very quantity in the paper's setting; one at reduced size; the paper's formula,
+recomputed; another number that the paper prints; an own run of this quantity on other data than the paper's; a
+configuration for `privkit audit` that was not run; a sentence why there is nothing."""
 STATES: tuple[State, ...] = get_args(State)
 _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardised": "mse"}
 """How the unit of a printed number begins -> the quantity of `orderings.QUANTITIES` that it is."""
@@ -37,6 +38,7 @@ class Entry:
         experiment: configuration in the paper's folder `experiments`, without its ending.
         settings: settings that replace those of the configuration, such as the model.
         reason: why there is no better coverage, in a sentence.
+        page: page of docs/results with own runs of these quantities in the paper's setting.
     """
 
     table: str
@@ -47,6 +49,7 @@ class Entry:
     experiment: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+    page: str = ""
 
     def matches(self, value: PrintedValue) -> bool:
         """Whether the entry covers a printed number."""
@@ -88,7 +91,7 @@ class Coverage:
     def run(self) -> Mapping[str, frozenset[str]]:
         """Methods that are in an ordering that was run, and the quantities of these orderings."""
         found: dict[str, set[str]] = {}
-        for one in judge(self.paper, measured(self.paper, read_rows())):
+        for one in on_record(self.paper):
             if one.verdict != "not run":
                 for name in (one.ordering.better, one.ordering.worse):
                     found.setdefault(name, set()).add(one.ordering.quantity)
@@ -105,8 +108,11 @@ class Coverage:
             found.append(max(bases, key=STATES.index) if bases else None)
         for name in entry.methods:
             quantities = self.run.get(name, frozenset())
-            found.append("reduced" if quantities and (value is None or _quantity(value) in quantities) else None)
+            ran = quantities and (value is None or _quantity(value) in quantities)
+            found.append(("proxy" if on_other_data(name) else "reduced") if ran else None)
         shown: list[State] = [max(filter(None, found), key=STATES.index)] if found and all(found) else []
+        if entry.page:
+            shown.append("run")
         if entry.experiment:
             shown.append("configured")
         if entry.reason:
@@ -165,6 +171,8 @@ def _quantity(value: PrintedValue) -> str | None:
 def _by(entry: Entry, state: State) -> str:
     if state == "reason":
         return entry.reason
+    if state == "run":
+        return entry.page
     if state != "configured":
         return "; ".join((*entry.claims, *entry.methods))
     flags = "".join(f" --{key} {value}" for key, value in entry.settings.items())

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from privkit.errors import UsageError
 from privkit.files.toml_text import parse_toml
+from privkit.papers.further_seeds import CONFIDENCE, PILOT, counted, needed_seeds
 from privkit.papers.values import printed
 from privkit.reports.schema import Row
 from privkit.run.records import read_rows as run_rows
@@ -23,7 +24,6 @@ from privkit.shared.interval import Interval
 
 _FIELDS = ("defense", "protocol", "dataset", "model", "partition")
 """Fields of a row that say which method it is; a method may also name `attack` and `auxiliary`."""
-_CONFIDENCE = 0.95
 QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "accuracy": lambda row: row.accuracy.value if row.accuracy else None,
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
@@ -53,6 +53,7 @@ class Ordering:
         quantity: one of `QUANTITIES`.
         numbers: row and column of the printed values of `source`, first of the better method; None if the numbers are
             not printed, or were printed for other data.
+        takes: hours of one CPU core for the first three seeds that were not run, from a dry run or from one of them.
     """
 
     claim: str
@@ -61,6 +62,7 @@ class Ordering:
     worse: str
     quantity: str = "accuracy"
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
+    takes: float | None = None
 
     def published(self, paper: str) -> float | None:
         """The printed difference, as a share if the paper prints per cent; None if it prints no numbers."""
@@ -79,12 +81,14 @@ class Measured:
         quantity: one of `QUANTITIES`.
         values: seed -> value.
         floors: seed -> the error of the mean own image, where rows have it.
+        seconds: of a seed, on the average of the rows that say it; at most, since machines were shared.
     """
 
     method: str
     quantity: str
     values: Mapping[int, float]
     floors: Mapping[int, float] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def interval(self) -> Interval | None:
@@ -94,7 +98,7 @@ class Measured:
 
         if len(self.values) < 2:
             return None
-        return over_values(list(self.values.values()), _CONFIDENCE, measure(self.quantity).within)
+        return over_values(list(self.values.values()), CONFIDENCE, measure(self.quantity).within)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +113,18 @@ class Judged:
         verdict: "ordering agrees" if the interval lies above 0, and "agrees" if it also holds the printed difference;
             "reversed" if it lies below 0, else "undecided". "at the floor" if neither error is below that of the mean
             image, so that nothing is recovered on either side. "not run" without two common seeds.
+        needed: new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`.
+        hours: of one CPU core for `needed` seeds of both methods, at most.
+        anew: whether new seeds are what was judged.
     """
 
     ordering: Ordering
     published: float | None
     difference: Interval | None
     verdict: Verdict
+    needed: int | None = 0
+    hours: float | None = 0.0
+    anew: bool = False
 
 
 def orderings(paper: str) -> tuple[Ordering, ...]:
@@ -124,6 +134,15 @@ def orderings(paper: str) -> tuple[Ordering, ...]:
     'CutMixSL > PSL + Mixup'
     """
     return tuple(Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
+
+
+def on_other_data(method: str) -> bool:
+    """Whether a method was run on embedded digits, which none of the papers has.
+
+    >>> on_other_data("SL, digits"), on_other_data("PSL")
+    (True, False)
+    """
+    return bool(_toml("privkit.papers", "methods.toml")[method]["dataset"] in ("digits", "tiny_digits"))
 
 
 def needed(paper: str) -> dict[tuple[str, str], None]:
@@ -150,22 +169,49 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     for name, quantity in needed(paper):
         values: dict[int, float] = {}
         floors: dict[int, float] = {}
+        seconds: list[float] = []
         for row in rows:
             if row.get(quantity) is not None and _is(row, methods[name]):
                 if quantity == "mse" and row.get(FLOOR) is not None:
                     floors[row["seed"]] = row[FLOOR]
+                if row.get("seconds"):
+                    seconds.append(row["seconds"])
                 value = values.setdefault(row["seed"], row[quantity])
                 if value != row[quantity]:
                     raise UsageError(
                         f"{name}, seed {row['seed']}, has {quantity} {value:g} in one row and {row[quantity]:g} in "
                         "another: give rows of one configuration only"
                     )
-        measurements.append(Measured(method=name, quantity=quantity, values=values, floors=floors))
+        mean = sum(seconds) / len(seconds) if seconds else 0.0
+        measurements.append(
+            Measured(method=name, quantity=quantity, values=values, floors=floors, seconds=round(mean, 1))
+        )
     return measurements
 
 
-def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
-    """The verdict on each ordering of a paper, from differences of the same seeds."""
+def on_record(paper: str) -> list[Judged]:
+    """The verdict on each ordering of a paper, on the rows that ship with the package.
+
+    An ordering that its first three seeds leave open is judged by new seeds alone; see `further_seeds.counted`.
+
+    >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
+    True
+    """
+    return judge(paper, measured(paper, read_rows()), counted)
+
+
+def judge(
+    paper: str,
+    measurements: Sequence[Measured],
+    counted: Callable[[Mapping[int, float]], Mapping[int, float]] = dict,
+) -> list[Judged]:
+    """The verdict on each ordering of a paper, from differences of the same seeds.
+
+    Args:
+        paper: its name.
+        measurements: of its methods, as `measured` returns them.
+        counted: which of the differences count, from all of them by seed; all by default.
+    """
     from privkit.reports.seed_intervals import over_values
 
     found = {(one.method, one.quantity): one for one in measurements}
@@ -173,12 +219,23 @@ def judge(paper: str, measurements: Sequence[Measured]) -> list[Judged]:
     for ordering in orderings(paper):
         better, worse = (found[name, ordering.quantity] for name in (ordering.better, ordering.worse))
         common, stated = sorted(set(better.values) & set(worse.values)), ordering.published(paper)
-        gaps = [better.values[seed] - worse.values[seed] for seed in common]
-        gap = over_values(gaps, _CONFIDENCE) if len(common) > 1 else None
+        gaps = {seed: better.values[seed] - worse.values[seed] for seed in common}
+        counting, needed = counted(gaps), needed_seeds(gaps)
+        gap = over_values(list(counting.values()), CONFIDENCE) if len(counting) > 1 else None
         verdict = _verdict(gap, stated)
-        if gap is not None and all(_recovers_nothing(one, common) for one in (better, worse)):
+        if gap is not None and all(_recovers_nothing(one, list(counting)) for one in (better, worse)):
             verdict = "at the floor"
-        judged.append(Judged(ordering=ordering, published=stated, difference=gap, verdict=verdict))
+        judged.append(
+            Judged(
+                ordering=ordering,
+                published=stated,
+                difference=gap,
+                verdict=verdict,
+                needed=needed,
+                hours=None if needed is None else needed * (better.seconds + worse.seconds) / 3600,
+                anew=gap is not None and not set(counting) & set(PILOT),
+            )
+        )
     return judged
 
 

@@ -131,7 +131,7 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
     cells: dict[tuple[Any, ...], Work] = {}
     for experiment, path in chosen.items():
         own = list(work(experiment, path, root, name, runs))
-        needed = ["experiment" in one.row or bool(_methods(name, one) & methods) for one in own]
+        needed = ["experiment" in one.row or bool(methods_of(name, one) & methods) for one in own]
         if scale == "tiny" and any(needed):
             own = list(work(experiment, path, root | _shrunk(settings_of(path)), name, runs))
         for one, found in zip(own, needed, strict=True):
@@ -177,7 +177,7 @@ def reproduce(
     return judged_rows(name, table, scale, rows)
 
 
-def _methods(name: str, one: Work) -> set[tuple[str, str]]:
+def methods_of(name: str, one: Work) -> set[tuple[str, str]]:
     """The methods and quantities of the paper's orderings that a cell is of."""
     row = {**one.row, **dict.fromkeys(one.quantities, 0.0)}
     return {(each.method, each.quantity) for each in measured(name, [row]) if each.values}
@@ -187,9 +187,11 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings in place of an experiment's own, for digits in seconds a cell."""
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
-    small = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
+    small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
     if model.startswith("vgg"):
         small = {"model": "cnn:cut=conv2"}
+    if "keep" in settings.get("training", {}):  # the best of ten epochs on few images would be a peek at little
+        small["training"] = {**settings["training"], "keep": "last"}
     named = str(settings.get("dataset", "")).partition(":")[0]
     if named in ("digits", "tiny_digits"):
         small["dataset"] = settings["dataset"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from privkit.papers import paper
 from privkit.papers.contract import Basis, Comparison
 from privkit.papers.coverage import coverage
-from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.orderings import needed, on_other_data, on_record
 
 _BY: dict[Basis, str] = {"formula": "by formula, ", "print": "by its own printed numbers, "}
 _OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own printed numbers leave open "}
@@ -25,8 +25,8 @@ def three_sentences(name: str) -> tuple[str, str, str]:
     """
     compared = paper(name).comparisons()
     ran: list[tuple[str, str]] = [(one.claim, one.verdict) for one in compared if one.basis == "reduced"]
-    ran += [(one.ordering.claim, one.verdict) for one in judge(name, measured(name, read_rows()))]
-    numbers = {state: 0 for state in ("reduced", "configured")}
+    ran += [(one.ordering.claim, one.verdict) for one in on_record(name)]
+    numbers = {state: 0 for state in ("run", "reduced", "proxy", "configured")}
     for one in coverage(name).covered():
         if one.state in numbers:
             numbers[one.state] += len(one.values)
@@ -39,7 +39,7 @@ def three_sentences(name: str) -> tuple[str, str, str]:
             ("at the floor", "not run"),
         )
     )
-    own, listed = "by own runs at reduced size, the sign of", "; ".join(other)
+    own, listed = f"by own runs at reduced size{_data(name)}, the sign of", "; ".join(other)
     return (
         _sentence(
             "What holds",
@@ -57,10 +57,15 @@ def three_sentences(name: str) -> tuple[str, str, str]:
             f"own runs leave the sign of {len(undecided)} of {len(ran)} differences undecided" * bool(undecided),
             f"{len(unjudged)} of {len(ran)} could not be judged, since a side was not run or neither recovers anything"
             * bool(unjudged),
-            f"of its printed numbers, {numbers['reduced']} were measured at reduced size and none at its own, and "
-            f"{numbers['configured']} wait for a run",
+            f"of its printed numbers, {numbers['run'] or 'none'} were measured in its setting, {numbers['reduced']} at "
+            f"reduced size and {numbers['proxy']} on other data, and {numbers['configured']} wait for a run",
         ),
     )
+
+
+def _data(name: str) -> str:
+    """Where a paper's methods ran on other data than its own: "on digits"."""
+    return " on digits in the place of its own data" * any(on_other_data(method) for method, _ in needed(name))
 
 
 def _sentence(lead: str, *parts: str) -> str:

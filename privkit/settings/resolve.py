@@ -152,10 +152,15 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
         _check_recorded(settings)
     elif asked.gate and all(_is_none(defense) for defense in asked.defense):
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
-    keeps_best = as_options("training", asked.training).get("keep") == "best"
-    if keeps_best and not (asked.budget[1].validation and asked.budget[1].epochs):
+    keep, budget = as_options("training", asked.training).get("keep"), asked.budget[1]
+    if keep == "best" and not (budget.validation and budget.epochs):
         raise UsageError(
             "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
+        )
+    if keep == "best_test" and (budget.validation or not budget.epochs):
+        raise UsageError(
+            "training: keep=best_test chooses on the test images, after an epoch at least; leave validation out of the "
+            "budget, or use keep=best"
         )
 
 

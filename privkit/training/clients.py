@@ -146,6 +146,11 @@ class Clients(nn.Module):
             raise UsageError(
                 f"{defense.name} moves tokens, so that one gradient for all members fits none; use gradient=unicast"
             )
+        if protocol.updates == "message" and defense.group > 1 and defense.noise_fields:
+            raise UsageError(
+                f"updates=message sends {defense.group} messages of every record in a round, and no bound was derived "
+                f"for the noise of {defense.name} in them; use updates=round"
+            )
         if defense.drawn == "once" and defense.group > 1 and protocol.grouping != "fixed":
             raise UsageError(
                 f"{defense.name} draws ratios once, so that every client keeps its own and groups must stay together, "
@@ -208,6 +213,7 @@ class Clients(nn.Module):
         generator: Generator,
         number: int = 0,
         lowers: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+        groups: Tensor | None = None,
     ) -> ClientForward:
         """The clients' forward pass of one round, differentiable in the lower segments' weights.
 
@@ -217,11 +223,16 @@ class Clients(nn.Module):
             generator: the only source of randomness of groups and defense.
             number: the round's number, 0-based.
             lowers: another way to evaluate the lower segments, with the same result; None for the segments themselves.
+            groups: the mixing groups; None for those of the round, from `generator`.
         """
-        groups = torch.arange(len(images), device=images.device).unsqueeze(1)
-        if self.defense.group > 1:
-            groups = self.protocol.groups(self.defense.group, number, generator)
+        groups = self.groups(number, generator) if groups is None else groups
         return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
+
+    def groups(self, number: int, generator: Generator) -> Tensor:
+        """Mixing groups of round `number`, as `SplitProtocol.groups` has them; every client alone without mixing."""
+        if self.defense.group > 1:
+            return self.protocol.groups(self.defense.group, number, generator)
+        return torch.arange(self.protocol.active, device=generator.device).unsqueeze(1)
 
     def _forward(
         self,

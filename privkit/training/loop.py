@@ -142,6 +142,7 @@ def release_count(
     frozen = spec.freeze_lower or not learns(clients)
     sent_out = protocol.average != "never" or (protocol.lower == "handed_on" and protocol.clients > 1)
     trained, after, again = epochs * most_releases(private, spec.batch_size, rounds), 0, 0
+    turns = clients.defense.group if protocol.updates == "message" else 1  # messages of one record in a round
     copies = copies_in_a_batch(spec, private) if trained else 1
     if recorded is not None and len(recorded):
         sent = recorded.ids.split(protocol.active * spec.batch_size)
@@ -153,8 +154,8 @@ def release_count(
     elif spec.private:
         lower = private_updates(spec, trained, copies_in_a_batch(spec, private))
     return ReleaseCount(
-        rounds=max(1, epochs * rounds + after),
-        epochs=max(1, trained, again) if others else max(1, trained + again),
+        rounds=max(1, epochs * rounds * turns + after),
+        epochs=max(1, trained * turns, again) if others else max(1, trained * turns + again),
         batch_size=spec.batch_size,
         copies=copies,
         clients=protocol.clients,

@@ -120,7 +120,7 @@ def of_run(certificate: Certificate, release_count: ReleaseCount, spec: Training
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"
     proven = private and certificate.covers == "release"
-    if private and spec.keep == "best" and (updates == "trained" or not proven):
+    if private and spec.keep != "last" and (updates == "trained" or not proven):
         return Certificate(kind="nothing", statement=f"nothing is proven: {_CHOSEN}", source="by definition")
     if proven and updates == "trained":
         return replace(certificate, assumptions=(*certificate.assumptions, _NOT_COUNTED))

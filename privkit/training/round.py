@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -59,18 +59,15 @@ def split_round(
         update: the server's optimizer step, called after every message if the protocol has `updates="message"`.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
-    message's loss, the server's is weighted by Σ d_i over the message's members.
+    message's loss, the server's is weighted by Σ d_i over the message's members. CutMixSL §3.3, the ×n variant.
     """
     protocol = clients.protocol
+    if protocol.updates == "message":
+        return _one_by_one(clients, upper, images, labels, draws, shares, number, update)
     with clients.mixed_precision(images.device):
         sent = clients.release(images, labels, draws, number)
     weights = message_weights(sent.groups, shares)
-    if protocol.updates == "message":
-        losses, gradient = _one_by_one(clients, upper, sent.release, update)
-    else:
-        losses, gradient = _together(
-            clients, upper, sent.release, None if protocol.upper == "own" else weights, protocol
-        )
+    losses, gradient = _together(clients, upper, sent.release, None if protocol.upper == "own" else weights, protocol)
     gradient = clients.defense.on_gradient(gradient, draws)
     send_back(sent, gradient, weights, protocol.gradient)
     return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
@@ -104,18 +101,53 @@ def _together(
 
 
 def _one_by_one(
-    clients: Clients, upper: nn.Module, release: Release, update: Callable[[], None] | None
-) -> tuple[Tensor, Tensor]:
-    """The server learns from one message after another, as the ×n variant is defined."""
-    losses, gradients = [], []
-    for smashed, labels in zip(release.smashed, release.labels, strict=True):
-        message = Release(smashed=smashed.unsqueeze(0), labels=labels.unsqueeze(0))
-        loss, gradient = _together(clients, upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
-        losses.append(loss.detach())
-        gradients.append(gradient)
-        if update is not None:
-            update()
-    return torch.cat(losses), torch.cat(gradients)
+    clients: Clients,
+    upper: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    draws: Generator,
+    shares: Tensor | None,
+    number: int,
+    update: Callable[[], None] | None,
+) -> Round:
+    """One step of the server for each client, as the ×n variant is defined.
+
+    Every group mixes anew for each of its members, and the gradient of that message flows to this member alone. Without
+    mixing, every client has its own message. Of several messages of a client, the result shows the last one.
+    """
+    losses, members, groups = [], [], clients.groups(number, draws)
+    for seat in range(clients.defense.group):
+        turn = groups.roll(-seat, 1)  # the receiver sits first
+        turn = turn[turn[:, 0] >= 0]
+        with clients.mixed_precision(images.device):
+            sent = clients.release(images, labels, draws, number, groups=turn)
+        if seat:
+            sent = replace(sent, penalty=None)  # which is no message's
+        gradients: list[Tensor] = []
+        for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True):
+            message = Release(smashed=smashed.unsqueeze(0), labels=soft.unsqueeze(0))
+            loss, gradient = _together(clients, upper, message, torch.ones(1, device=smashed.device), _ONE_SERVER)
+            losses.append(loss.detach())
+            gradients.append(gradient)
+            if update is not None:
+                update()
+        gradient = clients.defense.on_gradient(torch.cat(gradients), draws)
+        if turn.shape[1] > 1 and len(sent.smashed) == len(images) and sent.smashed.requires_grad:
+            sent.smashed.register_hook(_to(turn[:, 0], len(images)))
+        send_back(sent, gradient, message_weights(turn, shares), clients.protocol.gradient)
+        members.append(turn)
+    return Round(losses=torch.cat(losses), sent=replace(sent, groups=torch.cat(members)), cut_gradient=gradient)
+
+
+def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
+    """A gradient [n, B, ...] in which only these clients' rows are left."""
+    receives = torch.zeros(clients, dtype=torch.bool, device=receivers.device)
+    receives[receivers] = True
+
+    def hook(gradient: Tensor) -> Tensor:
+        return torch.where(receives.view(-1, *[1] * (gradient.ndim - 1)), gradient, 0)
+
+    return hook
 
 
 def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:

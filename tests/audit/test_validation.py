@@ -102,12 +102,33 @@ def test_an_audit_keeps_both_and_names_the_one_that_it_attacks(tmp_path: Path) -
     assert any(not torch.equal(one[name], other[name]) for name in one) == (first.best_epoch < 4)
 
 
+@pytest.mark.usefixtures("no_report")
+def test_the_best_epoch_on_test_images_is_named_a_peek(tmp_path: Path) -> None:
+    """At this rate the accuracy falls again, so that the largest of the epochs is not the last one."""
+    (row,) = privkit.run_audit(
+        dataset="tiny_digits",
+        defense="none",
+        attack=["mean_image"],
+        training="batch_size=10,optimizer=sgd,learning_rate=.7,schedule=constant,keep=best_test",
+        budget="smoke:private=100,epochs=4,test=60,victims=10,auxiliary=20",
+        out=tmp_path,
+    ).rows
+    values = [epoch["accuracy"] for epoch in row.validation_curve]
+    assert row.accuracy is not None
+    assert row.accuracy.value == max(values) > values[-1] == row.task["accuracy_last"].value
+    assert (row.kept, row.best_epoch) == ("best_test", 1 + values.index(max(values)))
+    assert any("so its accuracy is a peek" in note for note in row.notes)
+
+
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(UsageError, match="keep=best needs validation images and an epoch; use a budget such as"):
         resolve({"training": "keep=best"})
     with pytest.raises(UsageError, match="keep=best needs validation images"):
         resolve({"training": "keep=best", "budget": "smoke:epochs=0,validation=50"})
-    with pytest.raises(UsageError, match="keep should be 'last' or 'best'"):
+    for budget in ("smoke:validation=50", "smoke:epochs=0"):
+        with pytest.raises(UsageError, match="keep=best_test chooses on the test images, after an epoch at least"):
+            resolve({"training": "keep=best_test", "budget": budget})
+    with pytest.raises(UsageError, match="keep should be 'last', 'best' or 'best_test'"):
         resolve({"training": "keep=first"})
     with pytest.raises(UsageError, match="validation must be a whole number >= 0"):
         resolve({"budget": "smoke:validation=-1"})

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -72,8 +73,16 @@ def test_a_run_of_another_quantity_is_no_run_of_this_number() -> None:
     """The digits behind Table I measure accuracy and error; its SSIM, PSNR, MCC and faces are configured."""
     of_table = [one for one in ALL["patch_shuffling"].covered() if one.entry.table == "Table I"]
     columns = {one.state: {value.column for value in one.values} for one in of_table if one.entry.rows == "SL"}
-    assert columns["reduced"] == {"Acc", "MSE"}
+    assert columns["proxy"] == {"Acc", "MSE"}
     assert {"MCC", "SSIM", "PSNR"} <= columns["configured"]
+
+
+def test_a_run_in_the_papers_setting_stands_on_a_page() -> None:
+    pages = {entry.page for paper in ALL.values() for entry in paper.entries if entry.page}
+    assert pages == {"labels.md"}
+    page = (Path(__file__).parents[2] / "docs" / "results" / "labels.md").read_text(encoding="utf-8")
+    assert "LeNet-5 cut after the second convolution, MNIST 0 against 4, two clients of 1,000" in page
+    assert {one.state for one in ALL["dp_cutmixsl"].covered() if one.entry.table == "Fig. 10"} == {"run"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,14 @@
 """The effects of accurate_sl: their runs exist, and their verdicts follow from differences of the same seeds."""
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from privkit.audit.defended import assemble
+from privkit.domains.images.domain import Images
+from privkit.domains.tokens.domain import Tokens
 from privkit.papers import paper
 from privkit.papers.accurate_sl.effects import (
     Effect,
@@ -14,13 +21,17 @@ from privkit.papers.accurate_sl.effects import (
     measured,
     needed,
     with_fault,
+    with_it,
 )
 from privkit.papers.accurate_sl.table_11 import TABLE_11
 from privkit.papers.presets import settings_of
 from privkit.papers.values import printed
 from privkit.settings.resolve import resolve
+from privkit.torch_utils.seeded import seeded
+from privkit.training.round import split_round
 
 NOISE, MASKED = "gaussian_noise:at_inference=false", "gaussian_noise:at_inference=false+masking:at_inference=false"
+DOMAINS = {"mnist": Images(shape=(1, 28, 28)), "cifar10": Images(shape=(3, 32, 32))}
 EFFECT = Effect(claim="masking helps", better=("mnist", MASKED), worse=("mnist", NOISE))
 
 
@@ -69,10 +80,41 @@ def test_the_derivative_stands_beside_the_released_gradient() -> None:
     assert judge(EFFECT, found).exact is None  # nothing to put beside
 
 
-def test_a_fault_that_does_not_act_is_said() -> None:
-    same = {one.effect.claim for one in judged() if one.sound is not None and one.released == one.sound}
-    assert {one.claim for one in comparisons() if one.why.endswith("with it the same")} == same
-    assert any(claim.startswith("Fig. 4(a)") for claim in same)
+FAULTLESS = {run[0] for effect in effects() if effect.no_fault for run in (effect.better, effect.worse)}
+"""Experiments on whose network the fault cannot act."""
+
+
+def lower_gradient(experiment: str, defense: Any) -> list[Tensor]:
+    """Gradients of an experiment's lower segment in one round, with these draws of the defense."""
+    path = next(path for path in paper("accurate_sl").experiments if path.stem == experiment)
+    config = resolve(settings_of(path))
+    options = config.dataset.spec
+    words = tuple(map(str, range(50)))
+    domain: Any = DOMAINS.get(config.dataset.name) or Tokens(length=getattr(options, "length", 0), vocabulary=words)
+    edge, upper, _ = assemble(config, defense.spec, domain, 10, 0)
+    records = domain.random(8, Generator().manual_seed(1)).unsqueeze(0)
+    with seeded(torch.device("cpu"), 0):
+        split_round(edge, upper, records, torch.arange(8).unsqueeze(0), Generator().manual_seed(0))
+    return [weight.grad for weight in edge.lowers.parameters() if weight.grad is not None]
+
+
+@pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in needed()}))
+def test_the_fault_changes_the_gradient_exactly_where_effects_are_judged_with_it(experiment: str) -> None:
+    path = next(path for path in paper("accurate_sl").experiments if path.stem == experiment)
+    settings = settings_of(path)
+    noisy = next(text for text in settings["defense"] if "_noise:" in text)
+    both = [resolve({**settings, "defense": [text]}).defenses[-1] for text in (noisy, with_fault(noisy))]
+    sound, released = (lower_gradient(experiment, one) for one in both)
+    same = all(torch.equal(one, other) for one, other in zip(sound, released, strict=True))
+    assert same == (experiment in FAULTLESS)
+
+
+def test_a_fault_that_cannot_act_is_said_and_has_no_runs() -> None:
+    assert not any("noise_in_place" in defense for experiment, defense in needed() if experiment in FAULTLESS)
+    effect = Effect(claim="", better=("mnist", MASKED), worse=("mnist", NOISE), no_fault="there is no tanh")
+    one = judge(effect, runs([], [0.10, 0.11, 0.09]) | {("mnist", NOISE): dict.fromkeys(range(3), 0.5)})
+    assert (one.verdict, one.released) == ("survives", None)
+    assert with_it(one) == "the fault cannot act: there is no tanh"
 
 
 def test_every_run_of_an_effect_is_a_cell_of_a_small_experiment() -> None:
@@ -86,6 +128,33 @@ def test_every_run_of_an_effect_is_a_cell_of_a_small_experiment() -> None:
     assert {experiment for experiment, _ in needed()} == {experiment for experiment, _ in cells}
 
 
+def test_of_two_lengths_the_longer_decides_and_none_is_compared_with_the_other() -> None:
+    def rows(steps: int, gap: float) -> list[dict[str, Any]]:
+        made = runs([gap, gap, gap + 0.01], [gap, gap, gap + 0.01])
+        return [
+            {"experiment": name, "defense": defense, "seed": seed, "accuracy": value, "steps": steps, "kept": "last"}
+            for (name, defense), of_seed in made.items()
+            for seed, value in of_seed.items()
+        ]
+
+    effect = effects()[1]  # masking, on the CNN
+    names = {EFFECT.better: effect.better, EFFECT.worse: effect.worse}
+    names |= {(name, with_fault(defense)): (to, with_fault(own)) for (name, defense), (to, own) in names.items()}
+
+    def named(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        places = [names[row["experiment"], row["defense"]] for row in given]
+        return [{**row, "experiment": name, "defense": own} for row, (name, own) in zip(given, places, strict=True)]
+
+    long = rows(300, -0.1)
+    both = judged(named(rows(60, 0.1) + long))[1]
+    assert (both.verdict, both.length) == ("reversed", "300 steps, last epoch")
+    assert (
+        judged(named(rows(60, 0.1) + [row for row in long if row["seed"]]))[1].verdict == "survives"
+    )  # one is missing
+    only_short = named(rows(60, 0.1)) + [row for row in named(rows(300, -0.1)) if row["defense"] == effect.worse[1]]
+    assert (judged(only_short)[1].verdict, judged(only_short)[1].length) == ("survives", "60 steps, last epoch")
+
+
 def test_printed_differences_have_the_direction_of_their_claims() -> None:
     gaps = [effect.published for effect in effects() if effect.published is not None]
     assert len(gaps) >= 10
@@ -95,7 +164,7 @@ def test_printed_differences_have_the_direction_of_their_claims() -> None:
 
 def test_the_rows_that_ship_are_cells_and_stand_once() -> None:
     rows = measured()
-    assert len(rows) == len({(row["experiment"], row["defense"], row["seed"]) for row in rows})
+    assert len(rows) == len({(row["experiment"], row["defense"], row["seed"], row["steps"]) for row in rows})
     assert set(accuracies(rows)) <= needed()
     for row in rows:
         assert {"machine", "date", "seconds"} <= set(row)

@@ -11,7 +11,7 @@ from privkit.cli.app import app
 from privkit.papers import PAPERS
 from privkit.papers import summary as module
 from privkit.papers.contract import Comparison, Paper
-from privkit.papers.orderings import Judged, judge
+from privkit.papers.orderings import Judged, on_record
 from privkit.papers.summary import three_sentences
 
 
@@ -21,16 +21,17 @@ def test_every_difference_is_in_one_of_the_sentences(name: str) -> None:
     shares = re.findall(r"(\d+) of (\d+) (?:differences|could not)", sentences)
     assert len({count for _, count in shares}) == 1
     assert sum(int(part) for part, _ in shares) == int(shares[0][1])
-    assert "none at its own" in sentences
+    assert "were measured in its setting" in sentences
+    assert ("on digits in the place of its own data" in sentences) == (name in ("patch_shuffling", "patch_splitnn"))
 
 
 def test_a_verdict_that_changes_changes_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     before = three_sentences("cutmixsl")
 
-    def all_reversed(name: str, measurements: object) -> list[Judged]:
-        return [replace(one, verdict="reversed") for one in judge(name, measurements)]  # type: ignore[arg-type]
+    def all_reversed(name: str) -> list[Judged]:
+        return [replace(one, verdict="reversed") for one in on_record(name)]
 
-    monkeypatch.setattr(module, "judge", all_reversed)
+    monkeypatch.setattr(module, "on_record", all_reversed)
     holds, fails, _ = three_sentences("cutmixsl")
     assert "by own runs" in before[0]
     assert "by own runs" not in holds

@@ -248,7 +248,7 @@ def test_half_a_specification_is_refused(options: dict[str, Any], sentence: str)
 
 def test_choosing_the_best_epoch_takes_a_claim_away_unless_noise_covers_the_choice() -> None:
     proven = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
-    best = TrainingSpec(keep="best")
+    best = TrainingSpec(keep="best_test")  # like "best", it asks raw data which epoch it is
     updates = PrivateUpdates(noise_multiplier=2.0, steps=4)
     kinds = {
         lower: of_run(proven, ReleaseCount(lower_model=lower), best).kind for lower in ("frozen", "trained", updates)

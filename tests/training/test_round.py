@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.defenses.cutmix import RandomCutMix
+from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
@@ -17,6 +18,7 @@ from privkit.errors import UsageError
 from privkit.models.vit import VIT_MICRO
 from privkit.shared.seeds import derive
 from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
+from privkit.training.loop import release_count
 from privkit.wire.transcript import Transcript
 from tests.small import IMAGES, SHAPE, built, digits
 
@@ -180,6 +182,58 @@ def test_server_steps_after_every_message() -> None:
             update=lambda calls=calls: calls.append(1),  # type: ignore[misc]
         )
         assert len(calls) == steps
+
+
+@pytest.mark.parametrize("clients", [4, 5])
+def test_each_step_of_the_server_has_a_message_whose_gradient_flows_to_one_client(clients: int) -> None:
+    edge, upper = built(RandomCutMix(group=2), SplitProtocol(clients=clients, updates="message"))
+    data, steps = digits(10 * clients), []
+    given = (data.x.view(clients, 10, *SHAPE), data.y.view(clients, 10))
+    played = split_round(edge, upper, *given, Generator().manual_seed(0), update=lambda: steps.append(1))
+    assert len(steps) == clients == len(played.losses)
+    assert sorted(played.sent.groups[:, 0].tolist()) == list(range(clients))  # everybody receives once
+    pairs = [frozenset(group) - {-1} for group in played.sent.groups.tolist()]
+    assert all(pairs.count(pair) == len(pair) for pair in pairs)  # a group mixes anew for each of its members
+
+    (edge, upper), (other, twin) = (
+        built(RandomCutMix(group=2), SplitProtocol(clients=clients, updates=updates))  # type: ignore[arg-type]
+        for updates in ("message", "round")
+    )
+    split_round(edge, upper, *given, Generator().manual_seed(0))
+    draws = Generator().manual_seed(0)
+    groups = other.groups(0, draws)
+    for seat in range(2):  # autograd of the receivers' own messages, everybody else held fast
+        turn = groups.roll(-seat, 1)
+        turn = turn[turn[:, 0] >= 0]
+        sent = other.release(*given, draws, groups=turn)
+        loss = sum(
+            nn.functional.cross_entropy(twin(smashed), soft)
+            for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True)
+        )
+        assert isinstance(loss, Tensor)
+        for stack, grad in zip(
+            other.lowers.parameters(), torch.autograd.grad(loss, [*other.lowers.parameters()]), strict=True
+        ):
+            stack.grad = torch.zeros_like(stack) if stack.grad is None else stack.grad
+            stack.grad[turn[:, 0]] += grad[turn[:, 0]]
+    for ours, theirs in zip(edge.lowers.parameters(), other.lowers.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_a_round_of_several_messages_a_record_is_charged_and_claims_nothing_of_noise() -> None:
+    shares = ClientPartition(rows=torch.arange(80).view(4, 20), sizes=torch.full((4,), 20))
+    counts = [
+        release_count(
+            built(RandomCutMix(group=2), SplitProtocol(clients=4, updates=updates))[0],  # type: ignore[arg-type]
+            TrainingSpec(batch_size=10),
+            shares,
+            epochs=3,
+        )
+        for updates in ("round", "message")
+    ]
+    assert [(count.rounds, count.epochs) for count in counts] == [(6, 3), (12, 6)]
+    with pytest.raises(UsageError, match="updates=message sends 2 messages of every record in a round, and no bound"):
+        built(DpCutMixSl(sigma=1.0), SplitProtocol(clients=4, updates="message"))
 
 
 def test_averaging_makes_lower_segments_equal() -> None:

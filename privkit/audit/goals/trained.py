@@ -133,10 +133,13 @@ def must_send(context: TrainedContext) -> None:
 
 
 def must_get_gradients(context: TrainedContext) -> None:
-    """Refuse clients to whom no gradient comes back, because their lower segments do not learn.
+    """Refuse clients to whom no gradient comes back, because their lower segments do not learn, or one of many.
 
     Raises:
         NotApplicable: it says so.
     """
+    edge = context.model.edge
+    if edge.protocol.updates == "message" and edge.defense.group > 1:
+        raise NotApplicable("updates=message mixes every record several times a round, and one message would be read")
     if context.config.training.freeze_lower or not learns(context.model.edge):
         raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -44,12 +44,14 @@ class Effect:
         better: the run that is more accurate, without the fault.
         worse: the other one.
         numbers: (table, row, column) of both printed accuracies; empty if the table prints "diverge" for one.
+        no_fault: why the fault cannot act on this network, in a clause; empty if it changes the gradient.
     """
 
     claim: str
     better: _Run
     worse: _Run
     numbers: Sequence[tuple[str, str, str]] = ()
+    no_fault: str = ""
 
     @property
     def published(self) -> float | None:
@@ -66,9 +68,11 @@ class JudgedEffect:
 
     Attributes:
         effect: the published statement.
-        released: difference of the accuracies of the same seeds with the fault; None below two common seeds.
+        released: difference of the accuracies of the same seeds with the fault; None below two common seeds, and where
+            the fault cannot act.
         sound: the same without the fault.
         exact: the same without the fault and with the derivative of mask or scale; None without rows of it.
+        length: steps of training and the epoch that was kept, of these runs; "" if the rows do not say.
         verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds
             0, but with the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and
             "not run" below two common seeds.
@@ -79,6 +83,7 @@ class JudgedEffect:
     sound: Interval | None
     exact: Interval | None
     verdict: _Verdict
+    length: str = ""
 
 
 def with_fault(defense: str) -> str:
@@ -133,6 +138,7 @@ def effects() -> tuple[Effect, ...]:
             better=tuple(entry["better"]),
             worse=tuple(entry["worse"]),
             numbers=tuple(tuple(number) for number in entry.get("numbers", ())),
+            no_fault=entry.get("no_fault", ""),
         )
         for entry in _toml()["effect"]
     )
@@ -142,7 +148,8 @@ def needed(claims: Sequence[str] = ("*",)) -> set[_Run]:
     """The runs that the effects compare, with and without the fault; of those whose claim matches a pattern."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
-    faulty = {(experiment, with_fault(defense)) for experiment, defense in runs}
+    acts = {run for effect in named if not effect.no_fault for run in (effect.better, effect.worse)}
+    faulty = {(experiment, with_fault(defense)) for experiment, defense in acts}
     return runs | faulty | {(experiment, with_derivative(defense)) for experiment, defense in runs}
 
 
@@ -162,17 +169,17 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
 def judge(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEffect:
     """The verdict on an effect, from differences of the same seeds."""
     released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, with_derivative))
-    common = sorted(set(released) & set(sound))
+    common = sorted(sound if effect.no_fault else set(released) & set(sound))
     if len(common) < 2:
         return JudgedEffect(effect=effect, released=None, sound=None, exact=None, verdict="not run")
-    with_it, without_it = _interval(released.values()), _interval(sound.values())
-    shrunk = _interval(released[seed] - sound[seed] for seed in common)
+    without_it = _interval(sound[seed] for seed in common)
+    with_it = None if effect.no_fault else _interval(released[seed] for seed in common)
     verdict: _Verdict = "undecided"
     if without_it.low > 0:
         verdict = "survives"
     elif without_it.high < 0:
         verdict = "reversed"
-    elif with_it.low > 0 and shrunk.low > 0:
+    elif with_it and with_it.low > 0 and _interval(released[seed] - sound[seed] for seed in common).low > 0:
         verdict = "vanishes"
     beside = _interval(exact.values()) if len(exact) > 1 and exact != sound else None
     return JudgedEffect(effect=effect, released=with_it, sound=without_it, exact=beside, verdict=verdict)
@@ -187,19 +194,39 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffect, ...]:
-    """Every effect, judged on rows; on those that ship with the package unless others are given."""
-    found = accuracies(measured() if rows is None else rows)
-    return tuple(judge(effect, found) for effect in effects())
+    """Every effect, judged on rows; on those that ship with the package unless others are given.
+
+    Runs are compared with others of as many steps. Of several lengths, the longest decides that has the most seeds.
+    """
+    by_length: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in measured() if rows is None else rows:
+        by_length.setdefault((row.get("steps", 0), row.get("kept", "")), []).append(row)
+    longest_first = sorted(by_length, reverse=True) or [(0, "")]
+    found = {length: accuracies(by_length.get(length, ())) for length in longest_first}
+
+    def at_its_longest(effect: Effect) -> JudgedEffect:
+        ran = [
+            replace(judge(effect, found[steps, kept]), length=f"{steps} steps, {_KEPT[kept]}" if steps else "")
+            for steps, kept in longest_first
+        ]
+        most = max(ran, key=lambda one: one.sound.n if one.sound else 0)  # the first of several
+        return most if most.sound else replace(most, length="")
+
+    return tuple(at_its_longest(effect) for effect in effects())
+
+
+_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}
+"""Which epoch of a run was kept, in words."""
 
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Comparison]:
     """The effects that were run, as claims of the paper beside our result; see `judged`."""
     verdicts: dict[_Verdict, Compared] = {"survives": "reproduced", "undecided": "unproven"}
     for one in judged(rows):
-        if one.released is None or one.sound is None:
+        if one.sound is None:
             continue
-        same = one.released == one.sound  # the cut has no tanh whose output the noise could overwrite
-        gaps = f"{shown(one.sound)}; " + ("with it the same" if same else f"with it {shown(one.released)}")
+        gaps = f"{shown(one.sound)}; {with_it(one)}"
+        gaps = f"{gaps} ({one.length})" if one.length else gaps
         if one.exact is not None:
             gaps += f"; with the derivative {shown(one.exact)}"
         yield Comparison(
@@ -211,6 +238,11 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
             why=f"{'' if one.verdict.endswith('s') else 'is '}{one.verdict} without the released fault: {gaps}",
             basis="reduced",
         )
+
+
+def with_it(one: JudgedEffect) -> str:
+    """What an effect is with the fault, or why the fault cannot act."""
+    return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 
 
 def shown(interval: Interval) -> str:

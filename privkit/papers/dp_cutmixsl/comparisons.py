@@ -71,10 +71,9 @@ def _figure_7() -> Iterator[Comparison]:
         steps = np.diff(curve)
         yield Comparison(
             claim=f"Fig. 7b: ε of {NAMES[name]} {'falls' if falls else 'grows'} with the group size",
-            published=float(curve[0]),
             ours=float(curve[-1]),
-            quantity="ε′ of Corollary 1 at k = 1 and k = 10, σ = 16/255",
-            verdict="reproduced" if np.all(steps < 0 if falls else steps > 0) else "differs",
+            quantity=f"ε′ of Corollary 1 at k = 10, from {curve[0]:.6g} at k = 1, σ = 16/255",
+            verdict="holds" if np.all(steps < 0 if falls else steps > 0) else "fails",
             why="the curve is no bound of what runs: the paper's clients add noise before mixing, in round-robin "
             "groups and with Dirichlet ratios, while the curves assume noise after mixing, a secret random "
             "group and λ = 1/k",

@@ -1,0 +1,83 @@
+"""When an ordering counts as decided: by its first three seeds, or by a number of new ones that is fixed beforehand.
+
+Three seeds decide large differences. For another one they say, by their mean and spread, how many seeds would decide
+it. So many *new* seeds are run, and they alone are judged, once: the first three chose them, and seeds are not added
+until a verdict pleases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import isfinite, sqrt
+
+PILOT = (0, 1, 2)
+"""The seeds that every experiment has."""
+CONFIDENCE = 0.95
+_POWER = 0.8
+_MOST = 10_000
+
+
+def seeds_to_decide(gaps: Collection[float]) -> int | None:
+    """Number of seeds whose Student interval leaves out 0 with probability .8, if mean and spread are those given.
+
+    Args:
+        gaps: two or more differences of the same seeds.
+
+    Returns:
+        At least 2; None above 10,000, as for differences whose mean is 0.
+
+    Source: the power of the two-sided t test, by the noncentral t distribution; Julious 2004.
+
+    >>> seeds_to_decide([0.04, 0.01, 0.03]), seeds_to_decide([0.01, -0.01])
+    (5, None)
+    """
+    from numpy import mean, std
+    from scipy.special import nctdtr, stdtrit
+
+    spread = float(std(list(gaps), ddof=1))
+    effect = abs(float(mean(list(gaps)))) / spread if spread else float("inf")
+    if not isfinite(effect):
+        return 2
+    low, high = 2, _MOST
+
+    def enough(n: int) -> bool:
+        power = 1 - nctdtr(n - 1, effect * sqrt(n), stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+        return bool(power >= _POWER)
+
+    if effect < 1e-9 or not enough(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low
+
+
+def decided(gaps: Collection[float]) -> bool:
+    """Whether Student's 95 % interval of the mean leaves out 0."""
+    from privkit.reports.seed_intervals import over_values
+
+    interval = over_values(list(gaps), CONFIDENCE)
+    return interval.low > 0 or interval.high < 0
+
+
+def needed_seeds(gaps: Mapping[int, float]) -> int | None:
+    """Number of new seeds for an ordering, from the differences of its first three: 0 if these decide it.
+
+    None without two of the first three, or if 10,000 would be too few.
+    """
+    first = [gaps[seed] for seed in PILOT if seed in gaps]
+    if len(first) < 2:
+        return None
+    return 0 if decided(first) else seeds_to_decide(first)
+
+
+def counted(gaps: Mapping[int, float]) -> dict[int, float]:
+    """The differences that count: of the new seeds if all that are needed are there, otherwise of the first three.
+
+    >>> counted({0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02})
+    {0: 0.04, 1: 0.01, 2: 0.03}
+    """
+    new, needed = sorted(set(gaps) - set(PILOT)), needed_seeds(gaps)
+    if needed and len(new) >= needed:
+        return {seed: gaps[seed] for seed in new[:needed]}
+    return {seed: gaps[seed] for seed in PILOT if seed in gaps}
