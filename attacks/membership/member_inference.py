@@ -24,10 +24,9 @@ class MemberInference(Checked):
     Attributes:
         score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
             models with and without the image) or "rmia" (the label's probability over its mean in shadow models). If
-            its session says so (`privkit.attacks.escalate`), it goes on with
-            twice as many of them.
-        shadows: S ≥ 4 and even, for the last two: each is trained on half of the candidates, each candidate is in half of
-            them.
+            its session says so (`privkit.attacks.escalate`), it goes on with twice as many of them.
+        shadows: S ≥ 4 and even, for the last two: each is trained on half of the candidates, each candidate is in half
+            of them.
 
     Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B); Zarifzadeh et al.
     2024, Eqs. 3 and 4.
