@@ -19,10 +19,15 @@ from privkit.attacks.inversion.decoders import DecoderName
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
 from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.rounds import by_round
+from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _UNEXPLAINED = 0.5  # share of another pass's variance, left by secret ratios, from which they are taken to be wrong
+_MASKED = 1.5
+"""Factor by which half of the positions may be worse explained by the span of the other half than by its own: noise
+was seen to give at most 1.27, and masks that differ from position to position at least 1.8."""
+_LEAST = 1e-9  # share of the variance that is rounding
 _SAME = 0.9  # cosine from which two candidates are one client
 
 
@@ -173,7 +178,8 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
     message sum to 1.
 
     Raises:
-        NotApplicable: if there are too few messages, or not every client is found.
+        NotApplicable: if there are too few messages, if positions are mixed by ratios of their own, or if not every
+            client is found.
 
     Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance
     encoding?", §4; sparsest vectors of a subspace by linear programs: Spielman, Wang and Wright 2012.
@@ -185,7 +191,10 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
             f"secret ratios of {clients} clients need at least {2 * clients} messages, got {len(rows)}: "
             f"record at least {-(-2 * clients // messages)} passes"
         )
-    span = torch.linalg.eigh((rows @ rows.T).cpu())[1][:, -clients:].numpy()
+    if same[0].smashed.ndim > 2:
+        tokens = torch.cat([patch_tokens(view.smashed).unflatten(0, (messages, -1)) for view in same])
+        _must_share_ratios(tokens, clients)
+    span = _span(rows, clients).numpy()
     chosen = _apart([_sparsest(span, row) for row in range(len(span))], clients, len(same))
     scale = np.linalg.lstsq(chosen, np.ones(len(chosen)), rcond=None)[0]
     weights = torch.from_numpy((chosen * scale).clip(min=0)).to(rows)
@@ -201,6 +210,31 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
         )
         for view, ratio, seat in zip(same, ratios, seats, strict=True)
     ]
+
+
+def _span(rows: Tensor, dimensions: int) -> Tensor:
+    """The orthonormal vectors [E, n] whose combinations come closest to the columns of rows [E, ...]."""
+    flat = rows.flatten(1).double()
+    return torch.linalg.eigh((flat @ flat.T).cpu())[1][:, -dimensions:]
+
+
+def _must_share_ratios(tokens: Tensor, clients: int) -> None:
+    """Refuse messages [E, B, T, D] whose positions are mixed by different ratios, as masks do.
+
+    If each record has one ratio, all positions' messages lie in one span of n dimensions.
+    """
+    one, other = tokens[:, :, 0::2], tokens[:, :, 1::2].flatten(1).double().cpu()
+    if not other.numel():
+        return
+
+    def left(span: Tensor) -> float:
+        return float((other - span @ (span.T @ other)).square().sum() / other.square().sum())
+
+    if left(_span(one, clients)) > _MASKED * left(_span(other, clients)) + _LEAST:
+        raise NotApplicable(
+            "the ratios are secret and differ from position to position, as those of masks do: unmix finds one ratio "
+            "for each record"
+        )
 
 
 def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
