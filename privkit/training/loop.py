@@ -209,7 +209,8 @@ def train(
         validation: images on which every epoch is measured, to keep the best one beside the last; they change no
             weight and no draw.
         goes_on: asked before the first release of each epoch, with its number from 0; training ends at the first no.
-            `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded.
+            `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded. If the answer depends on
+            releases, a receipt's certificate over `release_count` is not proven; that of an adaptive ledger is.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
