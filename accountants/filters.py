@@ -54,8 +54,12 @@ class Filter:
     limit: float
 
     def admits(self, total: Array) -> bool:
-        """Whether a cost keeps within the limit."""
+        """Whether a cost keeps within the limit, with room for the rounding of the sums."""
         return bool(total[self.at] <= self.limit * (1 - _ROUNDING))
+
+    def covers(self, total: Array) -> bool:
+        """Whether a cost that was admitted, and is added up in another order, keeps within the limit."""
+        return bool(total[self.at] <= self.limit)
 
     @property
     def run(self) -> Steps:

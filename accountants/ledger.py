@@ -292,6 +292,11 @@ class Ledger:
         for one, (units, charges) in counts.items():
             self._check_kind(one)
             self._book(one, units, charges)
+        if self._filter is not None and not self._filter.covers(self._total + self._rest):
+            raise LedgerError(
+                f"the charges of the ledger {self.path} exceed the filter that its first line fixes, so that no budget "
+                "holds for them: it was changed by hand, or written by another version; restore it from a copy"
+            )
 
     def _keep_filter(self, budgets: set[tuple[float, float] | None], first: SplitMechanism) -> None:
         """Go on with the filter of a file, or refuse another one."""

@@ -249,7 +249,10 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
         ]
     if mechanism.relation == "add_or_remove_one":
         said.append(
-            "who is absent cannot be told from a message that is missing: the server sees sums, or dummies arrive"
+            "a unit that is absent leaves its place in the batch to a dummy, and no other unit moves up: a removal "
+            "that deals all batches anew is not covered"
+            if isinstance(part, ShuffledEpochs)
+            else "who is absent cannot be told from a message that is missing: the server sees sums, or dummies arrive"
         )
     return said
 

@@ -167,10 +167,14 @@ class SplitMechanism(Checked):
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
+    def turn(self) -> int:
+        """Rounds that hold one unit once: 1, or those of an epoch in a shuffled run."""
+        return self.participation.epoch_rounds if isinstance(self.participation, ShuffledEpochs) else 1
+
+    @property
     def turns(self) -> int:
         """Rounds that may hold one unit: T, or the epochs of a shuffled run, of which the last may end early."""
-        epoch = self.participation.epoch_rounds if isinstance(self.participation, ShuffledEpochs) else 1
-        return -(-self.rounds // epoch)
+        return -(-self.rounds // self.turn)
 
     @property
     def composed_rounds(self) -> int:

@@ -118,6 +118,9 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     if mechanism.unit == "client":
         said = f"releases = {mechanism.releases}, but a client sends {described.batch_size} images in a round"
         found.hold("releases of a round", said if mechanism.releases < described.batch_size else "")
+        if mechanism.turn > 1 and (most := recording.rounds_of_one) is not None:
+            said = f"that a client takes part in {mechanism.turns} rounds, but one of its records is in {most}"
+            found.hold("rounds of a client", said if mechanism.turns < most else "")
 
 
 def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:

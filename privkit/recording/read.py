@@ -111,7 +111,8 @@ class Recording:
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
         """The mechanism with further passes of the attacked images; the recorded mechanism counts the first one.
 
-        A further pass adds its rounds for a client, and its releases for a record.
+        A further pass adds its rounds for a client, and its releases for a record. In a shuffled run each of these adds
+        an epoch, since an epoch is charged as one release.
 
         Args:
             passes: that an attack reads, at most those that were recorded.
@@ -119,9 +120,8 @@ class Recording:
         if self.mechanism is None:
             return None
         rounds = self.description.rounds // self.description.passes
-        counted = self.mechanism.unit == "client" or self.mechanism.participation.kind == "shuffled_epochs"
-        each = rounds if counted else self.whole.most_released or rounds
-        return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each)
+        each = rounds if self.mechanism.unit == "client" else self.whole.most_released or rounds
+        return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each * self.mechanism.turn)
 
     def members_of(self, number: int) -> Tensor:
         """The true image on each seat of each row of a round, int64 [N, k]; −1 where it is unknown."""

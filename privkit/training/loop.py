@@ -209,7 +209,8 @@ def train(
         validation: images on which every epoch is measured, to keep the best one beside the last; they change no
             weight and no draw.
         goes_on: asked before the first release of each epoch, with its number from 0; training ends at the first no.
-            `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded.
+            `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded. If the answer depends on
+            releases, a receipt's certificate over `release_count` is not proven; that of an adaptive ledger is.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
@@ -218,12 +219,13 @@ def train(
     checkpoint = checkpoint or Checkpoint()
     protocol, batch, device = clients.protocol, spec.batch_size, private.x.device
     rank, world = processes()
-    check_batch(clients, batch, len(private), world)
+    shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
+    held = int(shares.sizes.sum())  # images that no client holds are not sent, and make no round longer
+    check_batch(clients, batch, held, world)
     check_labels(private.y, clients.classes, with_loss(upper, spec.loss))
     check_private(clients, spec, world)
     clients.precision = spec.precision
-    shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
-    rounds = rounds_an_epoch(len(private), protocol.clients, batch * world)
+    rounds = rounds_an_epoch(held, protocol.clients, batch * world)
     steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
     total = epochs * steps
     if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
@@ -253,7 +255,7 @@ def train(
         if not learns(clients):  # batch statistics would carry one record into the smashed data of others
             clients.lowers.eval()
         draws = Generator(device).manual_seed(derive(seed, "train", epoch))
-        order = round_order(private, shares, protocol, batch * world, rounds, draws)
+        order = round_order(shares, protocol, batch * world, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
             order = order[:, :, rank * batch : (rank + 1) * batch]
             draws.manual_seed(derive(seed, "train", epoch, "process", rank))
@@ -338,12 +340,11 @@ def check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
         raise UsageError(f"labels must lie in 0..{classes - 1} for {classes} classes, got {low}..{high}")
 
 
-def round_order(
-    private: Batch, shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator
-) -> Tensor:
-    """Rows of `private`, int64 [steps, clients that send, B]."""
+def round_order(shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator) -> Tensor:
+    """Rows of the private images, int64 [steps, clients that send, B]."""
     if protocol.clients == 1:
-        order = torch.randperm(len(private), generator=draws, device=draws.device)
+        own = shares.of(0).to(draws.device).sort().values
+        order = own[torch.randperm(len(own), generator=draws, device=draws.device)]
         return order[: rounds * batch].view(rounds, 1, batch)
     return epoch_order(shares.to(draws.device), batch, draws, rounds).view(-1, protocol.active, batch)
 

@@ -97,11 +97,11 @@ class LiveClients:
         """
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
-        rounds = rounds_an_epoch(len(self._private), protocol.clients, spec.batch_size)
+        rounds = rounds_an_epoch(int(self._shares.sizes.sum()), protocol.clients, spec.batch_size)
         epoch, step = divmod(number, rounds * (protocol.clients // protocol.active))
         if self._order is None or step == 0:
             draws = Generator(device).manual_seed(derive(self._seed, "hijack", epoch))
-            self._order = round_order(self._private, self._shares, protocol, spec.batch_size, rounds, draws)
+            self._order = round_order(self._shares, protocol, spec.batch_size, rounds, draws)
         rows = self._order[step]
         draws = Generator(device).manual_seed(derive(self._seed, "hijack", "round", number))
         edge.train()

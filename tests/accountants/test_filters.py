@@ -20,7 +20,7 @@ from privkit.accountants.bounds import gaussian
 from privkit.accountants.charges import cost_of
 from privkit.accountants.filters import ADAPTIVE, FIXED, chosen
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
-from privkit.accountants.ledger_file import LedgerError
+from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson
 from privkit.accountants.spec.sensitivity import Known
@@ -190,3 +190,15 @@ def test_what_a_filter_is_not_proven_for_is_refused(path: Path) -> None:
         pytest.raises((ValueError, BudgetSpent)),
     ):
         book.charge(LAPLACE)
+
+
+def test_a_file_that_exceeds_its_filter_is_refused(path: Path) -> None:
+    """A line that no filter admitted, with a checksum of its own: the budget does not hold for it."""
+    with Ledger(path, budget=BUDGET, adaptive=True) as book:
+        book.charge(spec(20.0))
+    file = LedgerFile(path)
+    (line,) = file.read()
+    file.append(line.removeprefix('{"charge": 1, ').removesuffix("}").replace('"rounds": 1,', '"rounds": 100000,'))
+    file.close()
+    with pytest.raises(LedgerError, match="exceed the filter that its first line fixes"):
+        Ledger(path)

@@ -24,7 +24,7 @@ from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import EveryRound, Mixup, Noise, Poisson, ShuffledEpochs
 from privkit.accountants.spec.records import from_json, to_json
 from privkit.accountants.spec.secrets import RandomAllocation
-from privkit.accountants.spec.sensitivity import Clamp, Known
+from privkit.accountants.spec.sensitivity import Ball, Clamp, Known
 from privkit.accountants.table import mechanism_of
 
 Array = NDArray[np.float64]
@@ -193,6 +193,21 @@ def test_the_charge_is_close_to_what_is_reached_by_adding_or_removing(mu: float,
     )
     charged = answer.epsilon(shuffle, 0.01).epsilon
     assert charged / 1.1 < reached(mu, batches, epochs, 0.01) < charged
+
+
+def test_a_removal_that_deals_all_batches_anew_is_not_covered_and_the_certificate_says_so() -> None:
+    """All others sit at −1, and 1 is removed: its batch moves by 2μ, and the last batch, now one short, by μ."""
+    ball = Ball(radius=1.0)
+    one = shuffled(smashed=ball, relation="add_or_remove_one", participation=ShuffledEpochs(epoch_rounds=2), rounds=2)
+    said = answer.epsilon(one, 1e-5)
+    at = np.linspace(-9, 13, 551)
+    first, last = np.meshgrid(at, at, indexing="ij")
+    with_it = (norm.pdf(first - 2) * norm.pdf(last) + norm.pdf(first) * norm.pdf(last - 2)) / 2
+    without = norm.pdf(first) * norm.pdf(last - 1)
+    delta = np.maximum(with_it - exp(said.epsilon) * without, 0).sum() * (at[1] - at[0]) ** 2
+    assert delta > 1000 * 1e-5
+    assert any("no other unit moves up" in sentence for sentence in said.assumptions)
+    assert not any("the server sees sums" in sentence for sentence in said.assumptions)
 
 
 def test_an_epoch_costs_what_one_known_place_costs() -> None:

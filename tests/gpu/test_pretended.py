@@ -20,7 +20,7 @@ from privkit.parts.registry import load, parse, table
 from privkit.training import Clients, SplitProtocol, split_round
 from privkit.training.loop import round_order
 from tests.gpu.pretended import DefaultGenerator, emptied, pretended_gpu, why_not, without_numbers
-from tests.small import IMAGES, built, digits, generator
+from tests.small import IMAGES, built, generator
 
 CLASSES, TOKENS, SIDE = 5, 16, 28
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -131,7 +131,7 @@ def test_the_order_of_rounds_is_drawn_on_the_device_of_the_data(monkeypatch: pyt
 
     monkeypatch.setattr("privkit.training.loop.epoch_order", drawn)
     shares, there = Iid().assign(torch.zeros(12), 2, 0), SimpleNamespace(device=torch.device("meta"))
-    order = round_order(digits(12), shares, SplitProtocol(clients=2), 3, 2, there)  # type: ignore[arg-type]
+    order = round_order(shares, SplitProtocol(clients=2), 3, 2, there)  # type: ignore[arg-type]
     assert order.device == there.device
 
 

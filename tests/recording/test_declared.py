@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
-from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, WithoutReplacement
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, ShuffledEpochs, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask
 from privkit.accountants.spec.sensitivity import Ball, Categories, Clamp, Known, OneHot, PatchBall
 from privkit.audit.declared import declared_by
@@ -83,6 +83,14 @@ LIES: dict[str, tuple[Made, str]] = {
     "no noise, and nothing else known": (lie(CLEAN, changed(noise=Noise(smashed=1.0)), None, lower=None), "times"),
     "a program with the noise that lacks": (lie(CLEAN, lower=NOISY), "times the"),
     "one dimension of 64": (lie(HONEST, changed(smashed=Clamp(low=0, high=0.5, dimensions=1))), "a row has 64 numbers"),
+    "one turn of 5": (
+        lie(
+            HONEST,
+            changed(**CLIENT, rounds=ROUNDS, releases=ROWS, participation=ShuffledEpochs(epoch_rounds=ROUNDS)),
+            truth=X[:ROWS].repeat(ROUNDS, 1, 1, 1),
+        ),
+        "takes part in 1 rounds, but one of its records is in 5",
+    ),
     "one release of 5": (lie(HONEST, truth=X[:ROWS].repeat(ROUNDS, 1, 1, 1)), "the file holds 5 of one"),
     "the same by numbers": (
         lie(HONEST, truth=X[:ROWS], also={"truth.members": torch.arange(ROWS).repeat(ROUNDS)}),
@@ -192,6 +200,9 @@ UNEQUAL = torch.tensor([[0.7], [0.3]])
 TWO = CLEAN.view(-1, 2, 4, 8, 8)
 TRUE: dict[str, Made] = {
     "a client's rounds": lie(HONEST, changed(**CLIENT, rounds=50, releases=ROWS)),
+    "a client's turn": lie(
+        HONEST, changed(**CLIENT, rounds=50, releases=ROWS, participation=ShuffledEpochs(epoch_rounds=50))
+    ),
     "three epochs": lie(HONEST, changed(rounds=ROUNDS), truth=X[:ROWS].repeat(ROUNDS, 1, 1, 1)),
     "two passes": lie(torch.cat([HONEST, CLEAN + SIGMA * noise(ALL, 1, 8, 8, seed=9)]), passes=2),
     "a scale that is rounded": lie(CLEAN + 2 / 3 * N, changed(noise=Noise(smashed=0.67))),

@@ -3,6 +3,7 @@
 import io
 import pickle
 import zipfile
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from privkit.accountants.spec.parts import ShuffledEpochs
 from privkit.accountants.spec.records import to_json
 from privkit.errors import DataError, PrivkitError
 from privkit.files.import_path import Untrusted
@@ -41,6 +43,15 @@ def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert torch.equal(found.own.x, given["own.images"])
     assert found.members.flatten().tolist() == list(range(ROUNDS * ROWS))
     assert (found.own_labels, found.labels, found.mechanism, found.lower()) == (False, None, None, None)
+
+
+def test_a_further_pass_of_a_shuffled_run_is_a_further_release(tmp_path: Path) -> None:
+    """A pass is shorter than an epoch, and holds every image once more."""
+    found = read_recording(written(tmp_path / "r", {"truth.members": torch.arange(ROWS)}, passes=2))
+    shuffled = replace(MECHANISM, participation=ShuffledEpochs(epoch_rounds=10), rounds=10)
+    for mechanism in (shuffled, replace(MECHANISM, rounds=1)):
+        counted = [replace(found, mechanism=mechanism).mechanism_of(passes) for passes in (1, 2, 7)]
+        assert [one and one.turns for one in counted] == [1, 2, 7]
 
 
 def test_npz_holds_the_same(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Releases are counted, and each is charged."""
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 from privkit.defenses.none import NoDefense
-from privkit.domains.partition import ClientPartition
-from privkit.training import SplitProtocol, TrainingSpec
+from privkit.domains.partition import ClientPartition, Iid
+from privkit.training import SplitProtocol, TrainingSpec, train
 from privkit.training.loop import release_count
+from privkit.training.round import Round, split_round
 from privkit.wire.channel import record
 from tests.small import built, digits
 
@@ -52,3 +56,23 @@ def test_images_that_a_small_client_repeats_are_charged_every_time() -> None:
     again = int(victims.ids[sent.members].bincount().max())
     assert again == 2 * 3  # and not 2
     assert charged == 2 * 5 + again  # two rounds an epoch: 20 places for 4 images
+
+
+@pytest.mark.parametrize("sizes", [(10,), (10, 10), (10, 15)])
+def test_images_that_no_client_holds_are_not_sent_and_lengthen_no_epoch(sizes: tuple[int, ...]) -> None:
+    """Of 100 images the clients hold a few: what training sent of any image, and its rounds, are what is charged."""
+    data, sent = digits(100), list[Tensor]()
+    edge, upper = built(NoDefense(), SplitProtocol(clients=len(sizes)))
+    shares = Iid(sizes=sizes).assign(data.y, len(sizes), 0)
+    numbered = replace(data, y=torch.arange(100) % 10)
+
+    def play(clients: Any, upper: Any, images: Tensor, labels: Tensor, draws: Any, **how: Any) -> Round:
+        sent.append((images.flatten(0, 1)[:, None] == data.x[None]).flatten(2).all(2).int().argmax(1))
+        return split_round(clients, upper, images, labels, draws, **how)
+
+    spec = TrainingSpec(batch_size=5, freeze_lower=True)
+    found = train(edge, upper, numbered, spec, epochs=2, seed=0, shares=shares, play=play).release_count
+    often = torch.cat(sent).bincount(minlength=100)
+    held = torch.cat([shares.of(client) for client in range(len(sizes))])
+    assert set(often.nonzero().flatten().tolist()) <= set(held.tolist())
+    assert (int(often.max()), len(sent)) == (found.epochs, found.rounds)

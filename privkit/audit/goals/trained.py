@@ -47,8 +47,8 @@ class TrainedContext(AttackContext):
     @property
     def steps(self) -> int:
         """Rounds in an epoch of training; if clients take turns, the rounds of all clients together."""
-        protocol, private = self.config.protocol.spec, len(self.seed_data.splits.private)
-        rounds = rounds_an_epoch(private, protocol.clients, self.config.training.batch_size)
+        protocol, held = self.config.protocol.spec, int(self.seed_data.shares.sizes.sum())
+        rounds = rounds_an_epoch(held, protocol.clients, self.config.training.batch_size)
         steps: int = rounds * (protocol.clients // protocol.active)
         return steps
 
@@ -58,11 +58,11 @@ class TrainedContext(AttackContext):
         Returns:
             int64 [steps, clients that send, B], over all processes: row numbers of the private records.
         """
-        private, protocol = self.seed_data.splits.private, self.model.edge.protocol
+        shares, protocol = self.seed_data.shares, self.model.edge.protocol
         batch = self.config.training.batch_size * joined_processes()[1]
-        rounds = rounds_an_epoch(len(private), protocol.clients, batch)
-        draws = Generator(private.x.device).manual_seed(derive(self.cell.seed, "train", epoch))
-        return round_order(private, self.seed_data.shares, protocol, batch, rounds, draws)
+        rounds = rounds_an_epoch(int(shares.sizes.sum()), protocol.clients, batch)
+        draws = Generator(self.seed_data.splits.private.x.device).manual_seed(derive(self.cell.seed, "train", epoch))
+        return round_order(shares, protocol, batch, rounds, draws)
 
     def refuse(self) -> None:
         """Refuse clients that send nothing."""
