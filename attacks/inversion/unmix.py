@@ -215,7 +215,8 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
 def _span(rows: Tensor, dimensions: int) -> Tensor:
     """The orthonormal vectors [E, n] whose combinations come closest to the columns of rows [E, ...]."""
     flat = rows.flatten(1).double()
-    return torch.linalg.eigh((flat @ flat.T).cpu())[1][:, -dimensions:]
+    vectors: Tensor = torch.linalg.eigh((flat @ flat.T).cpu())[1]
+    return vectors[:, -dimensions:]
 
 
 def _must_share_ratios(tokens: Tensor, clients: int) -> None:
