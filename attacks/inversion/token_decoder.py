@@ -55,7 +55,7 @@ class TokenDecoder(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
 
-    epochs: Whole = 10
+    epochs: Whole = 3
     width: Count = 128
 
     @property
