@@ -114,9 +114,11 @@ def fell(key: str, old: Record, new: Record, path: str) -> bool:
     if path in ("epsilon", "delta", "lower") and exact_once(key, new):
         was, is_now = old["values"][path], new["values"][path]
         return was <= is_now if path == "lower" else was * (1 - GRID) <= is_now <= was
-    if "|2 of 20|" in key and "|laplace|" in key:  # its coordinates are sampled together; δ is asked at half of its ε
-        if new["values"]["epsilon"] < old["values"]["epsilon"] * (1 - ACCOUNTING):
-            return True
+    together = (
+        "|2 of 20|" in key and "|laplace|" in key
+    )  # its coordinates are sampled at once; δ is asked at half its ε
+    if together and new["values"]["epsilon"] < old["values"]["epsilon"] * (1 - ACCOUNTING):
+        return True
     if path == "order" and key.startswith("fast|"):
         path = "epsilon"
     if path not in FELL or (path == "epsilon" and not key.startswith("fast|")):
