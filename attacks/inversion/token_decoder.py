@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional
 
 from privkit.attacks.base import Mounting, NotApplicable, Session
-from privkit.attacks.fit import Learner, fit
+from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.recurrence import keeps_places
+from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.word_means import Discriminant, asked, drawn_texts, released_tokens
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
-from privkit.torch_utils.one_cycle import one_cycle
-from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 32
-_LEARNING_RATE = 2e-3
-_READ_ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +105,19 @@ class TokenDecoder(Checked):
             )
         texts = texts[sent]
         start = Discriminant(tokens.flatten(0, 1), texts.flatten(), own.flatten().bincount(minlength=len(words)))
+        weight, bias = start.linear()
         with seeded(released.device, module):
-            training = _Training(tokens, texts, len(own), start, self, module)
+            decoder = _Decoder(tokens.shape[1], tokens.shape[2], len(words), self.width).to(released.device)
+            held = max(1, len(own) // 10)
+            training = TokenTraining(
+                decoder, tokens, texts, held=held, epochs=self.epochs, step_rows=_STEP_ROWS, seed=module
+            )
+            decoder.begin(weight * training.scale, bias + weight @ training.middle)
             curve = fit(training, self.epochs, session, objective=f"{self.name}: the held-out cross-entropy")
         note = f"{len(words)} words are in own texts, {len(texts) // batch + 1:,} rounds"
-        return Reconstruction(images=words[training.read(released)], curve=curve, note=note)
+        return Reconstruction(
+            images=words[training.read(released, lambda logits: logits.argmax(2))], curve=curve, note=note
+        )
 
 
 class _Decoder(nn.Module):
@@ -124,59 +127,16 @@ class _Decoder(nn.Module):
         super().__init__()
         self.linear, self.enter = nn.Linear(size, words), nn.Linear(size, width)
         self.places = nn.Parameter(torch.zeros(length, width))
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
-        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.leave = nn.Linear(width, words)
+        self.blocks, self.leave = encoder(width), nn.Linear(width, words)
         nn.init.zeros_(self.leave.weight)
         nn.init.zeros_(self.leave.bias)
+
+    @torch.no_grad()
+    def begin(self, weight: Tensor, bias: Tensor) -> None:
+        """Take over the weights [W, D] and biases [W] of linear logits."""
+        self.linear.weight.copy_(weight)
+        self.linear.bias.copy_(bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.linear(tokens) + self.leave(self.blocks(self.enter(tokens) + self.places))
         return logits
-
-
-class _Training(Learner):
-    """Trains the decoder on tokens [M, T, D] of texts [M, T], of which the first `own` are texts as people write them.
-
-    An epoch tells the cross-entropy on a tenth of these.
-    """
-
-    def __init__(
-        self, tokens: Tensor, texts: Tensor, own: int, start: Discriminant, attack: TokenDecoder, seed: int
-    ) -> None:
-        self._middle = tokens.flatten(0, 1).mean(0)
-        self._scale = tokens.flatten(0, 1).std(0).clamp_min(1e-6)
-        self._tokens, self._texts, self._seed = (tokens - self._middle) / self._scale, texts, seed
-        self._held = max(1, own // 10)
-        weight, bias = start.linear()
-        network = _Decoder(tokens.shape[1], tokens.shape[2], len(weight), attack.width).to(tokens.device)
-        with torch.no_grad():
-            network.linear.weight.copy_(weight * self._scale)
-            network.linear.bias.copy_(bias + weight @ self._middle)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
-        steps = attack.epochs * ceil((len(tokens) - self._held) / _STEP_ROWS)
-        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE), steps)
-
-    def _loss(self, rows: Tensor) -> Tensor:
-        return functional.cross_entropy(self.network(self._tokens[rows]).flatten(0, 1), self._texts[rows].flatten())
-
-    def epoch(self, number: int) -> float:
-        device = self._tokens.device
-        self.network.train()
-        with seeded(device, self._seed + number):
-            order = self._held + torch.randperm(len(self._tokens) - self._held, device=device)
-            for rows in order.split(_STEP_ROWS):
-                self.step(self._loss(rows))
-        self.network.eval()
-        with torch.no_grad():
-            return self._loss(torch.arange(self._held, device=device)).item()
-
-    @torch.no_grad()
-    def read(self, released: Tensor) -> Tensor:
-        """The word of each token, int64 [N, T]."""
-        self.network.eval()
-        return in_chunks(
-            lambda part: self.network((released[part] - self._middle) / self._scale).argmax(2),
-            len(released),
-            _READ_ROWS,
-        )

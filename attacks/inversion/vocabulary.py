@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 from typing import ClassVar, Literal
 
@@ -13,19 +12,18 @@ from torch.nn import functional
 
 from privkit.attacks.assign import distances, hungarian
 from privkit.attacks.base import Mounting, NotApplicable, Session
-from privkit.attacks.fit import Learner, fit
+from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.known_lower import frozen
+from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.word_means import Discriminant, asked, drawn_texts, mean_tokens, released_tokens
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
-from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
-_LEARNING_RATE = 2e-3
 _MATCHINGS = 4
 """Rounds of matching tokens with words; the words' vectors are the means of what was matched before."""
 _OWN_WORD = 0.8
@@ -138,9 +136,22 @@ class Vocabulary(Checked):
         if not in_place:
             written = len(own) // batch * batch  # drawn words say nothing of places
             with seeded(device, module):
-                training = _Places(tokens[:written], places[:written], self, module)
+                # Without an embedding of places, the network cannot read them off the order of the tokens.
+                blocks = encoder(self.width)
+                network = nn.Sequential(
+                    nn.Linear(tokens.shape[2], self.width), blocks, nn.Linear(self.width, own.shape[1])
+                ).to(device)
+                training = TokenTraining(
+                    network,
+                    tokens[:written],
+                    places[:written],
+                    held=max(1, written // 10),
+                    epochs=self.epochs,
+                    step_rows=_STEP_ROWS,
+                    seed=module,
+                )
                 curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
-            guess = guess.gather(1, training.order(released))
+            guess = guess.gather(1, training.read(released, lambda logits: hungarian(-logits.log_softmax(2))))
         order = "tokens come back in their places" if in_place else "places are guessed"
         via = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
         note = f"{len(words)} words are in own texts, {via}; {order}"
@@ -195,46 +206,3 @@ def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tens
     middle, wanted = drawn.mean(0), tokens.flatten(0, 1)
     scale = (wanted.var(0).sum() / drawn.var(0).sum().clamp_min(1e-12)).sqrt()
     return (vectors - middle) * scale + wanted.mean(0)
-
-
-class _Places(Learner):
-    """Trains the network on tokens [M, T, D] with their places [M, T]; an epoch tells its cross-entropy on a tenth."""
-
-    def __init__(self, tokens: Tensor, places: Tensor, attack: Vocabulary, seed: int) -> None:
-        spread = tokens.flatten(0, 1)
-        self._middle, self._scale = spread.mean(0), spread.std(0).clamp_min(1e-6)
-        self._tokens, self._places, self._seed = (tokens - self._middle) / self._scale, places, seed
-        self._held, width, length = max(1, len(tokens) // 10), attack.width, tokens.shape[1]
-        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
-        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        network = nn.Sequential(nn.Linear(tokens.shape[2], width), encoder, nn.Linear(width, length)).to(tokens.device)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
-        steps = attack.epochs * ceil((len(tokens) - self._held) / _STEP_ROWS)
-        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
-
-    def _loss(self, rows: Tensor) -> Tensor:
-        """Of these rows; without an embedding of places, the network cannot read them off the order of the tokens."""
-        return functional.cross_entropy(self.network(self._tokens[rows]).flatten(0, 1), self._places[rows].flatten())
-
-    def epoch(self, number: int) -> float:
-        """One pass over the rows that are not held out."""
-        device = self._tokens.device
-        self.network.train()
-        with seeded(device, self._seed + number):
-            order = self._held + torch.randperm(len(self._tokens) - self._held, device=device)
-            for rows in order.split(_STEP_ROWS):
-                self.step(self._loss(rows))
-            self.network.eval()
-            with torch.no_grad():
-                return self._loss(torch.arange(self._held, device=device)).item()
-
-    @torch.no_grad()
-    def order(self, released: Tensor) -> Tensor:
-        """The token of each place, int64 [N, T], of released rows [N, T, D]."""
-        self.network.eval()
-
-        def tokens(part: slice) -> Tensor:
-            logits: Tensor = self.network((released[part] - self._middle) / self._scale)
-            return hungarian(-logits.log_softmax(2))
-
-        return in_chunks(tokens, len(released), 256)

@@ -1,0 +1,79 @@
+"""A network that names something of every released token, trained on tokens of known texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import ceil
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privkit.attacks.fit import Learner
+from privkit.torch_utils.one_cycle import one_cycle
+from privkit.torch_utils.out_of_memory import in_chunks
+from privkit.torch_utils.seeded import seeded
+
+_LEARNING_RATE = 2e-3
+_READ_ROWS = 256
+
+
+def encoder(width: int) -> nn.TransformerEncoder:
+    """Two transformer blocks over the tokens of a text, without an embedding of places; `width` is a multiple of 4."""
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+class TokenTraining(Learner):
+    """Trains a network on tokens by cross-entropy; an epoch tells it on the first rows, which are held out.
+
+    Args:
+        network: logits [n, T, L] of standardized tokens [n, T, D]; trained in place.
+        tokens: [M, T, D].
+        labels: of each token, int64 [M, T].
+        held: rows that are held out.
+        epochs: of the first cycle.
+        step_rows: rows a step.
+        seed: of the order of rows, and of dropout.
+
+    Attributes:
+        middle: mean of the tokens' numbers, [D].
+        scale: their standard deviations, [D].
+    """
+
+    def __init__(
+        self, network: nn.Module, tokens: Tensor, labels: Tensor, *, held: int, epochs: int, step_rows: int, seed: int
+    ) -> None:
+        spread = tokens.flatten(0, 1)
+        self.middle, self.scale = spread.mean(0), spread.std(0).clamp_min(1e-6)
+        self._tokens, self._labels = (tokens - self.middle) / self.scale, labels
+        self._held, self._step_rows, self._seed = held, step_rows, seed
+        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
+        steps = epochs * ceil((len(tokens) - held) / step_rows)
+        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE), steps)
+
+    def _loss(self, rows: Tensor) -> Tensor:
+        return functional.cross_entropy(self.network(self._tokens[rows]).flatten(0, 1), self._labels[rows].flatten())
+
+    def epoch(self, number: int) -> float:
+        """One pass over the rows that are not held out."""
+        device = self._tokens.device
+        self.network.train()
+        with seeded(device, self._seed + number):
+            order = self._held + torch.randperm(len(self._tokens) - self._held, device=device)
+            for rows in order.split(self._step_rows):
+                self.step(self._loss(rows))
+        self.network.eval()
+        with torch.no_grad():
+            return self._loss(torch.arange(self._held, device=device)).item()
+
+    @torch.no_grad()
+    def read(self, released: Tensor, named: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a function makes of the logits of released tokens [N, T, D], part by part."""
+        self.network.eval()
+
+        def part(rows: slice) -> Tensor:
+            return named(self.network((released[rows] - self.middle) / self.scale))
+
+        return in_chunks(part, len(released), _READ_ROWS)
