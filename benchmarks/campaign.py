@@ -112,9 +112,8 @@ def judge(question: Question) -> Verdict:
         _published(question, mechanism, verdict)
         _round_trip(question, mechanism, verdict)
         _renyi(question, mechanism, verdict)
-        {"none": lambda *_: None, "monotone": _monotone, "ledger": _ledger, "calibrate": _calibrate}[question.extra](
-            question, mechanism, verdict
-        )
+        extra = {"none": lambda *_: None, "monotone": _monotone, "ledger": _ledger, "calibrate": _calibrate}
+        extra[question.extra](question, mechanism, verdict)
     except ValueError as refusal:
         if "math domain" in str(refusal):
             verdict.hold("no exception", False, fault=str(refusal))

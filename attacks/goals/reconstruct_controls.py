@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AnyAttack, NotApplicable, Query, QueryResult, View, known_to
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_clients import ControlClients, Defended, Undefended
+from privkit.attacks.goals.control_server import server
 from privkit.attacks.goals.goal import Goal
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.learners import Learners, shrunk
@@ -23,7 +24,6 @@ from privkit.shared.seeds import derive
 CONTROL_IMAGES = 1_000
 _PLAYED = 100
 """Auxiliary images that take part at most, and those of them that play the victim."""
-_PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
 _WON, _WON_IN_ORDER, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9, 0.9
 """The positive control passes if the attack's MSE is at most this share of the mean image's: the second share if the
 defense moves tokens, of which a short training misplaces some (a jigsaw reached .59 behind batch shuffling at one of
@@ -342,7 +342,7 @@ class _Cast:
             views=views,
             query=query,
             lower=lower if "lower" in needs else None,
-            upper=_server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
+            upper=server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
             imitate=imitate if "imitate" in needs | attack.uses else None,
         )
 
@@ -383,28 +383,6 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: int = 1)
     """
     control = attack.mounting.control
     return attack if control is None else control(shorter * max(1, (own - max(batch_size, own // 10)) // batch_size))
-
-
-def _server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
-    """The server of a control; a row that holds several records teaches it the first one's label."""
-    sent = own[: len(own) // batch_size * batch_size]
-    answers = [query(part, draws) for part in sent.split(batch_size)]
-    places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
-    return _probe(torch.cat([answer.view.smashed for answer in answers]), labels[torch.cat(places)])
-
-
-def _probe(released: Tensor, labels: Tensor) -> nn.Module:
-    """A server that tells labels from releases as well as least squares do, with as many unknowns as images."""
-    rows = released.flatten(1).double()
-    inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
-    targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
-    ridge = 1e-2 * len(rows) * torch.eye(len(rows), dtype=inputs.dtype, device=inputs.device)
-    weights = (inputs.T @ torch.linalg.solve(inputs @ inputs.T + ridge, targets)).float()
-    linear = nn.Linear(weights.shape[0] - 1, weights.shape[1], device=released.device)
-    with torch.no_grad():
-        linear.weight.copy_(_PROBE_SCALE * weights[:-1].T)
-        linear.bias.copy_(_PROBE_SCALE * weights[-1])
-    return nn.Sequential(nn.Flatten(), linear)
 
 
 class _Reconstruct(Goal):

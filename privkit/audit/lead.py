@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
 
-import torch
-
 from privkit.audit.cell import planned_row
-from privkit.audit.seed_data import read_records
+from privkit.audit.refresh import refresh
 from privkit.audit.worker import Answer, CellWorker, Job, Task, compute
 from privkit.errors import Failure, RunFolderError, one_line
 from privkit.files.sealed import Broken
-from privkit.reports.origins import differences
-from privkit.reports.schema import Provenance, Row
+from privkit.reports.schema import Row
 from privkit.reports.strongest import lost
-from privkit.run.ingredients import Ingredients
 from privkit.run.ledger import Ledger
 from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
-from privkit.run.records import TRAINED, holds, parse_row, verdict_of, write_verdict
-from privkit.run.sources import as_it_is_now
-from privkit.settings.config import AuditConfig
+from privkit.run.records import TRAINED, parse_row, verdict_of, write_verdict
 
 LIVES = 3
 """Workers that a cell may lose before it ends as an error."""
@@ -99,7 +92,7 @@ class Leader:
         self._start()
         for part in worker.config.parts:
             own = [cell for cell in worker.cells if worker.part(cell) is part]
-            if superseded := _refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
+            if superseded := refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
                 worker.progress.note(superseded)
                 self._start()
         self.ledger.take(worker.threads, worker.config.settings)
@@ -322,85 +315,3 @@ class Dispatch:
         rest = f", about {duration(rate * (total - done))} left" if done < total else ""
         status = row.status.replace("_", " ")
         self._progress.note(f"cell {done} of {total}: {named(cell)}: {status}{took}{rest}")
-
-
-def _refresh(
-    config: AuditConfig,
-    folder: Ledger,
-    cells: Sequence[Cell],
-    rows: Mapping[str, Row],
-    made_of: Mapping[str, Ingredients],
-    *,
-    again: bool,
-) -> str:
-    """Compare the stored provenance of a plan with what the command would use now.
-
-    Args:
-        rows: of the finished cells, by their id.
-        made_of: provenance of every cell without its images, by its id.
-        again: whether changed models and cells are moved to RUN/superseded and computed anew.
-
-    Returns:
-        A sentence on what was set aside; empty if nothing changed.
-
-    Raises:
-        RunFolderError: if something changed and `again` is False.
-        DataError: if the images cannot be read.
-    """
-    begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
-    seeds = {cell.seed for cell, _ in begun}
-    images = {seed: read_records(config, seed, torch.device("cpu")).hashes for seed in seeds}
-    changed: dict[str, None] = {}
-    flags: dict[str, None] = {}
-    touched: dict[Path, None] = {}
-    for cell, stored in begun:
-        now = made_of[cell.id].on(images[cell.seed])
-        for home, there in stored.items():
-            here = now.model if home == folder.model(cell.model_id) else now.cell
-            here = here if there is None else as_it_is_now(there, here)
-            if differs := _changes(there, here, cell.seed):
-                touched[home] = None
-                changed |= dict.fromkeys(differs)
-                flags |= dict.fromkeys(_flags(there, here))
-    if not touched:
-        return ""
-    models = len([home for home in touched if home.parent.name == "models"])
-    size = f"{models} of {len({cell.model_id for cell in cells})} models, {len(touched) - models} of {len(cells)} cells"
-    if again:
-        folder.set_aside(list(reversed(touched)))  # cells before their models
-        return f"recomputed because of {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
-    raise RunFolderError(
-        f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed"
-        f"{f' ({chr(32).join(flags)})' if flags else ''}, name another folder with --out, or give --again to recompute "
-        f"what it touches ({size})"
-    )
-
-
-def _stored(folder: Ledger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """Folder -> what it is made of, of a cell's model and the cell, where they hold something to go on with."""
-    model, home = folder.model(cell.model_id), folder.cell(cell.id)
-    recorded = {model: folder.made_of(model)} if holds(model) else {}
-    if cell.id in rows:
-        recorded[home] = rows[cell.id].provenance
-    elif holds(home):
-        recorded[home] = folder.made_of(home)
-    return recorded
-
-
-def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]:
-    """What changed, in words."""
-    if there is None or not there.packages:
-        return ["provenance that nobody knows, since its record is gone"]
-    return differences(there, here, seed=seed)
-
-
-def _flags(there: Provenance | None, here: Provenance) -> list[str]:
-    """Flags that give the device, the threads and the processes of before."""
-    before = there.machine if there is not None else {}
-    flags = {key: value.partition(",")[0] for key, value in before.items()}  # no flag chooses between two kinds of GPU
-    now = {key: value.partition(",")[0] for key, value in here.machine.items()}
-    return [f"{_FLAGS.get(key, f'--{key}')} {value}" for key, value in flags.items() if value != now.get(key)]
-
-
-_FLAGS = {"processes": "torchrun --nproc-per-node"}
-"""Where a key of the machine is no flag of `privkit audit`, what sets it."""

@@ -11,9 +11,10 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
+from privkit.attacks.goals.control_server import _probe
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
-from privkit.attacks.goals.reconstruct_controls import _probe, controls, fails
+from privkit.attacks.goals.reconstruct_controls import controls, fails
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.white_box import WhiteBox
