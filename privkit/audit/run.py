@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from privkit.reports.tables import Table
 
 _MOST_WORKERS = 4
-"""Without `--workers`; each takes about 1.3 GiB, and more for large models."""
+"""Without `--workers`; in the default audit each took 1.04 GB, and large models take more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
-from privkit.attacks.inversion.unmix import Unmix, _apart, with_ratios
+from privkit.attacks.inversion.unmix import Unmix, _apart, _must_share_ratios, with_ratios
 from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import Mixup, RandomCutMix, VanillaCutMix
 from privkit.defenses.cutout import RandomCutout
@@ -179,6 +179,27 @@ def test_what_cannot_be_solved_is_refused() -> None:
     few = replace(seen(edge, passes(edge, 2)), auxiliary=OWN.x[:19])
     with pytest.raises(NotApplicable, match="20 images"):
         Unmix(passes=2, epochs=1).run(few, Generator())
+
+
+def mixed_messages(own_ratios: bool, noise: float, seed: int) -> Tensor:
+    """24 messages [24, 4, 4, 16] of 2 of 5 clients each, with one ratio a message or one for each position."""
+    draws = Generator().manual_seed(seed)
+    clients = torch.randn(5, 4, 4, 16, generator=draws) + 0.5
+    pairs = torch.rand(24, 5, generator=draws).argsort(1)[:, :2]
+    ratio = torch.rand(24, 4 if own_ratios else 1, generator=draws)
+    ratio = (ratio > 0.5).float() if own_ratios else ratio
+    ratio = ratio[:, None, :, None]
+    messages = ratio * clients[pairs[:, 0]] + (1 - ratio) * clients[pairs[:, 1]]
+    return messages + noise * torch.randn(messages.shape, generator=draws)
+
+
+def test_noise_is_no_mask_and_masks_are_told_from_ratios_where_noise_is_small() -> None:
+    for seed in range(20):
+        for noise in (0.0, 0.1, 1.0, 2.0):
+            _must_share_ratios(mixed_messages(False, noise, seed), 5)
+        for noise in (0.0, 0.1):
+            with pytest.raises(NotApplicable, match="differ from position to position"):
+                _must_share_ratios(mixed_messages(True, noise, seed), 5)
 
 
 def test_the_server_knows_whose_rows_it_gets_if_the_coins_are_public() -> None:
