@@ -19,15 +19,18 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.clients import Clients
-from privkit.training.distributed import average_gradients, processes
+from privkit.training.distributed import processes
 from privkit.training.evaluate import evaluate
+from privkit.training.graph import Graphed
 from privkit.training.losses import own_loss, with_loss
+from privkit.training.optimizers import Optimizers
 from privkit.training.private import check_private, copies_in_a_batch, private_gradients, private_updates
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
-from privkit.training.spec import TrainingSpec, optimizer_of, schedule_of
+from privkit.training.spec import TrainingSpec
 
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
+CAPTURE_FROM_STEPS = 50  # below this, so does capturing a step as a CUDA graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,47 +71,6 @@ class Trained:
     release_count: ReleaseCount
     validation: tuple[dict[str, float], ...] = ()
     best: Epoch | None = None
-
-
-class _Optimizers:
-    """The optimizers and schedules of both sides, and the weights that they step."""
-
-    def __init__(self, clients: Clients, upper: nn.Module, spec: TrainingSpec, epochs: int, steps: int) -> None:
-        self._weights = [[p for p in side.parameters() if p.requires_grad] for side in (clients, upper)]
-        specs = (spec.lower, spec.upper)
-        made = [[optimizer_of(each, own)] if own else [] for each, own in zip(specs, self._weights, strict=True)]
-        self._server: list[Any] = made[1]
-        self._all: list[Any] = made[0] + made[1]
-        alone = clients.protocol.updates == "message"  # the server has stepped already
-        self._waiting: list[Any] = made[0] if alone else self._all
-        self._schedules: list[Any] = [
-            schedule_of(each, optimizer, epochs, steps)
-            for each, own in zip(specs, made, strict=True)
-            for optimizer in own
-        ]
-
-    def clear(self) -> None:
-        for optimizer in self._all:
-            optimizer.zero_grad(set_to_none=True)
-
-    def step_server(self) -> None:
-        """One step of the server alone, after one message."""
-        average_gradients(self._weights[1])
-        for optimizer in self._server:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-    def step(self) -> None:
-        average_gradients(p for side in self._weights for p in side)
-        for part in (*self._waiting, *self._schedules):
-            part.step()
-
-    def state(self) -> list[dict[str, Any]]:
-        return [part.state_dict() for part in (*self._all, *self._schedules)]
-
-    def load_state(self, state: list[dict[str, Any]]) -> None:
-        for part, own in zip((*self._all, *self._schedules), state, strict=True):
-            part.load_state_dict(own)
 
 
 def release_count(
@@ -230,13 +192,40 @@ def train(
     total = epochs * steps
     if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
         clients.lowers.requires_grad_(False)
-    both = _Optimizers(clients, upper, spec, epochs, steps)
+    both = Optimizers(clients, upper, spec, epochs, steps)
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS and not spec.private:
         clients.lowers.compile()  # in place: names of parameters stay as they are
         upper.compile()
 
     weights = shares.weights.to(device, torch.float32)
-    everyone = torch.ones(1, device=device)
+    sending = weights if protocol.active > 1 else torch.ones(1, device=device)
+    draws, secret = Generator(device), Generator(device)
+
+    def one_step(rows: Tensor, groups: Tensor | None = None, number: int = 0) -> tuple[Tensor, Tensor]:
+        both.clear()
+        images = augment(private.x[rows], spec.augment, draws)
+        known: dict[str, Any] = {} if groups is None else {"groups": groups}
+        with private_gradients(clients, spec, secret):
+            outcome = play(
+                clients,
+                upper,
+                images,
+                private.y[rows],
+                draws,
+                shares=sending,
+                number=number,
+                update=both.step_server,
+                **known,
+            )
+        both.step()
+        if protocol.average == "round":
+            clients.lowers.average(weights)
+        return outcome.losses, outcome.sent.groups
+
+    seats_drawn = clients.defense.group > 1 and protocol.grouping == "random"
+    captures = device.type == "cuda" and total >= CAPTURE_FROM_STEPS and world == 1 and play is split_round
+    # private updates open hooks, and a server that steps after each message loops on the host
+    graphed = Graphed(one_step, draws) if captures and not spec.private and protocol.updates == "round" else None
     curve: list[float] = []
     measured: list[dict[str, float]] = []
     best: Epoch | None = None
@@ -247,6 +236,8 @@ def train(
         both.load_state(saved["optimizers"])
         curve, measured = list(saved["curve"]), list(saved["validation"])
         best = None if saved["best"] is None else Epoch(**saved["best"])
+    if graphed is not None:
+        both.keep_rates_on(device)
     for epoch in range(len(curve), epochs):
         if goes_on is not None and not goes_on(epoch):
             break
@@ -254,33 +245,23 @@ def train(
         upper.train()
         if not learns(clients):  # batch statistics would carry one record into the smashed data of others
             clients.lowers.eval()
-        draws = Generator(device).manual_seed(derive(seed, "train", epoch))
+        draws.manual_seed(derive(seed, "train", epoch))
         order = round_order(shares, protocol, batch * world, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
             order = order[:, :, rank * batch : (rank + 1) * batch]
             draws.manual_seed(derive(seed, "train", epoch, "process", rank))
-        secret = Generator(device).manual_seed(derive(seed, "train", epoch, "updates"))
+        secret.manual_seed(derive(seed, "train", epoch, "updates"))
         losses, groups = [], []
         with seeded(device, derive(seed, "train", epoch, "module", *([rank] if world > 1 else []))):
             for step, rows in enumerate(order):
-                both.clear()
-                images = augment(private.x[rows], spec.augment, draws)
-                with private_gradients(clients, spec, secret):
-                    outcome = play(
-                        clients,
-                        upper,
-                        images,
-                        private.y[rows],
-                        draws,
-                        shares=weights if protocol.active > 1 else everyone,
-                        number=epoch * steps + step,
-                        update=both.step_server,
-                    )
-                both.step()
-                if protocol.average == "round":
-                    clients.lowers.average(weights)
-                losses.append(outcome.losses)
-                groups.append(outcome.sent.groups)
+                number = epoch * steps + step
+                if graphed is None:
+                    lost, sent_by = one_step(rows, number=number)
+                else:
+                    lost, sent_by = graphed(rows, *([] if seats_drawn else [clients.groups(number, draws)]))
+                both.next_rate()
+                losses.append(lost)
+                groups.append(sent_by)
         if protocol.average == "epoch":
             clients.lowers.average(weights)
         every = torch.stack(losses)

@@ -43,6 +43,7 @@ def split_round(
     shares: Tensor | None = None,
     number: int = 0,
     update: Callable[[], None] | None = None,
+    groups: Tensor | None = None,
 ) -> Round:
     """Forward and backward pass of one round.
 
@@ -57,6 +58,7 @@ def split_round(
         shares: [n], each client's share d_i of the data; None for equal shares.
         number: of the round, 0-based.
         update: the server's optimizer step, called after every message if the protocol has `updates="message"`.
+        groups: the mixing groups; None for those of the round, from `draws`.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
     message's loss, the server's is weighted by Σ d_i over the message's members. CutMixSL §3.3, the ×n variant.
@@ -65,7 +67,7 @@ def split_round(
     if protocol.updates == "message":
         return _one_by_one(clients, upper, images, labels, draws, shares, number, update)
     with clients.mixed_precision(images.device):
-        sent = clients.release(images, labels, draws, number)
+        sent = clients.release(images, labels, draws, number, groups=groups)
     weights = message_weights(sent.groups, shares)
     losses, gradient = _together(clients, upper, sent.release, None if protocol.upper == "own" else weights, protocol)
     gradient = clients.defense.on_gradient(gradient, draws)

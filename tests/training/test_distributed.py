@@ -22,8 +22,10 @@ def job(batch: int) -> dict[str, Any]:
         edge, upper = built(defense, SplitProtocol(clients=2))
         receipts, apply = list[Receipt](), edge.release
 
-        def watched(*arguments: Any, apply: Callable[..., Any] = apply, receipts: list[Receipt] = receipts) -> Any:
-            sent = apply(*arguments)
+        def watched(
+            *given: Any, apply: Callable[..., Any] = apply, receipts: list[Receipt] = receipts, **named: Any
+        ) -> Any:
+            sent = apply(*given, **named)
             receipts.append(sent.receipt)
             return sent
 
