@@ -66,7 +66,7 @@ def test_a_companions_token_is_left_out_however_often_it_comes() -> None:
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("defense", [ShuffledCutMix(), TokenDropping()], ids=repr)
 def test_several_passes_show_what_one_does_not(defense: Defense) -> None:
-    attack = Union(epochs=6)
+    attack = Union(epochs=16)
     assert error(defense, run(defense, attack)) < 0.8 * FLOOR
 
 
