@@ -2,7 +2,8 @@
 
 Each experiment `privkit/papers/PAPER/experiments/*_small.toml` is run cell by cell, without the undefended baselines
 that no published ordering needs. A finished cell is one line of `privkit/papers/measured.jsonl`; the same command goes
-on with those that are missing, all seeds of a method before the next one. With `--further N` it runs new seeds of
+on with those that are missing, all seeds of a method before the next one. With `--size medium` these are
+`*_medium.toml` and `medium.jsonl`, on a GPU. With `--further N` it runs new seeds of
 both methods of every ordering that the first three leave open and that needs at most N (`further_seeds`), those that
 need the fewest first.
 """
@@ -11,21 +12,25 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from time import process_time
 from typing import Any
 
+import torch
 from run import machine
 
 from privkit.papers import PAPERS, paper
 from privkit.papers.further_seeds import PILOT, counted
-from privkit.papers.orderings import judge, measured, read_rows
+from privkit.papers.orderings import ROWS_OF, Size, judge, measured, read_rows
 from privkit.papers.reproduce import Work, measure, methods_of, work
 
-MEASURED = Path(__file__).resolve().parents[1] / "privkit" / "papers" / "measured.jsonl"
+FOLDER = Path(__file__).resolve().parents[1] / "privkit" / "papers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +44,9 @@ class Options:
         most: cells to run; all by default.
         further: run new seeds, of orderings that need at most so many.
         claim: of these orderings, those whose claim begins like one of these; all by default.
-        record_to: the file of results.
+        size: small, in minutes a cell on one CPU core, or medium, with the paper's network on a GPU.
+        workers: processes, each with a cell of its own.
+        record_to: the file of results; by default that of the size.
     """
 
     data_root: str
@@ -48,30 +55,52 @@ class Options:
     most: int | None = None
     further: int | None = None
     claim: tuple[str, ...] = ("",)
-    record_to: str = str(MEASURED)
+    size: Size = "small"
+    workers: int = 1
+    record_to: str | None = None
+
+    @property
+    def record(self) -> Path:
+        """The file of results."""
+        return Path(self.record_to) if self.record_to else FOLDER / ROWS_OF[self.size]
 
 
 def main(options: Options) -> None:
     """Run what is missing and append it."""
-    record, left = Path(options.record_to), options.most
-    for one in _planned(options) if options.further is None else _further(options):
-        if any(_same(one.row, row) and all(name in row for name in one.quantities) for row in read_rows(record)):
-            continue
-        if left == 0:
-            return
-        started = process_time()
-        line = {
-            **measure(one, Path(options.out)),
-            "experiment": one.experiment,
-            "seconds": round(process_time() - started, 1),
-            "machine": machine(1)["processor"],
-            "date": datetime.now(UTC).date().isoformat(),
-        }
-        with record.open("a", encoding="utf-8") as lines:
-            fcntl.flock(lines, fcntl.LOCK_EX)  # two processes may measure at once
-            lines.write(json.dumps(line, ensure_ascii=False) + "\n")
-        print(json.dumps(line, ensure_ascii=False), flush=True)
-        left = None if left is None else left - 1
+    record = options.record
+    record.touch()
+    cells = _planned(options) if options.further is None else _further(options)
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as processes:
+        waiting = [
+            processes.submit(_line, one, Path(options.out)) for one in islice(_missing(cells, record), options.most)
+        ]
+        for done in as_completed(waiting):
+            line = json.dumps(done.result(), ensure_ascii=False)
+            with record.open("a", encoding="utf-8") as lines:
+                fcntl.flock(lines, fcntl.LOCK_EX)  # two commands may measure at once
+                lines.write(f"{line}\n")
+            print(line, flush=True)
+
+
+def _missing(cells: Iterable[Work], record: Path) -> Iterator[Work]:
+    rows = read_rows(record)
+    for one in cells:
+        if not any(_same(one.row, row) and all(name in row for name in one.quantities) for row in rows):
+            rows.append({**one.row, **dict.fromkeys(one.quantities)})  # experiments share cells
+            yield one
+
+
+def _line(one: Work, out: Path) -> dict[str, Any]:
+    """Run one cell, and what is recorded of it."""
+    started = process_time()
+    on_gpu = torch.cuda.is_available()
+    return {
+        **measure(one, out),
+        "experiment": one.experiment,
+        "seconds": round(process_time() - started, 1),
+        "machine": torch.cuda.get_device_name() if on_gpu else machine(1)["processor"],
+        "date": datetime.now(UTC).date().isoformat(),
+    }
 
 
 def _experiments() -> dict[str, Path]:
@@ -81,13 +110,13 @@ def _experiments() -> dict[str, Path]:
 def _planned(options: Options) -> Iterator[Work]:
     """The cells of the chosen experiments."""
     experiments = _experiments()
-    for name in options.experiment or [name for name in experiments if name.endswith("_small")]:
+    for name in options.experiment or [name for name in experiments if name.endswith(f"_{options.size}")]:
         yield from work(name, experiments[name], {"data_root": options.data_root})
 
 
 def _further(options: Options) -> Iterator[Work]:
     """The cells of new seeds, seed by seed, of the orderings that need the fewest first."""
-    rows, most = read_rows(Path(options.record_to)), options.further or 0
+    rows, most = read_rows(options.record), options.further or 0
     judged = [(name, one) for name in PAPERS for one in judge(name, measured(name, rows), counted)]
     open_ones = [
         (name, one)
@@ -101,7 +130,8 @@ def _further(options: Options) -> Iterator[Work]:
         cells = [
             cell
             for experiment, path in _experiments().items()
-            if experiment.endswith("_small") and (options.experiment is None or experiment in options.experiment)
+            if experiment.endswith(f"_{options.size}")
+            and (options.experiment is None or experiment in options.experiment)
             for cell in work(experiment, path, {"data_root": options.data_root, "seed": seeds}, name)
             if methods_of(name, cell) & wanted
         ]

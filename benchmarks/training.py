@@ -26,10 +26,12 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.parts.registry import parse
-from privkit.training import Clients, SplitProtocol, TrainingSpec, train
+from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, train
+from privkit.training.graph import Graphed
 
 SHAPE, CLASSES = (3, 32, 32), 10
-Work = Callable[[], None]
+Work = Callable[[], float | None]
+"""One epoch; what it returns, if anything, counts as its seconds."""
 Compiled = Mapping[str, Any] | None
 """Arguments of `nn.Module.compile`; None trains without a compiler."""
 
@@ -102,20 +104,27 @@ def compile_if(compiled: Compiled, *modules: nn.Module) -> None:
         module.compile(**compiled)
 
 
-def centralized(name: str, images: Batch, batch: int, compiled: Compiled = None) -> Work:
-    """One epoch of a hand-written loop."""
+def centralized(name: str, images: Batch, batch: int, compiled: Compiled = None, captured: bool = False) -> Work:
+    """One epoch of a hand-written loop; captured, its step is one CUDA graph."""
     device = images.x.device
     model = uncut(name).to(device).train()
     compile_if(compiled, model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, fused=True, capturable=captured)
+
+    def step(rows: Tensor) -> tuple[Tensor, ...]:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            logits = model(images.x[rows])
+        loss = nn.functional.cross_entropy(logits.float(), images.y[rows])
+        loss.backward()
+        optimizer.step()
+        return (loss.detach(),)
+
+    taken = Graphed(step) if captured else step
 
     def epoch() -> None:
         for rows in torch.randperm(len(images), device=device).view(-1, batch):
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                logits = model(images.x[rows])
-            nn.functional.cross_entropy(logits.float(), images.y[rows]).backward()
-            optimizer.step()
+            taken(rows)
 
     return epoch
 
@@ -144,8 +153,16 @@ def looped(name: str, images: Batch, batch: int, clients: int) -> Work:
     return epoch
 
 
-def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1, compiled: Compiled = None) -> Work:
-    """One epoch of privkit's loop."""
+def privkit(
+    name: str,
+    images: Batch,
+    batch: int,
+    clients: int,
+    group: int = 1,
+    compiled: Compiled = None,
+    captured: bool = False,
+) -> Work:
+    """One epoch of privkit's loop; captured, the third of a training, since the first one captures the step."""
     device = images.x.device
     defense = RandomCutMix(group=group, patch=1 if name == "vgg16" else None) if group > 1 else NoDefense()
     split = parse("models", name).spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0)
@@ -156,8 +173,23 @@ def privkit(name: str, images: Batch, batch: int, clients: int, group: int = 1, 
     shares = Iid().assign(images.y.cpu(), clients, 0)
     compile_if(compiled, edge.lowers, upper)
 
-    def epoch() -> None:
-        train(edge, upper, images, spec, epochs=1, seed=0, shares=shares)
+    def epoch() -> float | None:
+        ended = []
+
+        def noted(done: int, total: int, value: float) -> None:
+            ended.append(perf_counter())
+
+        train(
+            edge,
+            upper,
+            images,
+            spec,
+            epochs=3 if captured else 1,
+            seed=0,
+            shares=shares,
+            checkpoint=Checkpoint(None, noted),
+        )
+        return ended[-1] - ended[-2] if captured else None
 
     return epoch
 
@@ -168,11 +200,12 @@ def in_turns(works: dict[str, Work], device: torch.device, turns: int) -> dict[s
     for turn in range(turns + 1):
         for name, work in works.items():
             wall, cpu = perf_counter(), process_time()
-            work()
+            own = work()
             if device.type == "cuda":
                 torch.cuda.synchronize()
             if turn:
-                times[name].append((perf_counter() - wall, process_time() - cpu))
+                spent = perf_counter() - wall if own is None else own
+                times[name].append((spent, process_time() - cpu))
     return {name: (median(w for w, _ in times_), median(c for _, c in times_)) for name, times_ in times.items()}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +31,10 @@ QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
 """What an ordering may be of, and where a row of an audit has it."""
 FLOOR = "mean_image"
 """Field of a row with the error of the mean own image: what a guess without a release has."""
+Size = Literal["small", "medium"]
+"""Of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
+ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
+"""Size -> the file of its rows that ships with the package."""
 Verdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "at the floor", "not run"]
 """What our rows say of a published ordering."""
 
@@ -116,6 +120,7 @@ class Judged:
         needed: new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`.
         hours: of one CPU core for `needed` seeds of both methods, at most.
         anew: whether new seeds are what was judged.
+        size: of the runs that were judged.
     """
 
     ordering: Ordering
@@ -125,6 +130,7 @@ class Judged:
     needed: int | None = 0
     hours: float | None = 0.0
     anew: bool = False
+    size: Size = "small"
 
 
 def orderings(paper: str) -> tuple[Ordering, ...]:
@@ -192,12 +198,20 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
 def on_record(paper: str) -> list[Judged]:
     """The verdict on each ordering of a paper, on the rows that ship with the package.
 
-    An ordering that its first three seeds leave open is judged by new seeds alone; see `further_seeds.counted`.
+    The largest size at which both methods have all of the first three seeds is judged, whatever it says. An ordering
+    that these leave open is judged by new seeds alone; see `further_seeds.counted`.
 
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True
     """
-    return judge(paper, measured(paper, read_rows()), counted)
+    small, medium = (measured(paper, read_rows(size=size)) for size in ROWS_OF)
+    whole = {(one.method, one.quantity) for one in medium if set(PILOT) <= set(one.values)}
+
+    def larger(one: Ordering) -> bool:
+        return {(one.better, one.quantity), (one.worse, one.quantity)} <= whole
+
+    pairs = zip(judge(paper, small, counted), judge(paper, medium, counted), strict=True)
+    return [replace(more, size="medium") if larger(more.ordering) else less for less, more in pairs]
 
 
 def judge(
@@ -253,14 +267,15 @@ def _verdict(gap: Interval | None, published: float | None) -> Verdict:
     return "reversed" if gap.high < 0 else "undecided"
 
 
-def read_rows(path: Path | None = None) -> list[dict[str, Any]]:
-    """Rows of a run folder or of a file of JSON lines; by default those that ship with the package.
+def read_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
+    """Rows of a run folder or of a file of JSON lines; by default those of a size that ship with the package.
 
     Raises:
         UsageError: if there is no such file, or a line is no row.
     """
     if path is None:
-        text, name = (files("privkit.papers") / "measured.jsonl").read_text(encoding="utf-8"), "measured.jsonl"
+        name = ROWS_OF[size]
+        text = (files("privkit.papers") / name).read_text(encoding="utf-8")
     else:
         if path.is_dir():
             of_rows = {**QUANTITIES, FLOOR: floor_of}
