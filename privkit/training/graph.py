@@ -3,6 +3,7 @@ wait for the host between them; a graph starts them all at once."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -12,13 +13,16 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 Step = Callable[..., tuple[Tensor, ...]]
 """Tensors on the GPU -> tensors on the GPU; weights and gradients change beside."""
+_WAITS = "called a synchronizing CUDA operation"
+"""How torch's `set_sync_debug_mode` warns."""
 WARM_UP = 3  # steps before the capture: optimizers and libraries make their buffers in the first ones
 
 
 class Graphed:
     """A step that is captured at its fourth call and replayed from then on; numbers are those of the step itself.
 
-    A step that waits for the host, as a user's own module may, cannot be captured. It runs as it is.
+    A step that waits for the host, as a user's own module may, cannot be captured. It runs as it is. The last step
+    before the capture shows whether it does.
 
     Args:
         step: what is captured. Its shapes must not change.
@@ -37,14 +41,17 @@ class Graphed:
         self._graph = torch.cuda.CUDAGraph()
         self._given: tuple[Tensor, ...] = ()
         self._found: tuple[Tensor, ...] = ()
+        self._waits = False
         self.captured = False
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         """One step."""
-        if self._calls == WARM_UP:
+        if self._calls == WARM_UP and not self._waits:
             self._capture(given)
         self._calls += 1
         if not self.captured:
+            if self._calls == WARM_UP:
+                return self._watched(given)
             return self._plainly(given)
         for kept, new in zip(self._given, given, strict=True):
             kept.copy_(new)
@@ -59,18 +66,32 @@ class Graphed:
         torch.cuda.current_stream().wait_stream(self._stream)
         return found
 
+    def _watched(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """A plain step, of which torch says whether it waits for the host."""
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                found = self._plainly(given)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        self._waits = any(_WAITS in str(one.message) for one in said)
+        return found
+
     def _capture(self, given: tuple[Tensor, ...]) -> None:
         self._given = tuple(tensor.clone() for tensor in given)
-        states = [generator.get_state() for generator in self._draws]
+        every = (*self._draws, torch.cuda.default_generators[torch.cuda.current_device()])
+        before = [generator.clone_state() for generator in every]  # a capture that fails leaves the others unusable
         for generator in self._draws:
             self._graph.register_generator_state(generator)
         try:
             with torch.cuda.graph(self._graph, stream=self._stream):
                 self._found = self._step(*self._given)
         except RuntimeError as error:
+            for generator, state in zip(every, before, strict=True):
+                generator.graphsafe_set_state(state.graphsafe_get_state())
             if ran_out(error):
                 raise
-            for generator, state in zip(self._draws, states, strict=True):
-                generator.set_state(state)
             return
         self.captured = True
