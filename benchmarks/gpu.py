@@ -6,7 +6,7 @@
 
 A part consists of units. Each appends a row to `--out`, and is skipped if its row is there. A part ends after eight
 minutes; the same command goes on with what is missing. `python benchmarks/pages.py` makes docs/results/gpu.md from the
-rows. Parts: tests, speed, training, white_box, fsha, attacks, shuffle, scoring, audit.
+rows. Parts: tests, capture, speed, training, white_box, fsha, attacks, shuffle, scoring, audit.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from privkit.attacks.inversion.sdar import SDAR
 from privkit.audit.run import run_audit
 from privkit.defenses import BatchShuffle
 from privkit.defenses.cutmix import RandomCutMix
+from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
@@ -45,7 +46,7 @@ from privkit.wire.channel import black_box_query, record
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--dataset", "tiny_digits", "--budget", "smoke")
-Part = Literal["tests", "speed", "training", "white_box", "fsha", "attacks", "shuffle", "scoring", "audit"]
+Part = Literal["tests", "capture", "speed", "training", "white_box", "fsha", "attacks", "shuffle", "scoring", "audit"]
 
 
 def tests(setting: Setting) -> Iterator[Unit]:
@@ -67,6 +68,60 @@ def tests(setting: Setting) -> Iterator[Unit]:
 
 PAPERS_VIT = "vit_tiny6:grid=4,cut=embedding,pool=token,class_token=client"
 """CutMixSL's network: 16 tokens and a class token."""
+
+
+def capture(setting: Setting) -> Iterator[Unit]:
+    """(b) A round of 1,280 images: its kernels started one by one, or as one CUDA graph, compiled first or not."""
+    rounds, epochs, batch = (1, 4, 8) if setting.tiny else (10, 8, 1_280)
+
+    def run(name: str, n: int, group: int, compiled: bool) -> Values:
+        images = training.data(batch * rounds, setting.device)
+        took: dict[str, float] = {}
+        curves = []
+        for label, least in (("eager", inf), ("captured", 1)):
+            watch = Stopwatch(epochs + 1)
+            defense = RandomCutMix(group=group) if group > 1 else NoDefense()
+            split = parse("models", name).spec.build(
+                Images(shape=training.SHAPE), training.CLASSES, positions=True, seed=0
+            )
+            edge = Clients.build(
+                split.lower,
+                defense,
+                Images(shape=training.SHAPE),
+                classes=training.CLASSES,
+                seed=0,
+                protocol=SplitProtocol(clients=n),
+            ).to(setting.device)
+            upper = split.upper.to(setting.device)
+            training.compile_if({"dynamic": False} if compiled else None, edge.lowers, upper)
+            with patch.object(loop, "CAPTURE_FROM_STEPS", least):
+                spec, shares = TrainingSpec(batch_size=batch // n), Iid().assign(images.y.cpu(), n, 0)
+                found = train(
+                    edge,
+                    upper,
+                    images,
+                    spec,
+                    epochs=epochs,
+                    seed=0,
+                    shares=shares,
+                    checkpoint=Checkpoint(None, watch.report),
+                )
+                curves.append(found.curve)
+            took[label] = 1e3 * watch.epoch_seconds() / rounds
+        return {
+            "ms_a_round": took,
+            "times_faster": took["eager"] / took["captured"],
+            "same_losses": curves[0] == curves[1],
+        }
+
+    whole = "vit_micro" if setting.tiny else "vit_tiny6"
+    for name in ("vit_micro",) if setting.tiny else (PAPERS_VIT, whole):
+        for n, group in ((1, 1), (4, 2)) if setting.tiny else ((1, 1), (10, 1), (10, 2)):
+            yield f"{name}, {'CutMixSL' if group > 1 else 'PSL'}, n={n}", partial(run, name, n, group, False)
+    if not setting.tiny:
+        yield f"{PAPERS_VIT}, compiled, CutMixSL, n=10", partial(run, PAPERS_VIT, 10, 2, True)
+
+
 RATIOS = {1: 1.05, 10: 1.10, 100: 1.3}
 """Clients -> the largest ratio of PSL's time to that of centralized training that is a success."""
 
@@ -80,7 +135,7 @@ MODES: dict[str, tuple[Mapping[str, Any] | None, bool]] = {
 
 
 def speed(setting: Setting) -> Iterator[Unit]:
-    """(b) PSL and CutMixSL against a hand-written loop over the uncut model, which starts its steps the same way."""
+    """(c) PSL and CutMixSL against a hand-written loop over the uncut model, which starts its steps the same way."""
     models = ("vit_micro",) if setting.tiny else (PAPERS_VIT, "vit_tiny6", "vgg16")
     batch, steps, turns = (8, 1, 1) if setting.tiny else (2_000, 10, 3)
     numbers = (1, 4) if setting.tiny else (1, 10, 100)
@@ -95,7 +150,7 @@ def speed(setting: Setting) -> Iterator[Unit]:
             works[f"PSL, n={n}"] = training.privkit(name, images, batch, n, **how)
             if n > 1:
                 works[f"CutMixSL, n={n}"] = training.privkit(name, images, batch, n, group=2, **how)
-                if not captured:
+                if not captured and n <= 10:  # a hundred clients one after another take seconds a round
                     works[f"loop over clients, n={n}"] = training.looped(name, images, batch, n)
         with patch.object(loop, "CAPTURE_FROM_STEPS", 1 if captured else inf):
             turned = training.in_turns(works, setting.device, turns)
@@ -134,7 +189,7 @@ def speed(setting: Setting) -> Iterator[Unit]:
 
 
 def whole_training(setting: Setting) -> Iterator[Unit]:
-    """(c) 600 epochs of CutMixSL with 10 clients: ten are timed, and all are run if the time suffices."""
+    """(d) 600 epochs of CutMixSL with 10 clients: ten are timed, and all are run if the time suffices."""
     images, clients, batch, epochs, timed = (40, 2, 5, 4, 2) if setting.tiny else (50_000, 10, 128, 600, 10)
 
     def run() -> Values:
@@ -179,7 +234,7 @@ def whole_training(setting: Setting) -> Iterator[Unit]:
 
 
 def white_box(setting: Setting) -> Iterator[Unit]:
-    """(d) White box on many images at once against the loop over images."""
+    """(e) White box on many images at once against the loop over images."""
 
     def run(images: int, rounds: int, looped: int) -> Values:
         lower = attacks.client(setting.device)
@@ -203,7 +258,7 @@ def white_box(setting: Setting) -> Iterator[Unit]:
 
 
 def hijack(setting: Setting) -> Iterator[Unit]:
-    """(e) FSHA at full width until the published error is reached, 10,000 rounds at most."""
+    """(f) FSHA at full width until the published error is reached, 10,000 rounds at most."""
     width, blocks, epochs, every, batch = (2, 1, 1, 1, 2) if setting.tiny else (64, 6, 100, 10, 64)
     victims, published = 500, 0.0193
 
@@ -240,7 +295,7 @@ def hijack(setting: Setting) -> Iterator[Unit]:
 
 
 def long_attacks(setting: Setting) -> Iterator[Unit]:
-    """(f) The joint solver of orders, SDAR and the black box at the papers' size: seconds an epoch."""
+    """(g) The joint solver of orders, SDAR and the black box at the papers' size: seconds an epoch."""
     epochs = 1 if setting.tiny else 3
     wide, small = ((1, 8, 8), (1, 8, 8)) if setting.tiny else ((3, 224, 224), (3, 32, 32))
     large = "vit_micro" if setting.tiny else "t2t_vit:width=512,depth=24,heads=8"
@@ -283,7 +338,7 @@ def long_attacks(setting: Setting) -> Iterator[Unit]:
 
 
 def gather(setting: Setting) -> Iterator[Unit]:
-    """(g) Batch shuffling against the bandwidth of the memory: every number is read once and written once."""
+    """(h) Batch shuffling against the bandwidth of the memory: every number is read once and written once."""
     size = (2, 9, 4) if setting.tiny else (shuffle.BATCH, shuffle.TOKENS, shuffle.WIDTH)
     repeats = 2 if setting.tiny else 200
 
@@ -316,7 +371,7 @@ def gather(setting: Setting) -> Iterator[Unit]:
 
 
 def scoring(setting: Setting) -> Iterator[Unit]:
-    """(h) SSIM and PSNR as a share of the whole audit."""
+    """(i) SSIM and PSNR as a share of the whole audit."""
 
     def run() -> Values:
         spent, score = [0.0], reconstruct.score
@@ -346,7 +401,7 @@ def scoring(setting: Setting) -> Iterator[Unit]:
 
 
 def audit(setting: Setting) -> Iterator[Unit]:
-    """(i) The audit that a user types, from the start of the process to its report."""
+    """(j) The audit that a user types, from the start of the process to its report."""
 
     def run() -> Values:
         command = [sys.executable, "-m", "privkit", "audit", "--defense", "batch_shuffle"]
@@ -367,6 +422,7 @@ def audit(setting: Setting) -> Iterator[Unit]:
 
 PARTS: dict[Part, Callable[[Setting], Iterator[Unit]]] = {
     "tests": tests,
+    "capture": capture,
     "speed": speed,
     "training": whole_training,
     "white_box": white_box,

@@ -22,7 +22,7 @@ from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
 from privkit.papers.further_seeds import PILOT
-from privkit.papers.orderings import measured, on_record, read_rows
+from privkit.papers.orderings import on_record, recorded
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
@@ -64,7 +64,7 @@ def claims(name: str) -> str:
 
 def orderings(name: str) -> str:
     """The accuracies of a paper's methods, and the verdict on each of its orderings."""
-    methods = measured(name, read_rows())
+    methods = [one for size in recorded(name).values() for one in size]
     return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(on_record(name), tiny_verdicts(name)))}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -170,14 +171,17 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 
 
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
-    from privkit.papers.orderings import judge, measured, on_record, orderings, read_rows
+    from privkit.papers.orderings import judge, measured, on_record, orderings, read_rows, recorded
     from privkit.papers.reproduced import tiny_verdicts
     from privkit.papers.summary import three_sentences
 
     if results is not None and not orderings(chosen.name):
         raise UsageError(f"{chosen.name} publishes no ordering that is judged here: leave --results out")
     comparisons = chosen.comparisons()
-    methods = measured(chosen.name, read_rows(results)) if orderings(chosen.name) else []
+    methods: list[Measured] = []
+    if orderings(chosen.name):
+        sizes = recorded(chosen.name).values()
+        methods = list(chain(*sizes)) if results is None else measured(chosen.name, read_rows(results))
     if results is not None and not any(one.values for one in methods):
         raise UsageError(
             f"no row of {results} is of a method of {chosen.name}: audit one of its experiments "
@@ -244,12 +248,12 @@ def claims_table(comparisons: Sequence[Comparison]) -> TextTable:
 
 
 def methods_table(methods: list[Measured]) -> TextTable:
-    """Heading and rows: the measured numbers of each method that ran."""
+    """Heading and rows: the measured numbers of each method that ran; the size is that of recorded runs."""
     rows = []
     for one in (one for one in methods if one.values):
         value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
-        rows.append([one.method, one.quantity, str(len(one.values)), value])
-    return ["method", "quantity", "seeds", "value"], rows
+        rows.append([one.method, one.size or "", one.quantity, str(len(one.values)), value])
+    return ["method", "size", "quantity", "seeds", "value"], rows
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
@@ -259,10 +263,11 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
     for one in judged:
         what, published = one.ordering, "" if one.published is None else f"{one.published:+.3f}"
         row = [what.claim, what.source, what.quantity, published, interval_text(one.difference, sign="+"), one.verdict]
-        rows.append(
-            [*row, *([] if tiny is None else [_new_seeds(one), tiny.get((what.source, what.claim), "not run")])]
-        )
-    return [*heading, *([] if tiny is None else ["new seeds", "at tiny scale"])], rows
+        if tiny is not None:
+            ran = "" if one.verdict == "not run" else one.size or ""
+            row += [ran, _new_seeds(one), tiny.get((what.source, what.claim), "not run")]
+        rows.append(row)
+    return [*heading, *([] if tiny is None else ["size", "new seeds", "at tiny scale"])], rows
 
 
 def _new_seeds(one: Judged) -> str:
@@ -281,7 +286,14 @@ def _new_seeds(one: Judged) -> str:
 def ordering_json(one: Judged) -> dict[str, Any]:
     """An ordering and its verdict, as JSON."""
     gap = None if one.difference is None else asdict(one.difference)
-    found = {"published": one.published, "difference": gap, "verdict": one.verdict, "new_seeds_needed": one.needed}
+    found: dict[str, Any] = {
+        "published": one.published,
+        "difference": gap,
+        "verdict": one.verdict,
+        "new_seeds_needed": one.needed,
+    }
+    if one.size:
+        found["size"] = one.size
     return {**asdict(one.ordering), **found}
 
 

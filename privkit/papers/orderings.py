@@ -86,6 +86,7 @@ class Measured:
         values: seed -> value.
         floors: seed -> the error of the mean own image, where rows have it.
         seconds: of a seed, on the average of the rows that say it; at most, since machines were shared.
+        size: of the runs; None for those of a user.
     """
 
     method: str
@@ -93,6 +94,7 @@ class Measured:
     values: Mapping[int, float]
     floors: Mapping[int, float] = field(default_factory=dict)
     seconds: float = 0.0
+    size: Size | None = None
 
     @property
     def interval(self) -> Interval | None:
@@ -120,7 +122,7 @@ class Judged:
         needed: new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`.
         hours: of one CPU core for `needed` seeds of both methods, at most.
         anew: whether new seeds are what was judged.
-        size: of the runs that were judged.
+        size: of the runs that were judged; None for those of a user.
     """
 
     ordering: Ordering
@@ -130,7 +132,7 @@ class Judged:
     needed: int | None = 0
     hours: float | None = 0.0
     anew: bool = False
-    size: Size = "small"
+    size: Size | None = None
 
 
 def orderings(paper: str) -> tuple[Ordering, ...]:
@@ -195,6 +197,11 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     return measurements
 
 
+def recorded(paper: str) -> dict[Size, list[Measured]]:
+    """The values of a paper's methods on the rows that ship with the package, for each size."""
+    return {size: [replace(one, size=size) for one in measured(paper, read_rows(size=size))] for size in ROWS_OF}
+
+
 def on_record(paper: str) -> list[Judged]:
     """The verdict on each ordering of a paper, on the rows that ship with the package.
 
@@ -204,14 +211,15 @@ def on_record(paper: str) -> list[Judged]:
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True
     """
-    small, medium = (measured(paper, read_rows(size=size)) for size in ROWS_OF)
+    small, medium = recorded(paper).values()
     whole = {(one.method, one.quantity) for one in medium if set(PILOT) <= set(one.values)}
 
-    def larger(one: Ordering) -> bool:
-        return {(one.better, one.quantity), (one.worse, one.quantity)} <= whole
+    def judged(less: Judged, more: Judged) -> Judged:
+        sides = {(name, less.ordering.quantity) for name in (less.ordering.better, less.ordering.worse)}
+        return replace(more, size="medium") if sides <= whole else replace(less, size="small")
 
     pairs = zip(judge(paper, small, counted), judge(paper, medium, counted), strict=True)
-    return [replace(more, size="medium") if larger(more.ordering) else less for less, more in pairs]
+    return [judged(*pair) for pair in pairs]
 
 
 def judge(

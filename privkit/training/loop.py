@@ -29,8 +29,8 @@ from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
 from privkit.training.spec import TrainingSpec
 
-COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
-CAPTURE_FROM_STEPS = 50  # below this, so does capturing a step as a CUDA graph
+COMPILE_FROM_STEPS = 10_000  # torch.compile took 14 s and saved 1.6 ms a step (docs/results/gpu.md)
+CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,7 +164,9 @@ def test_printed_differences_have_the_direction_of_their_claims() -> None:
 
 def test_the_rows_that_ship_are_cells_and_stand_once() -> None:
     rows = measured()
-    assert len(rows) == len({(row["experiment"], row["defense"], row["seed"], row["steps"]) for row in rows})
+    assert len(rows) == len(
+        {(row["experiment"], row["defense"], row["seed"], row["steps"], row["kept"]) for row in rows}
+    )
     assert set(accuracies(rows)) <= needed()
     for row in rows:
         assert {"machine", "date", "seconds"} <= set(row)

@@ -80,10 +80,14 @@ def settings(name: str) -> Iterator[PrintedValue]:
     yield from (one for one in printed_values(name) if one.table in tables)
 
 
+REDUCED = ("_small", "_medium")
+"""Endings of experiments that are smaller than the paper's."""
+
+
 @cache
 def of_paper(name: str) -> dict[str, AuditConfig]:
     """Experiments of a paper at its own size, as they resolve."""
-    found = {path.stem: path for path in paper(name).experiments if not path.stem.endswith("_small")}
+    found = {path.stem: path for path in paper(name).experiments if not path.stem.endswith(REDUCED)}
     return {stem: resolve(settings_of(path)) for stem, path in found.items()}
 
 
@@ -91,7 +95,7 @@ def named(name: str, one: PrintedValue) -> list[AuditConfig]:
     if (name, one.row) in OF_ROW:
         stems = OF_ROW[name, one.row]
         return [of_paper(name)[stem] for stem in stems if one.column not in VARIED.get((name, stem), ())]
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in paper(name).experiments}
+    texts = {path.stem: path.read_text("utf-8") for path in paper(name).experiments if path.stem in of_paper(name)}
     derived = [stem for stem, text in texts.items() if f'preset = "{name}"\n' in text]
     varied = [stem for stem in derived if one.column == "clients" and "clients" in texts[stem]]
     return [resolve(preset(name)), *(of_paper(name)[stem] for stem in derived if stem not in varied)]
@@ -114,7 +118,7 @@ def test_a_printed_setting_is_taken_or_has_a_reason(name: str) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_no_experiment_is_left_out(name: str) -> None:
     """Every file at the paper's size is compared with what the paper prints, or the paper prints nothing of it."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in paper(name).experiments}
+    texts = {path.stem: path.read_text("utf-8") for path in paper(name).experiments if path.stem in of_paper(name)}
     derived = {stem for stem, text in texts.items() if f'preset = "{name}"\n' in text}
     listed = {stem for (own, _), stems in OF_ROW.items() if own == name for stem in stems}
     assert derived | listed | UNPRINTED.get(name, set()) == set(of_paper(name))
@@ -133,6 +137,18 @@ def test_every_client_holds_as_many_images_whatever_their_number(name: str) -> N
             assert part.budget.private == 4990 * part.protocol.spec.clients, stem
 
 
+def test_a_medium_experiment_is_cutmixsls_preset_but_for_images_and_epochs() -> None:
+    whole = resolve(preset("cutmixsl"))
+    medium = [path for name in PAPERS for path in paper(name).experiments if path.stem.endswith("_medium")]
+    assert medium
+    for path in medium:
+        for part in resolve(settings_of(path)).parts:
+            assert (part.model, part.training, part.auxiliary) == (whole.model, whole.training, whole.auxiliary)
+            assert part.dataset == whole.dataset
+            assert part.protocol.spec.clients == 10
+            assert part.protocol.spec.grouping == "random"
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_reason_is_a_sentence_about_a_setting_that_differs(name: str) -> None:
     for one in deviations(name):
@@ -147,7 +163,7 @@ def test_every_experiment_at_the_papers_size_derives_from_a_preset_where_the_pap
     """Those of accurate_sl have the settings of its Table 2 themselves; Criteo is no picture."""
     for name in set(PAPERS) - {"accurate_sl"}:
         for path in paper(name).experiments:
-            if not path.stem.endswith("_small") and (name, path.stem) != ("patch_shuffling", "table_3"):
+            if not path.stem.endswith(REDUCED) and (name, path.stem) != ("patch_shuffling", "table_3"):
                 assert any(f'preset = "{one}"\n' in path.read_text(encoding="utf-8") for one in presets()), path
 
 
