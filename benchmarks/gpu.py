@@ -6,7 +6,7 @@
 
 A part consists of units. Each appends a row to `--out`, and is skipped if its row is there. A part ends after eight
 minutes; the same command goes on with what is missing. `python benchmarks/pages.py` makes docs/results/gpu.md from the
-rows. Parts: tests, capture, speed, training, white_box, fsha, attacks, shuffle, scoring, audit.
+rows. Parts: tests, capture, speed, training, white_box, fsha, attacks, shuffle, scoring, audit, paper.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Options:
         out: the file of rows.
         tiny: toy sizes, at which no goal is judged.
         seconds: of a part, at most.
-        data_root: folder with MNIST, for fsha; without it 5,000 digits stand in, and its goal is not judged.
+        data_root: folder with MNIST, for fsha, and CIFAR-10, for paper; without it 5,000 digits stand in for MNIST,
+            the goal of fsha is not judged, and paper is left out.
     """
 
     part: Part | None = None

@@ -40,13 +40,16 @@ from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
+from privkit.papers.reproduce import Work, measure, needed_cells
 from privkit.parts.registry import parse
 from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, loop, train
 from privkit.wire.channel import black_box_query, record
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--dataset", "tiny_digits", "--budget", "smoke")
-Part = Literal["tests", "capture", "speed", "training", "white_box", "fsha", "attacks", "shuffle", "scoring", "audit"]
+Part = Literal[
+    "tests", "capture", "speed", "training", "white_box", "fsha", "attacks", "shuffle", "scoring", "audit", "paper"
+]
 
 
 def tests(setting: Setting) -> Iterator[Unit]:
@@ -420,6 +423,21 @@ def audit(setting: Setting) -> Iterator[Unit]:
     yield "privkit audit --defense batch_shuffle --attack auto", run
 
 
+def published(setting: Setting) -> Iterator[Unit]:
+    """(k) CutMixSL's Table 1 at the paper's size, three seeds; at toy size on digits. It needs `--data-root`."""
+    if setting.data_root is None and not setting.tiny:
+        return
+
+    def run(one: Work) -> Values:
+        return {"accuracy": measure(one, Path("privkit-runs") / "gpu")["accuracy"]}
+
+    for one in needed_cells("cutmixsl", "Table 1", "tiny" if setting.tiny else "paper", setting.data_root):
+        yield (
+            f"{one.row['defense']}, {one.row['protocol']}, {one.row['model']}, seed {one.row['seed']}",
+            partial(run, one),
+        )
+
+
 PARTS: dict[Part, Callable[[Setting], Iterator[Unit]]] = {
     "tests": tests,
     "capture": capture,
@@ -431,4 +449,5 @@ PARTS: dict[Part, Callable[[Setting], Iterator[Unit]]] = {
     "shuffle": gather,
     "scoring": scoring,
     "audit": audit,
+    "paper": published,
 }
