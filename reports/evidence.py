@@ -6,7 +6,7 @@ Nothing is recomputed, and nothing says more than the verdict on it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from privkit.reports import standards
@@ -36,6 +36,7 @@ from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
+from privkit.shared.limits import NO_USE
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, TOLD_APART
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
 
@@ -50,6 +51,8 @@ LIMITS = (
 """What the document does not say."""
 _UNMEASURED = ("not_tried", "not_applicable")
 """Outcomes without a number."""
+_FALLEN = ("refuted", "no proof")
+"""Standings of claims that are not to be repeated."""
 
 
 def evidence(
@@ -74,7 +77,7 @@ def evidence(
     measured = [one for one in judged if one.identified or one.outcome not in _UNMEASURED]
     answers = [_answer(row) for row in rows if "auc" in row.answers]
     claims = [claim for defense in defenses for claim in _claims(groups[defense])]
-    concluded = conclusions(rows, threats)
+    concluded = [_concluded(one, claims) for one in conclusions(rows, threats)]
     numbered = {one.defense for one in measured if one.outcome not in _UNMEASURED}
     return Evidence(
         run=manifest.fingerprint,
@@ -84,12 +87,18 @@ def evidence(
         measured=tuple(measured),
         answers=tuple(answers),
         claims=tuple(claims),
-        untried=(*_untried(defenses, threats), *_numberless(verdict)),
+        untried=tuple(_untried(defenses, threats, verdict)),
         requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
         origins=tuple(_origin(members, made) for members, made in made_of(rows)),
         records=dict(records),
         limits=LIMITS,
     )
+
+
+def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
+    """The conclusion; it repeats no claim that this run refutes, or that is no proof."""
+    fallen = [claim.privacy for claim in claims if claim.defense == one.defense and claim.standing in _FALLEN]
+    return one.model_copy(update={"claim": "; ".join(fallen)}) if fallen else one
 
 
 def _audited(rows: Sequence[Row], defenses: Sequence[str], manifest: Manifest, verdict: Verdict) -> Audited:
@@ -153,13 +162,13 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
 
 
 def _share(row: Row, found: Interval, counted: bool) -> Share:
-    guesses = [floor.get("unaligned", {}).get(IDENTIFIED.name) for name, floor in row.floors.items() if name != START]
-    least = max((guess.value for guess in guesses if guess is not None), default=None)
+    floors = [floor.get("unaligned", {}).get(IDENTIFIED.name) for name, floor in row.floors.items() if name != START]
+    guess = max((floor.value for floor in floors if floor is not None), default=None)
     count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
     parts = (
-        f"{count:g} of {found.n} {row.records} among {found.n} candidates by {row.attack}, "
+        f"{count:.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}, "
         f"seed {row.seed}: {interval(found)}, {100 * found.confidence:g} % {found.method}",
-        "" if least is None else f"the best guess without the release reaches {least:.3f}",
+        "" if guess is None else f"the best guess without the release reaches {guess:.3f}",
         "" if counted else "the verdict does not rest on this attack",
         *_reservations(row),
     )
@@ -207,31 +216,29 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
             same.append(row)
         elif row.certificate is not None:
             groups.append((row.certificate, [row]))
+    failed = (check for row in rows for check in row.checks if check.name in (CLAIM, DECLARATION))
+    against = tuple(dict.fromkeys(check.detail for check in failed if check.passed is False))
     unknown = Certificate(kind="nothing", statement="no row records what is claimed")
-    return [_claim(found, members) for found, members in groups] or [_claim(unknown, rows)]
+    return [_claim(found, members, against) for found, members in groups or [(unknown, list(rows))]]
 
 
-def _claim(found: Certificate, rows: Sequence[Row]) -> Claim:
-    failed = [check for row in rows for check in row.checks if check.name in (CLAIM, DECLARATION)]
-    against = dict.fromkeys(check.detail for check in failed if check.passed is False)
+def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:
+    """The claim of these rows, with what any row of the defense says against it."""
     private = found.kind == "differential_privacy"
     epsilon = found.epsilon if private else None
-    standing: Standing = (
-        "not recorded"
-        if rows[0].certificate is None
-        else "no proof"
-        if not found.sound
-        else "refuted"
-        if against
-        else "nothing"
-        if found.kind == "nothing"
-        else found.standing
-    )
+    words: dict[Standing, bool] = {
+        "not recorded": rows[0].certificate is None,
+        "no proof": not found.sound,
+        "refuted": bool(against),
+        "nothing": found.kind == "nothing",
+        found.standing: True,
+    }
+    standing = next(word for word, earned in words.items() if earned)
     privacy = "no differential privacy is proven, and none is declared"
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known" if found.lower is None else f"ε is at least {found.lower!r}"
-        remark = rows[0].remark if standing in ("proven", "declared") else ""
+        remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
         said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"
         privacy = "; ".join(filter(None, (said, least, remark)))
     return Claim(
@@ -251,32 +258,19 @@ def _claim(found: Certificate, rows: Sequence[Row]) -> Claim:
     )
 
 
-def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict]) -> list[Untried]:
-    """Attacks that were not mounted, and defenses whose records no attack recovered in any way."""
-    found = []
+def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict: Verdict) -> Iterator[Untried]:
+    """Attacks that were not mounted, defenses whose records no attack recovered in any way, cells without a number."""
     for one in threats:
         reason = one.sentence if one.outcome in _UNMEASURED and one.threat_model in THREAT_MODELS else ""
         if reason or one.untried:
-            heading = f"{one.defense}: {shown(one.threat_model)}"
-            found.append(Untried(heading=heading, reason=reason, attacks=one.untried))
-    judged = {one.defense for one in threats}
-    silent = [defense for defense in defenses if defense not in judged]
-    return found + [
-        Untried(heading=f"{defense}: all threat models", reason=standards.UNRECOVERED, attacks=()) for defense in silent
-    ]
-
-
-def _numberless(verdict: Verdict) -> list[Untried]:
-    """Cells without a number."""
-    return [
-        Untried(
-            heading=f"{cell.defense} / {cell.attack}, seed {cell.seed}",
-            reason=": ".join(filter(None, (cell.status.replace("_", " "), cell.reason))),
-            attacks=(),
-        )
-        for cell in verdict.cells
-        if cell.status != "done"
-    ]
+            yield Untried(heading=f"{one.defense}: {shown(one.threat_model)}", reason=reason, attacks=one.untried)
+    for defense in defenses:
+        if defense not in {one.defense for one in threats}:
+            yield Untried(heading=f"{defense}: all threat models", reason=standards.UNRECOVERED, attacks=())
+    for cell in verdict.cells:
+        if cell.status != "done":
+            reason = ": ".join(filter(None, (cell.status.replace("_", " "), cell.reason)))
+            yield Untried(heading=f"{cell.defense} / {cell.attack}, seed {cell.seed}", reason=reason, attacks=())
 
 
 def _requirements(
@@ -284,7 +278,7 @@ def _requirements(
 ) -> list[Requirement]:
     """C11.2 beside the rows that say something of it."""
     members = [one for one in answers if one.attack.partition(":")[0] == standards.MEMBERSHIP]
-    private = [one for one in claims if one.epsilon is not None and one.standing in ("proven", "declared")]
+    private = [one for one in claims if one.epsilon is not None and one.standing not in _FALLEN]
     rows = {
         ", objective": [f"{one.defense}: {one.models}" for one in concluded],
         ".4": [f"{one.defense}, of what crosses the cut: {one.privacy}" for one in private],

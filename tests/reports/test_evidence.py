@@ -244,7 +244,7 @@ def test_a_proven_epsilon_is_told_unrounded_in_the_terms_of_nist() -> None:
 def test_what_is_declared_refuted_or_no_bound_is_never_called_proven() -> None:
     refuted = Check(name=CLAIM, passed=False, detail="ε >= 9 refutes the claimed ε = 2", decisive=True)
     unsound = Certificate(**{**vars(PROOF), "sound": False, "objection": "the sensitivity is wrong"})
-    cases = {
+    cases: dict[str, dict[str, Any]] = {
         "declared": {"certificate": PROOF.declared("its author says so")},
         "refuted": {"certificate": PROOF, "checks": (refuted,)},
         "no proof": {"certificate": unsound},
@@ -254,8 +254,25 @@ def test_what_is_declared_refuted_or_no_bound_is_never_called_proven() -> None:
         assert claim(found).standing == standing
         assert claim(found).privacy.startswith(f"{standing}: ε = 2.0000000001")
         assert (requirement(found, ".4")[0] == COVERED) == (standing == "declared")
+        assert found.conclusions[0].claim.startswith(standing)
     assert claim(of(counted("b", "query", 0.03, 20, **cases["refuted"]))).objections == (refuted.detail,)
     assert claim(of(counted("b", "query", 0.03, 20, **cases["no proof"]))).objections == ("the sensitivity is wrong",)
+
+
+def test_canaries_refute_every_claim_of_their_defense() -> None:
+    refuted = Check(name=CLAIM, passed=False, detail="ε >= 9 refutes the claimed ε = 2", decisive=True)
+    other = Certificate(**{**vars(PROOF), "epsilon": 1.0})
+    found = of(
+        counted("black_box", "query", 0.03, 20, certificate=other),
+        scored("canaries", 0.8, 0.9, certificate=PROOF, checks=(refuted,)),
+        counted("black_box", "query", 0.03, 20, certificate=PROOF, defense="masking"),
+    )
+    assert [(one.defense, one.epsilon, one.standing) for one in found.claims] == [
+        ("batch_shuffle", 1.0, "refuted"),
+        ("batch_shuffle", 2.0000000001, "refuted"),
+        ("masking", 2.0000000001, "proven"),
+    ]
+    assert "proven" not in found.conclusions[0].claim
 
 
 def test_an_epsilon_of_no_use_and_one_of_labels_say_so() -> None:
