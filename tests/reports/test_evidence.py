@@ -13,7 +13,7 @@ from privkit.reports.columns import CLAIM
 from privkit.reports.escape import markup
 from privkit.reports.evidence import evidence
 from privkit.reports.evidence_schema import COVERED, NOT_COVERED, Claim, Evidence, Measured, page
-from privkit.reports.schema import Check, Frozen, Manifest, Metric, PlannedCell, Row
+from privkit.reports.schema import Check, Frozen, Manifest, Metric, PlannedCell, Provenance, Row
 from privkit.reports.threats import threat_verdicts
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
@@ -154,6 +154,9 @@ def test_the_page_says_exactly_what_the_record_says() -> None:
     )
     machine = {one.outcome for one in found.measured} | {one.threat_model for one in found.measured}
     assert {text for text in said if text not in whole} <= machine
+    (first,) = found.conclusions
+    assert {markup(text) for text in (first.sentence, first.models, first.arrangement, first.claim)} <= set(shown)
+    assert "ε >= 3" in shown
 
 
 def test_the_page_loads_nothing_runs_nothing_and_escapes_every_name() -> None:
@@ -168,16 +171,25 @@ def test_the_page_loads_nothing_runs_nothing_and_escapes_every_name() -> None:
 
 
 def test_the_share_is_that_of_the_attack_that_identifies_most_with_the_interval_of_its_row() -> None:
-    strong = counted("jigsaw", "query", 0.05, 35)
-    found = under(of(counted("black_box", "query", 0.03, 20, ssim=0.9), strong), "query")
+    strong = counted("black_box", "query", 0.05, 35)
+    found = under(of(counted("jigsaw", "query", 0.03, 20, ssim=0.9), strong), "query")
     (share,) = found.identified
-    assert found.sentence.startswith("falls to black_box")
-    assert (share.attack, share.count, share.of, share.candidates) == ("jigsaw", 35, 50, 50)
+    assert found.sentence.startswith("falls to jigsaw")
+    assert (share.attack, share.count, share.of, share.candidates) == ("black_box", 35, 50, 50)
     assert share.share == clopper_pearson(35, 50)
     assert share.sentence == (
-        "35 of 50 images among 50 candidates by jigsaw, seed 0: 0.700 [0.554, 0.821], 95 % Clopper–Pearson; "
+        "35 of 50 images among 50 candidates by black_box, seed 0: 0.700 [0.554, 0.821], 95 % Clopper–Pearson; "
         "the best guess without the release reaches 0.020"
     )
+
+
+def test_a_threat_model_counts_the_attacks_that_its_adversary_could_mount_and_no_others() -> None:
+    found = of(counted("black_box", "query", 0.03, 20), counted("fsha", "malicious", 0.02, 40))
+    by_model = {one.threat_model: [share.attack for share in one.identified] for one in found.measured}
+    assert by_model == {
+        **{model: ["black_box"] for model in ("query", "weights", "many_passes", "weights_and_many_passes")},
+        "malicious": ["fsha"],
+    }
 
 
 def test_every_seed_has_its_own_share() -> None:
@@ -302,6 +314,16 @@ def test_a_run_of_canaries_alone_does_not_look_as_if_all_had_been_tried() -> Non
         ("batch_shuffle: all threat models", "no attack on the records themselves gave a number")
     ]
     assert requirement(found, ".5") == (NOT_COVERED, ())
+
+
+def test_rows_that_were_not_made_alike_say_so() -> None:
+    made_on = [Provenance(machine={"device": device}, data={"private": "ab"}) for device in ("cpu", "cuda")]
+    rows = [counted("black_box", "query", 0.03, 20, seed=seed, provenance=one) for seed, one in enumerate(made_on)]
+    found = of(*rows)
+    assert found.audited.mixed.startswith("These rows were not made alike")
+    assert [one.made_of for one in found.origins] == [
+        {"data private": "ab", "machine device": device} for device in ("cpu", "cuda")
+    ]
 
 
 @pytest.mark.parametrize(("low", "high", "word"), [(0.4, 0.6, "not shown"), (0.6, 0.8, "shown"), (0.2, 0.4, "shown")])
