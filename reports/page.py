@@ -86,11 +86,11 @@ def render(report: Report, folder: Path, write: Write) -> Path:
         write(folder / "figures" / f"{name}.svg", standalone(lines).encode())
     pictures = gallery(rows, report.pictures)
     if pictures.blocks:
-        strips = _environment().get_template("strips.svg.j2").render(gallery=pictures)
+        strips = environment().get_template("strips.svg.j2").render(gallery=pictures)
         write(folder / "figures" / "reconstructions.svg", strips.encode())
-    script = _environment().get_template("script.js.j2").render()
+    script = environment().get_template("script.js.j2").render()
     page = (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
             report=report,
@@ -195,7 +195,7 @@ def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
     Args:
         lines: label and charts of each line.
     """
-    return _environment().get_template("figure.svg.j2").render(lines=lines)
+    return environment().get_template("figure.svg.j2").render(lines=lines)
 
 
 def label(row: Row) -> str:
@@ -204,7 +204,7 @@ def label(row: Row) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """The templates: everything is escaped, and control characters are shown, not sent."""
     environment = Environment(
         loader=PackageLoader("privkit.reports"),

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -81,6 +82,24 @@ def test_the_network_of_the_page_on_models_is_audited(tmp_path: Path, monkeypatc
         ("done", "nothing"),
         ("done", "differential_privacy"),
     ]
+
+
+@pytest.mark.slow
+def test_the_check_of_opacus_finds_the_lost_noise_and_nothing_else(tmp_path: Path) -> None:
+    """The page's file as it stands."""
+    page = (TESTS.parent / "docs" / "how-to" / "check-opacus.md").read_text("utf-8")
+    ((name, code),) = re.findall(r"```python\n# (\S+)\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / name).write_text(code, "utf-8")
+    command = [sys.executable, "-W", "ignore", name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    honest, lost, rmia = ([float(n) for n in re.findall(r"\d*\.\d+", line)] for line in done.stdout.splitlines())
+    stated, least, most = honest
+    assert f"stated ε = {stated}; " in page  # which no draw changes
+    assert least < stated < most
+    assert lost[-1] == stated
+    assert lost[-2] > stated
+    assert "refuted: True" in done.stdout
+    assert 0.5 < rmia[1] < rmia[0] < rmia[2]
 
 
 @pytest.fixture(scope="module")

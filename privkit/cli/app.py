@@ -159,6 +159,19 @@ def report(
     shown.show(read_rows(run), page, last_verdict(run))
 
 
+@app.command()
+def evidence(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Write what a run measured, proved and left out, as HTML and JSON for an impact assessment or a model card.
+
+    It exits as the run did, and with 3 if `privkit verify` finds a fault in the folder.
+    """
+    from privkit.audit.evidence import write_evidence
+
+    found = write_evidence(run)
+    say(f"evidence: {run / 'evidence.html'} and {run / 'evidence.json'}", f"run: {found.audited.state}")
+    raise typer.Exit(found.audited.exit_code)
+
+
 app.command("frontier")(frontier(audit, report))
 
 

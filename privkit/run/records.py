@@ -193,6 +193,8 @@ def _other_version(data: bytes | str) -> object | None:
 
 
 VERDICT = "verdict.json"
+EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
+"""What `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:

@@ -13,6 +13,7 @@ from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
 from privkit.reports.schema import Manifest, Row
 from privkit.run.records import (
+    EVIDENCE,
     MADE_OF,
     TRAINED,
     VERDICT,
@@ -26,6 +27,7 @@ from privkit.run.records import (
 
 _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
+_EVIDENCE = "write it again with privkit evidence"
 
 
 @dataclass
@@ -104,6 +106,7 @@ def examine(run: Path) -> Examination:
     if manifest is not None:
         _gone(examination, manifest, rows)
         _verdict(examination, manifest, rows)
+        _evidence(examination, manifest)
     _links(examination)
     examination.left = sum(bool(TEMPORARY.fullmatch(name)) for _, _, names in os.walk(home) for name in names)
     return examination
@@ -247,3 +250,15 @@ def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row])
     if not examination.faults and now != stored.model_copy(update={"files": {}}):
         examination.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
     _listed(examination, examination.run, stored.files, _REPORT)
+
+
+def _evidence(examination: Examination, manifest: Manifest) -> None:
+    """Evidence, its page, and whether the run is still the one that it is about."""
+    path = examination.run / EVIDENCE
+    found = _record(examination, path, _EVIDENCE, run=manifest.fingerprint)
+    if found is None:
+        return
+    files, records = (found.get(name) for name in ("files", "records"))
+    _listed(examination, examination.run, files if isinstance(files, dict) else {}, _EVIDENCE)
+    if not examination.faults and altered(examination.run, records if isinstance(records, dict) else {}):
+        examination.fault(path, "is about an earlier state of the run", _EVIDENCE)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from privkit.reports.evidence_schema import page as evidence_page
 from tests.needs import program
 from tests.reports.grids import SHIFTY, grid, named, rendered
+from tests.reports.test_evidence import everything
 
 CHROMIUM = program("chromium")
 pytestmark = pytest.mark.needs("chromium")
@@ -53,10 +55,12 @@ onload = () => {
 def test_axe_finds_nothing_grave(tmp_path: Path, flags: tuple[str, ...]) -> None:
     import axe_core_python as axe
 
-    page = rendered(grid(named(2), ("black_box", "jigsaw", "canaries"), 2), tmp_path)
+    evidence = tmp_path / "evidence.html"
+    evidence.write_text(evidence_page(everything()))
     script = (Path(axe.__file__).parent / "axe.min.js").read_text().replace("</script", "<\\/script")
-    told = asked(page, script + AXE, tmp_path / "profile", "--virtual-time-budget=20000", *flags)
-    assert re.fullmatch(r"axe [1-9]\d*: ", told), told
+    for page in (rendered(grid(named(2), ("black_box", "jigsaw", "canaries"), 2), tmp_path), evidence):
+        told = asked(page, script + AXE, tmp_path / "profile", "--virtual-time-budget=20000", *flags)
+        assert re.fullmatch(r"axe [1-9]\d*: ", told), told
 
 
 MEASURES = """
@@ -107,6 +111,14 @@ onload = () => {
 def test_names_of_any_length_stay_on_the_page(tmp_path: Path) -> None:
     page = rendered(grid(("none", "x" * 300), ("y" * 120, "canaries"), 1), tmp_path)
     _, own, window, wide, _ = asked(page, MEASURES, tmp_path / "profile", "--window-size=800,900").split(maxsplit=4)
+    assert (int(own), int(wide)) == (int(window), 0)
+
+
+@pytest.mark.parametrize("width", [1000, 500])
+def test_evidence_is_as_wide_as_its_window_whatever_its_names(tmp_path: Path, width: int) -> None:
+    page = tmp_path / "evidence.html"
+    page.write_text(evidence_page(everything()))
+    _, own, window, wide, _ = asked(page, MEASURES, tmp_path / "p", f"--window-size={width},900").split(maxsplit=4)
     assert (int(own), int(wide)) == (int(window), 0)
 
 

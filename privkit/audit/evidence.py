@@ -1,0 +1,46 @@
+"""The evidence of a run folder: reads its rows and verdict, and writes what they support and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from privkit.errors import DamagedFile, UnfinishedRun
+from privkit.files.paths import read_bytes, root
+from privkit.files.sealed import digest
+from privkit.files.storage import write_bytes, write_record
+from privkit.parts.threats import threats_of
+from privkit.reports.evidence import evidence
+from privkit.reports.evidence_schema import Evidence, page
+from privkit.run.records import EVIDENCE, EVIDENCE_PAGE, VERDICT, last_verdict, read_manifest, read_rows
+from privkit.run.verify import examine
+
+
+def write_evidence(run: Path) -> Evidence:
+    """Write RUN/evidence.json and RUN/evidence.html, the same bytes for the same run folder.
+
+    Args:
+        run: a run folder.
+
+    Raises:
+        RunFolderError: if it is no run folder.
+        UnfinishedRun: if no cell is finished.
+        DamagedFile: if `privkit verify` does not call it whole.
+    """
+    home = root(run)
+    faults = [fault for fault in examine(run).faults if fault[0] not in (EVIDENCE, EVIDENCE_PAGE)]
+    if faults:
+        raise DamagedFile(
+            f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}; privkit verify {run} names all "
+            f"{len(faults)} faults"
+        )
+    rows, manifest = read_rows(run), read_manifest(run)
+    if manifest is None or not rows:
+        raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    names = ["manifest.json", "results.jsonl", VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]
+    records = {name: digest(read_bytes(home / name)) for name in names}
+    made = evidence(rows, threats_of(rows), manifest, last_verdict(run), records)
+    fields = made.model_dump_json()
+    text = page(Evidence.model_validate_json(fields)).encode()
+    write_bytes(home / EVIDENCE_PAGE, text)
+    write_record(home / EVIDENCE, {**made.model_dump(mode="json"), "files": {EVIDENCE_PAGE: digest(text)}})
+    return made

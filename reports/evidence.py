@@ -1,0 +1,305 @@
+"""Evidence of a run for an impact assessment or a model card: sentences and numbers of rows and verdicts, put together.
+
+Nothing is recomputed, and nothing says more than the verdict on it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+
+from privkit.reports import standards
+from privkit.reports.columns import CLAIM, DECLARATION, START
+from privkit.reports.conclusion import Conclusion, conclusions
+from privkit.reports.evidence_schema import (
+    COVERED,
+    NOT_COVERED,
+    Answer,
+    Audited,
+    Claim,
+    Evidence,
+    Measured,
+    Origin,
+    Requirement,
+    Share,
+    Standing,
+    Untried,
+)
+from privkit.reports.origins import mixture
+from privkit.reports.page import label
+from privkit.reports.schema import Manifest, Provenance, Row
+from privkit.reports.sections import by_defense, made_of
+from privkit.reports.strongest import undefended
+from privkit.reports.tables import interval
+from privkit.reports.threats import ThreatVerdict
+from privkit.reports.verdict import Verdict
+from privkit.shared.certificate import Certificate
+from privkit.shared.interval import Interval
+from privkit.shared.limits import NO_USE
+from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, TOLD_APART
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
+
+LIMITS = (
+    "It says what attacks did that were mounted here, and what was claimed here. Another attack may recover more.",
+    "A share of identified records is a mean over the attacked records. One person's record may be at higher risk.",
+    "Its interval covers the choice of records. It covers neither other trainings nor the choice of the attack.",
+    "The attacks read what crosses the cut of the split network. Other outputs of a deployed system were not attacked.",
+    "A requirement that is named here is not thereby met: whoever assesses the system decides that.",
+    "Checksums say which data, code and rows the numbers come from. They say nothing about who wrote them.",
+)
+"""What the document does not say."""
+_UNMEASURED = ("not_tried", "not_applicable")
+"""Outcomes without a number."""
+_FALLEN = ("refuted", "no proof")
+"""Standings of claims that are not to be repeated."""
+
+
+def evidence(
+    rows: Sequence[Row],
+    threats: Sequence[ThreatVerdict],
+    manifest: Manifest,
+    verdict: Verdict,
+    records: Mapping[str, str],
+) -> Evidence:
+    """The evidence of a run.
+
+    Args:
+        rows: at least one.
+        threats: the verdicts on them.
+        manifest: of the run.
+        verdict: on the run.
+        records: path in the run -> SHA-256, of the records that the document rests on.
+    """
+    groups = by_defense(rows)
+    defenses = [defense for defense in groups if not undefended(defense)] or list(groups)
+    judged = [_measured(one, model, rows) for one in threats for model in THREAT_MODELS if model == one.threat_model]
+    measured = [one for one in judged if one.identified or one.outcome not in _UNMEASURED]
+    answers = [_answer(row) for row in rows if "auc" in row.answers]
+    claims = [claim for defense in defenses for claim in _claims(groups[defense])]
+    concluded = [_concluded(one, claims) for one in conclusions(rows, threats)]
+    numbered = {one.defense for one in measured if one.outcome not in _UNMEASURED}
+    return Evidence(
+        run=manifest.fingerprint,
+        title=f"Evidence of a privacy audit: {', '.join(defenses)}",
+        audited=_audited(rows, defenses, manifest, verdict),
+        conclusions=tuple(concluded),
+        measured=tuple(measured),
+        answers=tuple(answers),
+        claims=tuple(claims),
+        untried=tuple(_untried(defenses, threats, verdict)),
+        requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
+        origins=tuple(_origin(members, made) for members, made in made_of(rows)),
+        records=dict(records),
+        limits=LIMITS,
+    )
+
+
+def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
+    """The conclusion; it repeats no claim that this run refutes, or that is no proof."""
+    fallen = [claim.privacy for claim in claims if claim.defense == one.defense and claim.standing in _FALLEN]
+    return one.model_copy(update={"claim": "; ".join(fallen)}) if fallen else one
+
+
+def _audited(rows: Sequence[Row], defenses: Sequence[str], manifest: Manifest, verdict: Verdict) -> Audited:
+    first = rows[0]
+    counts = [f"{number:,} {name.replace('_', ' ')}" for name, number in first.counts.items()] or ["not counted"]
+    network = (
+        _distinct(row.model for row in rows),
+        f"protocol {_distinct(row.protocol for row in rows)}",
+        f"partition {_distinct(row.partition for row in rows)}",
+        f"batch {first.batch_size}",
+        _distinct(", ".join(row.arrangement) or "arrangement not recorded" for row in rows),
+    )
+    return Audited(
+        data=f"{_distinct(row.dataset for row in rows)}, {first.records}: {', '.join(counts)}; {first.attacked} ones "
+        f"are attacked, and the adversary's own are {first.auxiliary}",
+        network="; ".join(network),
+        defenses=tuple(defenses),
+        state=verdict.sentence,
+        failures=verdict.failures,
+        exit_code=verdict.exit_code,
+        mixed=mixture(rows),
+        command=shlex.join(manifest.argv),
+        made=f"{manifest.created}, by privkit {manifest.privkit}",
+    )
+
+
+def _distinct(names: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(names))
+
+
+def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Measured:
+    within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
+    return Measured(
+        heading=f"{one.defense}: {shown(model)}",
+        defense=one.defense,
+        threat_model=model,
+        outcome=one.outcome,
+        adversary=THREAT_MODELS[model],
+        sentence=one.sentence,
+        against=one.against,
+        identified=tuple(_shares(one, within)),
+    )
+
+
+def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
+    """Of the attack that identifies most records among those on which the verdict rests, seed by seed.
+
+    Another attack of this adversary, such as one that failed its controls, follows if it identifies more.
+    """
+    groups: dict[str, list[tuple[Row, Interval]]] = {}
+    for row in rows:
+        found = row.recovered.get("unaligned", {}).get(IDENTIFIED.name)
+        if found is not None and row.attack.partition(":")[0] not in CONSTANT_ATTACKS:
+            groups.setdefault(row.attack, []).append((row, found))
+    means = {attack: sum(found.value for _, found in each) / len(each) for attack, each in groups.items()}
+    counted = {one.attack, *one.against} if one.attack else set()
+    best = max(counted & means.keys(), key=lambda attack: (means[attack], attack), default="")
+    most = max(means, key=lambda attack: (means[attack], attack in counted), default="")
+    chosen = dict.fromkeys(filter(None, (best, most)))
+    return [_share(row, found, attack in counted) for attack in chosen for row, found in groups[attack]]
+
+
+def _share(row: Row, found: Interval, counted: bool) -> Share:
+    floors = [floor.get("unaligned", {}).get(IDENTIFIED.name) for name, floor in row.floors.items() if name != START]
+    guess = max((floor.value for floor in floors if floor is not None), default=None)
+    count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
+    parts = (
+        f"{count:.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}, "
+        f"seed {row.seed}: {interval(found)}, {100 * found.confidence:g} % {found.method}",
+        "" if guess is None else f"the best guess without the release reaches {guess:.3f}",
+        "" if counted else "the verdict does not rest on this attack",
+        *_reservations(row),
+    )
+    return Share(
+        attack=row.attack,
+        seed=row.seed,
+        count=count,
+        of=found.n,
+        candidates=found.n,
+        share=Interval(**{field.name: getattr(found, field.name) for field in fields(Interval)}),
+        counted=counted,
+        sentence="; ".join(filter(None, parts)),
+    )
+
+
+def _reservations(row: Row) -> list[str]:
+    """What makes the numbers of a row doubtful."""
+    return [*(check.detail for check in row.checks if check.decisive and not check.passed), *filter(None, [row.doubt])]
+
+
+def _answer(row: Row) -> Answer:
+    told = [(one.heading.rstrip(" ↑↓").partition(" →")[0], one) for one in TOLD_APART if one.name in row.answers]
+    found = [(title, row.answers[one.name], one.digits) for title, one in told]
+    return Answer(
+        heading=label(row),
+        defense=row.defense,
+        attack=row.attack,
+        seed=row.seed,
+        answers=row.answers,
+        sentence="; ".join(
+            f"{title} {interval(value, digits)}, {100 * value.confidence:g} % {value.method}"
+            for title, value, digits in found
+        ),
+        bound=row.empirical_bound.statement if row.empirical_bound else "",
+        reservations=tuple(_reservations(row)),
+    )
+
+
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    """One for each distinct certificate of a defense."""
+    groups: list[tuple[Certificate, list[Row]]] = []
+    for row in rows:
+        same = next((members for found, members in groups if found == row.certificate), None)
+        if same is not None:
+            same.append(row)
+        elif row.certificate is not None:
+            groups.append((row.certificate, [row]))
+    failed = (check for row in rows for check in row.checks if check.name in (CLAIM, DECLARATION))
+    against = tuple(dict.fromkeys(check.detail for check in failed if check.passed is False))
+    unknown = Certificate(kind="nothing", statement="no row records what is claimed")
+    return [_claim(found, members, against) for found, members in groups or [(unknown, list(rows))]]
+
+
+def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:
+    """The claim of these rows, with what any row of the defense says against it."""
+    private = found.kind == "differential_privacy"
+    epsilon = found.epsilon if private else None
+    words: dict[Standing, bool] = {
+        "not recorded": rows[0].certificate is None,
+        "no proof": not found.sound,
+        "refuted": bool(against),
+        "nothing": found.kind == "nothing",
+        found.standing: True,
+    }
+    standing = next(word for word, earned in words.items() if earned)
+    privacy = "no differential privacy is proven, and none is declared"
+    if epsilon is not None:
+        only = " of the labels alone" if found.covers == "labels" else ""
+        least = "no lower bound is known" if found.lower is None else f"ε is at least {found.lower!r}"
+        remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
+        said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"
+        privacy = "; ".join(filter(None, (said, least, remark)))
+    return Claim(
+        heading=f"{rows[0].defense}: {standing}",
+        defense=rows[0].defense,
+        standing=standing,
+        privacy=privacy,
+        statement=found.statement,
+        objections=(*filter(None, [found.objection]), *against),
+        unit=f"one {found.unit}" if found.unit else "",
+        adjacency=found.relation.replace("_", "-") if found.relation else "",
+        composition=f"{found.method or 'method not recorded'} ({found.source})" if private else "",
+        assumptions=found.assumptions,
+        attacks=tuple(dict.fromkeys(row.attack for row in rows)),
+        epsilon=epsilon,
+        delta=found.delta,
+    )
+
+
+def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict: Verdict) -> Iterator[Untried]:
+    """Attacks that were not mounted, defenses whose records no attack recovered in any way, cells without a number."""
+    for one in threats:
+        reason = one.sentence if one.outcome in _UNMEASURED and one.threat_model in THREAT_MODELS else ""
+        if reason or one.untried:
+            yield Untried(heading=f"{one.defense}: {shown(one.threat_model)}", reason=reason, attacks=one.untried)
+    for defense in defenses:
+        if defense not in {one.defense for one in threats}:
+            yield Untried(heading=f"{defense}: all threat models", reason=standards.UNRECOVERED, attacks=())
+    for cell in verdict.cells:
+        if cell.status != "done":
+            reason = ": ".join(filter(None, (cell.status.replace("_", " "), cell.reason)))
+            yield Untried(heading=f"{cell.defense} / {cell.attack}, seed {cell.seed}", reason=reason, attacks=())
+
+
+def _requirements(
+    concluded: Sequence[Conclusion], answers: Sequence[Answer], claims: Sequence[Claim]
+) -> list[Requirement]:
+    """C11.2 beside the rows that say something of it."""
+    members = [one for one in answers if one.attack.partition(":")[0] == standards.MEMBERSHIP]
+    private = [one for one in claims if one.epsilon is not None and one.standing not in _FALLEN]
+    rows = {
+        ", objective": [f"{one.defense}: {one.models}" for one in concluded],
+        ".4": [f"{one.defense}, of what crosses the cut: {one.privacy}" for one in private],
+        ".5": ["; ".join((f"{one.heading}: {_beyond(one)}", one.sentence, *one.reservations)) for one in members],
+    }
+    return [
+        Requirement(
+            heading=f"C11.2{number}",
+            coverage=COVERED if rows.get(number) else NOT_COVERED,
+            asks=asks,
+            rows=tuple(rows.get(number, ())),
+        )
+        for number, asks in standards.C11_2.items()
+    ]
+
+
+def _beyond(one: Answer) -> str:
+    auc = one.answers["auc"]
+    return f"more than random guessing is {'' if auc.low > 0.5 or auc.high < 0.5 else 'not '}shown"
+
+
+def _origin(rows: Sequence[Row], made: Provenance) -> Origin:
+    named = {f"{section} {key}": value for section, found in made for key, value in found.items()}
+    return Origin(heading=f"{len(rows)} row{'s' * (len(rows) > 1)}", rows=tuple(map(label, rows)), made_of=named)

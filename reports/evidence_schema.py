@@ -1,0 +1,170 @@
+"""The fields of `evidence.json`, and its page.
+
+A field with a title is shown on the page under that title. A field without one repeats for programs what a sentence
+says, so the page says nothing that the record lacks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from privkit.reports import standards
+from privkit.reports.conclusion import Conclusion
+from privkit.reports.page import environment
+from privkit.reports.schema import Frozen
+from privkit.reports.threats import MEANING, Outcome
+from privkit.shared.interval import Interval
+
+Standing = Literal["proven", "declared", "nothing", "refuted", "no proof", "not recorded"]
+COVERED, NOT_COVERED = "the rows below say something of it", "not covered by this run"
+
+
+class Audited(Frozen):
+    """What the run was about, and how it ended. `exit_code` is that of the run."""
+
+    data: str = Field(title="Data")
+    network: str = Field(title="Network and protocol")
+    defenses: tuple[str, ...] = Field(title="Defenses")
+    state: str = Field(title="State of the run")
+    failures: tuple[str, ...] = Field(title="Checks and gates that failed")
+    exit_code: int
+    mixed: str = Field(title="Rows that were not made alike")
+    command: str = Field(title="Command")
+    made: str = Field(title="Made")
+
+
+class Share(Frozen):
+    """How many attacked records one attack identified with one seed.
+
+    Attributes:
+        count: records that are identified; a tie counts by its probability.
+        of: attacked records.
+        candidates: records among which each guess had to find its own.
+        counted: whether the verdict rests on the attack.
+    """
+
+    attack: str
+    seed: int
+    count: float
+    of: int
+    candidates: int
+    share: Interval
+    counted: bool
+    sentence: str
+
+
+class Measured(Frozen):
+    """The verdict on one defense under one threat model."""
+
+    heading: str
+    defense: str
+    threat_model: str
+    outcome: Outcome
+    adversary: str = Field(title="The adversary has")
+    sentence: str = Field(title="Verdict")
+    against: tuple[str, ...] = Field(title="Also mounted")
+    identified: tuple[Share, ...] = Field(title="Identified records")
+
+
+class Answer(Frozen):
+    """What one attack on labels, members or canaries told apart with one seed."""
+
+    heading: str
+    defense: str
+    attack: str
+    seed: int
+    answers: dict[str, Interval]
+    sentence: str = Field(title="Measured")
+    bound: str = Field(title="Empirical lower bound on ε")
+    reservations: tuple[str, ...] = Field(title="Reservations")
+
+
+class Claim(Frozen):
+    """What is claimed of one defense. `epsilon` and `delta` are None without one."""
+
+    heading: str
+    defense: str
+    standing: Standing
+    privacy: str = Field(title="Differential privacy")
+    statement: str = Field(title="Statement")
+    objections: tuple[str, ...] = Field(title="What contradicts it")
+    unit: str = Field(title="Unit of privacy")
+    adjacency: str = Field(title="Adjacency")
+    composition: str = Field(title="Accounting and composition")
+    assumptions: tuple[str, ...] = Field(title="Mechanism, and what is assumed or trusted")
+    attacks: tuple[str, ...] = Field(title="Attacks whose rows carry the claim")
+    epsilon: float | None
+    delta: float | None
+
+
+class Untried(Frozen):
+    """What gave no number."""
+
+    heading: str
+    reason: str = Field(title="Why")
+    attacks: tuple[str, ...] = Field(title="Attacks not mounted")
+
+
+class Requirement(Frozen):
+    """One requirement of a standard, and the rows that say something of it."""
+
+    heading: str
+    coverage: str = Field(title="Coverage")
+    asks: str = Field(title="It asks, in our words")
+    rows: tuple[str, ...] = Field(title="Rows")
+
+
+class Origin(Frozen):
+    """What some rows are made of: "section key" -> SHA-256 or version."""
+
+    heading: str
+    rows: tuple[str, ...] = Field(title="Rows")
+    made_of: dict[str, str] = Field(title="Made of")
+
+
+class Evidence(Frozen):
+    """What `evidence.json` holds. `evidence_version` is raised whenever a field changes."""
+
+    evidence_version: Literal[1] = 1
+    run: str
+    title: str
+    audited: Audited = Field(title="What was audited")
+    conclusions: tuple[Conclusion, ...]
+    measured: tuple[Measured, ...] = Field(
+        title="Measured: are records recovered and identified?",
+        description=f"{MEANING} A record is identified if the guess at it is nearer to it than to any other attacked "
+        f"record. {standards.EDPB}",
+    )
+    answers: tuple[Answer, ...] = Field(
+        title="Measured: labels, members and canaries",
+        description="An AUC of .5 is chance, and an AUC below it leaks as one above it does.",
+    )
+    claims: tuple[Claim, ...] = Field(
+        title="Proven, declared, or nothing",
+        description="Proven: privkit ran the mechanism itself. Declared: somebody else says what was run. "
+        f"{standards.NIST}",
+    )
+    untried: tuple[Untried, ...] = Field(
+        title="Not tried",
+        description="Registered attacks that were not mounted, and cells without a number. An attack that nobody "
+        "registered was not tried either.",
+    )
+    requirements: tuple[Requirement, ...] = Field(title="OWASP AISVS C11.2", description=standards.AISVS)
+    origins: tuple[Origin, ...] = Field(title="Data, code and versions")
+    records: dict[str, str] = Field(title="Records of the run, SHA-256")
+    limits: tuple[str, ...] = Field(title="What this document does not say")
+
+
+def page(found: Evidence) -> str:
+    """The evidence as one HTML page, which loads nothing and runs no script."""
+    shown = [(field.title, field.description, getattr(found, name)) for name, field in Evidence.model_fields.items()]
+    sections = [section for section in shown if section[0]]
+    return environment().get_template("evidence.html.j2").render(evidence=found, sections=sections, titled=titled)
+
+
+def titled(one: Frozen) -> list[tuple[str, Any]]:
+    """The fields of a record that a page shows, each with its title; without those that hold nothing."""
+    shown = [(field.title, getattr(one, name)) for name, field in type(one).model_fields.items()]
+    return [(title, value) for title, value in shown if title and value not in ("", (), {})]
