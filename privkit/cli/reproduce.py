@@ -27,7 +27,11 @@ def reproduce(
     name: Annotated[str, typer.Argument(metavar="PAPER", help="Its name, as privkit papers lists it.")],
     table: Annotated[str, typer.Argument(help="A table or figure, such as 'Table 3'.")],
     scale: Annotated[
-        str, typer.Option(help="tiny (embedded digits), small (the paper's data at reduced size) or paper.")
+        str,
+        typer.Option(
+            help="tiny (embedded digits), small (the paper's data at reduced size), medium (its network as well, for a "
+            "GPU) or paper."
+        ),
     ] = "tiny",
     data_root: Annotated[Path | None, typer.Option(help=SETTINGS["data_root"].help)] = None,
     out: Annotated[Path, typer.Option(help="Where the runs are kept; the same command goes on.")] = _OUT,

@@ -118,16 +118,17 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
     methods = {(own, one.quantity) for one in orderings(name) if one.source == table for own in (one.better, one.worse)}
+    ending = "_medium" if scale == "medium" else "_small"
     named = {entry.experiment for entry in coverage(name).entries if entry.table == table}
     chosen = {
         f"{one}/{path.stem}": path
         for one in (name, *(other for other in PAPERS if other != name))
         for path in paper(one).experiments
-        if (one == name and path.stem in named if scale == "paper" else path.stem.endswith("_small"))
+        if (one == name and path.stem in named if scale == "paper" else path.stem.endswith(ending))
     }
     root: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
     effects = paper(name).effects
-    runs = effects.needed(claim_patterns(name, table)) if effects is not None and scale != "paper" else set()
+    runs = effects.needed(claim_patterns(name, table)) if effects is not None and scale in ("tiny", "small") else set()
     cells: dict[tuple[Any, ...], Work] = {}
     for experiment, path in chosen.items():
         own = list(work(experiment, path, root, name, runs))
@@ -154,7 +155,8 @@ def reproduce(
     Args:
         name: of the paper.
         table: as `privkit papers NAME --coverage` lists it.
-        scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, or "paper".
+        scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, "medium" with the paper's
+            network as well, or "paper".
         data_root: folder of the official datasets; not needed at tiny scale.
         out: where the runs are kept; finished cells are not run again.
         progress: shows what happens.

@@ -16,8 +16,9 @@ from privkit.papers.coverage import coverage
 from privkit.papers.orderings import Judged, Measured, Verdict, judge, measured, orderings
 from privkit.papers.values import printed, printed_values
 
-Scale = Literal["tiny", "small", "paper"]
-"""On embedded digits in seconds a cell; at the reduced size of the paper's own data; or as in the paper."""
+Scale = Literal["tiny", "small", "medium", "paper"]
+"""On embedded digits in seconds a cell; at reduced size on the paper's own data; with the paper's network as well; or
+as in the paper."""
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
