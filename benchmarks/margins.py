@@ -43,6 +43,8 @@ NUMERICS: dict[str, dict[str, str]] = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
     "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
 }
+TRIED = 2
+"""Shifts after which a test whose comparisons never moved is run no more: it measures nothing."""
 ENOUGH = 4.0
 """Standard deviations; a thinner margin fails on some machine."""
 
@@ -178,6 +180,7 @@ def measure(options: Options) -> None:
             name: some[0]["digest"]
             for name, some in lines.items()
             if any((line["numerics"], line["shift"]) == (numerics, shift) for line in some)
+            or (shift > TRIED and not margins(some))
             or (options.below is not None and not any(one.deviations < options.below for one in margins(some)))
         }
         tests = list(options.tests)
