@@ -84,7 +84,7 @@ def inverted(keep: float, seeds: int = 3) -> tuple[list[Reconstruction], Tensor,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keep", "near", "seeds"), [(1.0, 0.4, 3), (0.4, 0.8, 6)])
+@pytest.mark.parametrize(("keep", "near", "seeds"), [(1.0, 0.4, 3), (0.4, 0.8, 10)])
 def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, near: float, seeds: int) -> None:
     """`near`: how far towards the order as it came; an order over a message is harder, and scatters by .08 a seed."""
     found, truth, view = inverted(keep, seeds)
@@ -102,7 +102,7 @@ def test_lies_between_the_unshuffled_release_and_the_shuffled_one(keep: float, n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keep", "seeds"), [(1.0, 3), (0.4, 6)])
+@pytest.mark.parametrize(("keep", "seeds"), [(1.0, 3), (0.4, 10)])
 def test_hands_on_the_order(keep: float, seeds: int) -> None:
     found, truth, _ = inverted(keep, seeds)
     gains = []
