@@ -8,11 +8,8 @@ files of CIFAR-10, IMDB and Names, or samples in their format; the digits need n
 
 from __future__ import annotations
 
-import fcntl
 import json
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
@@ -20,6 +17,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from cells import run_cells
 from run import machine
 
 from privkit.audit.run import run_audit
@@ -55,14 +53,7 @@ def main(options: Options) -> None:
     """Run what is missing and append it, cell by cell."""
     record = Path(options.record_to)
     record.touch()
-    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as processes:
-        waiting = [processes.submit(_line, *cell, options.out) for cell in _missing(options, record)]
-        for done in as_completed(waiting):
-            line = json.dumps(done.result(), ensure_ascii=False)
-            with record.open("a", encoding="utf-8") as lines:
-                fcntl.flock(lines, fcntl.LOCK_EX)  # two commands may measure at once
-                lines.write(f"{line}\n")
-            print(line, flush=True)
+    run_cells(_line, ((*cell, options.out) for cell in _missing(options, record)), record, options.workers)
 
 
 def _missing(options: Options, record: Path) -> Iterator[tuple[str, AuditConfig]]:

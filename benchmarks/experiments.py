@@ -10,11 +10,7 @@ need the fewest first.
 
 from __future__ import annotations
 
-import fcntl
-import json
-import multiprocessing
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -23,6 +19,7 @@ from time import process_time
 from typing import Any
 
 import torch
+from cells import run_cells
 from run import machine
 
 from privkit.papers import PAPERS, paper
@@ -70,16 +67,8 @@ def main(options: Options) -> None:
     record = options.record
     record.touch()
     cells = _planned(options) if options.further is None else _further(options)
-    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as processes:
-        waiting = [
-            processes.submit(_line, one, Path(options.out)) for one in islice(_missing(cells, record), options.most)
-        ]
-        for done in as_completed(waiting):
-            line = json.dumps(done.result(), ensure_ascii=False)
-            with record.open("a", encoding="utf-8") as lines:
-                fcntl.flock(lines, fcntl.LOCK_EX)  # two commands may measure at once
-                lines.write(f"{line}\n")
-            print(line, flush=True)
+    chosen = islice(_missing(cells, record), options.most)
+    run_cells(_line, ((one, Path(options.out)) for one in chosen), record, options.workers)
 
 
 def _missing(cells: Iterable[Work], record: Path) -> Iterator[Work]:

@@ -21,7 +21,6 @@ from privkit.cli.papers import claims_table, coverage_table, deviations_table, m
 from privkit.papers import PAPERS, paper
 from privkit.papers.accurate_sl import effects
 from privkit.papers.coverage import STATES, coverage
-from privkit.papers.further_seeds import PILOT
 from privkit.papers.orderings import on_record, recorded
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
@@ -153,16 +152,6 @@ def fault_effects() -> str:
         gaps[0] = gaps[0] or ("it cannot act" if one.effect.no_fault else "")
         rows.append([one.effect.claim, printed, *gaps, one.length, one.verdict])
     return table(heading, rows)
-
-
-def effects_to_run() -> str:
-    """How many cells of accurate_sl's effects have no row of their file's length, of how many."""
-    needed = effects.needed()
-    anew = {
-        (row["experiment"], row["defense"], row["seed"]) for row in effects.measured() if row["kept"] == "best_test"
-    }
-    every = {(*run, seed) for run in needed for seed in PILOT}
-    return f"{len(every - anew)} of {len(every)}"
 
 
 def noise_bounds() -> str:
@@ -336,7 +325,6 @@ def pages() -> dict[Path, str]:
             reproduced_verdicts=reproduced_verdicts,
             not_reproduced=not_reproduced,
             fault_effects=fault_effects,
-            effects_to_run=effects_to_run,
             noise_bounds=noise_bounds,
             quick_attacks=lambda: markdown(TABLE),
             strongest_attacks=strongest_attacks,
