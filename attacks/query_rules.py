@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from privkit.constraints import Checked, Whole
 
@@ -26,6 +27,17 @@ class QueryRules(Checked):
         (False, True)
         """
         return self.rounds is None or rounds <= self.rounds
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A query that counts its rounds.
+
+    Attributes:
+        rounds: sent so far.
+    """
+
+    rounds: int
 
 
 ANY_QUERIES = QueryRules()

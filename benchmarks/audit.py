@@ -35,11 +35,14 @@ def main(options: Options) -> None:
         here = Path(folder)
         helps = [process("--help", cwd=here) for _ in range(7)]
         print(f"privkit --help: median {median(helps):.2f} s, largest {max(helps):.2f} s of {len(helps)}")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = process(
             "audit", "--defense", "batch_shuffle", "--threads", os.environ["OMP_NUM_THREADS"], "--out", "run", cwd=here
         )
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # KiB on Linux
-        print(f"privkit audit --defense batch_shuffle: {seconds:.0f} s, {peak:.2f} GiB")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        peak = after.ru_maxrss / 2**20  # KiB on Linux
+        print(f"privkit audit --defense batch_shuffle: {seconds:.0f} s, {cpu:.0f} CPU s, {peak:.2f} GiB")
         for line in (here / "run" / "results.jsonl").read_text().splitlines():
             row = json.loads(line)
             ssim = row["recovered"]["unaligned"]["ssim"]

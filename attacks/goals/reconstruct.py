@@ -23,6 +23,7 @@ from privkit.attacks.base import (
     require,
 )
 from privkit.attacks.goals.order import Permutation
+from privkit.attacks.memory import Memory
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
 from privkit.attacks.scores.image import Images, Values, image_scores
 
@@ -47,6 +48,7 @@ class ImageObservation(Observation):
         clients: the clients in training from their start, for an attack that takes training over.
         imitate: function that applies the clients' defense to one round of smashed data [N, ...], with random numbers
             of the adversary's own; differentiable, and of the same shape.
+        memory: what attacks on the same records learned before; it spares work and changes no answer.
     """
 
     image_shape: tuple[int, int, int]
@@ -60,6 +62,7 @@ class ImageObservation(Observation):
     upper_history: Sequence[nn.Module] | None = None
     clients: TrainingClients | None = None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
+    memory: Memory | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

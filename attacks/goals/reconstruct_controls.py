@@ -18,6 +18,7 @@ from privkit.attacks.goals.goal import Goal
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.learners import Learners, shrunk
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
+from privkit.attacks.memory import Memory
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
@@ -232,6 +233,7 @@ class _Cast:
         columns: as in `ImageObservation`.
         texts: whether records are sequences of ids.
         real: whether noise has the real form: records are whole, and no lower segment is compared with it.
+        memory: what other attacks learned in their controls.
     """
 
     attack: ImageAttack
@@ -245,6 +247,7 @@ class _Cast:
     columns: tuple[int, ...]
     texts: bool
     real: bool
+    memory: Memory | None
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> _Cast:
@@ -280,6 +283,7 @@ class _Cast:
             columns=observation.columns,
             texts=texts,
             real="lower" not in attack.needs and auxiliary.shape == whole,
+            memory=observation.memory,
         )
 
     @property
@@ -360,6 +364,7 @@ class _Cast:
             batch_size=self.batch_size,
             auxiliary=self.own,
             auxiliary_labels=self.own_labels if "auxiliary_labels" in known_to(self.attack) else None,
+            memory=self.memory,
         )
 
 

@@ -208,7 +208,7 @@ class WhiteBox(Checked):
         elif wish in ("learned", "mean") and learned.images is not None:
             start = learned.images.mean(0).expand_as(start)
             if wish == "learned" and order == "known" and rows.mixed == 1 and rows.weights is None:
-                start = _regressed(learned.lower, learned.images, smashed)
+                start = learned.regression(smashed)
         if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
             places = learned.places.costs(smashed)
         return Problem(
@@ -319,23 +319,30 @@ class _Own:
         assert self.images is not None
         return PlaceModel.fit(_released_by(self.lower, self.images[:_PLACE_IMAGES]))
 
+    def regression(self, smashed: Tensor) -> Tensor:
+        """Ridge regression of images on releases, [N, C, H, W] in [0, 1] for rows [N, ...]."""
+        mean, away, weights, middle = self._ridge
+        return ((smashed.flatten(1) - mean) @ away.T @ weights).view(-1, *middle.shape).add(middle).clamp(0, 1)
+
+    @cached_property
+    def _ridge(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Mean of releases, their distances from it, weights, and the mean image; in the dual form, as many unknowns
+        as images.
+        """
+        assert self.images is not None
+        own = self.images[:_RIDGE_IMAGES]
+        seen = _released_by(self.lower, own).flatten(1)
+        mean = seen.mean(0)
+        away = seen - mean
+        gram = away @ away.T
+        gram.diagonal().add_(_RIDGE * gram.diagonal().mean().clamp_min(1e-12))
+        weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
+        return mean, away, weights, own.mean(0)
+
 
 @torch.no_grad()
 def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
     return torch.cat([lower(part) for part in images.split(256)])
-
-
-def _regressed(lower: nn.Module, own: Tensor, smashed: Tensor) -> Tensor:
-    """Ridge regression of images on releases, in the dual form: as many unknowns as images."""
-    own = own[:_RIDGE_IMAGES]
-    seen = _released_by(lower, own).flatten(1)
-    mean = seen.mean(0)
-    away, wanted = seen - mean, (smashed.flatten(1) - mean)
-    gram = away @ away.T
-    gram.diagonal().add_(_RIDGE * gram.diagonal().mean().clamp_min(1e-12))
-    weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
-    images: Tensor = ((wanted @ away.T @ weights).view(-1, *own.shape[1:]) + own.mean(0)).clamp(0, 1)
-    return images
 
 
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:

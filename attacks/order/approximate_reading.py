@@ -148,6 +148,15 @@ def read_approximately(
         NotApplicable: if too few rounds are allowed, or tokens do not show enough of own patches.
     """
     asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
+    read = min(read, _COPIED_IMAGES)
+    given = "approximate tokens", images, read, once, again
+    return asker.recalled(given, lambda: _read(asker, images, geometry, draws, read, once, again))
+
+
+def _read(
+    asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, once: Tensor, again: Tensor
+) -> ApproximateTokens:
+    """`read_approximately`, anew."""
     whole, size, t = asker.whole, asker.rows, geometry.tokens
     messages, patches, scale = whole // size, patchify(images, geometry.patch), token_scale(once)
     label_rounds = min(-(-LABEL_IMAGES // messages), asker.left // 4)
@@ -158,7 +167,7 @@ def read_approximately(
             for part, came in zip(chosen.split(messages), asker.copied(repeated), strict=True)
         ]
     )
-    copied = images[: min(read, _COPIED_IMAGES, asker.left // 2 * messages)]
+    copied = images[: min(read, asker.left // 2 * messages)]
     centers = torch.cat([even_heaps(came / scale, t) for came in asker.copied(copied)])
     alone, sent = in_place(centers, patches[: len(copied)], labels), _shared(patches)
     matcher = Matcher.fit(alone, sent[: len(copied)])

@@ -20,6 +20,7 @@ from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check
 from privkit.attacks.inversion.recurrence import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
+from privkit.attacks.memory import Memory, digest
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import (
     MemberNetwork,
@@ -160,7 +161,7 @@ class Jigsaw(Checked):
         after each epoch and loaded behind the queries, which a killed attack makes again, so that none counts twice.
         """
         check(self, observation)
-        views = observation.views
+        views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])
         seeds = torch.randint(2**48, (3,), generator=generator).tolist()
@@ -198,8 +199,16 @@ class Jigsaw(Checked):
             trainings["members"] = PieceTraining(members, losses, steps, self.epochs, draws)
         total = len(trainings) * self.epochs + len(views)
         for number, (slot, training) in enumerate(trainings.items()):
-            stage = Stage(session, state, slot, number * self.epochs, total)
+            stage, known, start = Stage(session, state, slot, number * self.epochs, total), None, memory.now()
+            anew = slot != "members" and slot not in state and self.epochs > 0  # `keep` steers the members' training
+            if anew:
+                of = slot, kinds, self.width, self.epochs, seeds, own.tokens, own.patches, draws
+                known = memory.recall(key := digest(*of))
+            if known is not None:
+                state[slot] = known
             fit(training, self.epochs, stage, objective="jigsaw: the training loss")
+            if anew and known is None and len(state[slot]["curve"]) == self.epochs:
+                memory.keep(key, state[slot], memory.now() - start)
         learned = [len(state[slot]["curve"]) for slot in trainings if slot in state]
         if state.setdefault("learned", learned) != learned:  # it went on, and what was solved before is worth less
             state |= {"sources": [], "learned": learned}

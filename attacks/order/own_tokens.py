@@ -98,7 +98,7 @@ def own_tokens(
     images = observation.auxiliary[: min(held, len(observation.auxiliary)) // whole * whole].to(view.smashed.device)
     if observation.lower is None:
         assert query is not None
-        asker = Asker(query, whole, draws, geometry, observation.rules, asked)
+        asker = Asker(query, whole, draws, geometry, observation.rules, asked, observation.memory)
         return _queried_tokens(asker, images, geometry, draws, read, passes, approximate)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
@@ -148,17 +148,43 @@ def _queried_tokens(
         return OwnTokens(tokens=ordered, patches=near.patches, keep=keep, in_order=False)
     if same_tokens(once, again).all():
         asker.must_have(1, "where tokens stay in their image's row")
-        repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, whole), draws)
-        labels = labelled(chosen, asker.images(repeated))
-        rows = torch.cat([once, asker.images(images[whole:], asker.left)])
-        patches = patches[: len(rows)]
-        return OwnTokens(tokens=in_place(rows, patches, labels), patches=patches, keep=1.0, in_order=False)
+        kept = "tokens of rows", images, once, again
+        ordered = asker.recalled(kept, lambda: _in_rows(asker, images, patches, geometry, draws, once))
+        return OwnTokens(tokens=ordered, patches=patches[: len(ordered)], keep=1.0, in_order=False)
     messages = whole // size
     asker.must_have(1 + -(-size // messages), "where a shuffle mixes the images of a message")
     label_rounds = max(1, min(-(-LABEL_IMAGES // messages), asker.left // _LABEL_SHARE))
-    repeated, chosen = label_images(patches, geometry, label_rounds * messages, draws)
     read = min(max(size, read), (asker.left - label_rounds) * messages)
-    first, images, patches = images[:whole], images[:read], patches[:read]
+    first, images, some = images[:whole], images[:read], label_rounds * messages
+    given = "tokens of copies", images, patches, some, once, again
+    ordered, alike = asker.recalled(given, lambda: _unmixed(asker, images, patches, geometry, draws, some, once))
+    patches = patches[:read]
+    known = min(whole, len(ordered) // size * size)
+    crossed = torch.cat([once[:known], again[:known]])
+    if passes > 1:
+        crossed = _gathered(asker, (once, again), first, known, passes).repeat(2, 1, 1)
+    keep, _ = shares_kept(ordered[:known].repeat(2, 1, 1), crossed, size)
+    return OwnTokens(tokens=ordered[alike], patches=patches[alike], keep=keep, in_order=False)
+
+
+def _in_rows(
+    asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, once: Tensor
+) -> Tensor:
+    """Own tokens [N, T, D] in order, where they stay in their image's row; rows that came back `once` come first."""
+    repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, asker.whole), draws)
+    labels = labelled(chosen, asker.images(repeated))
+    rows = torch.cat([once, asker.images(images[asker.whole :], asker.left)])
+    return in_place(rows, patches[: len(rows)], labels)
+
+
+def _unmixed(
+    asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, some: int, once: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Own tokens [N, T, D] in order from messages of copies, with `some` images of labels; whether copies agreed, [N].
+
+    Patches [M, T, P], M ≥ N, are those of all own images.
+    """
+    repeated, chosen = label_images(patches, geometry, some, draws)
     scale = token_scale(once)
     rows, alike = asker.unmixed(images, scale)
     if alike.double().mean() < COPIES_ALIKE:
@@ -167,13 +193,7 @@ def _queried_tokens(
             "tokens: a token depends on the other images of its message; only the lower segment would show them"
         )
     labels = labelled(chosen, asker.unmixed(repeated, scale)[0])
-    ordered = in_place(rows, patches, labels)
-    known = min(whole, len(ordered) // size * size)
-    crossed = torch.cat([once[:known], again[:known]])
-    if passes > 1:
-        crossed = _gathered(asker, (once, again), first, known, passes).repeat(2, 1, 1)
-    keep, _ = shares_kept(ordered[:known].repeat(2, 1, 1), crossed, size)
-    return OwnTokens(tokens=ordered[alike], patches=patches[alike], keep=keep, in_order=False)
+    return in_place(rows, patches[: len(images)], labels), alike
 
 
 def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: int, passes: int) -> Tensor:

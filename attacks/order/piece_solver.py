@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from math import isqrt, log
 
 import numpy as np
@@ -63,7 +64,8 @@ class TokenDecoder:
         def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
             if n * t * numbers > TABLE_NUMBERS:
                 return lambda rows: look(own[rows])
-            return look(own).__getitem__
+            table = cache(lambda: look(own))  # on first use, which a training that is known does not make
+            return lambda rows: table()[rows]
 
         return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
 

@@ -7,17 +7,20 @@ From these pairs follows what any patch looks like behind the cut, and so which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import distances, hungarian, take
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
+from privkit.attacks.memory import Memory
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
-from privkit.attacks.query_rules import QueryRules
+from privkit.attacks.query_rules import Counted, QueryRules
 
+Read = TypeVar("Read")
 _ANY_NUMBER = 2**40
 LABEL_IMAGES = 50  # images of repeated patches: twice as many were measured to place no token better
 _CLOSE = 1e-3  # of a channel's standard deviation: two copies of a token, computed in another order
@@ -60,9 +63,10 @@ class Asker:
         geometry: Geometry,  # how patches lie over the image
         rules: QueryRules,  # of the threat model; if it forbids copies, they have their patches in other places
         asked: int = 0,  # rounds that the attack sent before
+        memory: Memory | None = None,  # what was read before; None for nothing
     ) -> None:
         self._query, self.whole, self._draws, self._geometry = query, whole, draws, geometry
-        self._rules, self.rows = rules, whole
+        self._rules, self.rows, self._memory = rules, whole, memory or Memory()
         self.left = _ANY_NUMBER if rules.rounds is None else max(0, rules.rounds - asked)
 
     def round(self, images: Tensor) -> Tensor:
@@ -75,6 +79,25 @@ class Asker:
         self.left -= 1
         self.rows = rows_a_message(answer.view)
         return patch_tokens(answer.view.smashed).float()[_order(answer, len(images))]
+
+    def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
+        """What `read` reads by further rounds, or read before from the same; its rounds count in both cases.
+
+        Args:
+            given: the answers so far, which tell one adversary's clients from another's, and all that is read next.
+        """
+        left = self.left
+
+        def made() -> tuple[Read, int]:
+            return read(), left - self.left
+
+        of = *given, self.whole, self.rows, self._geometry, self._rules, left
+        found, rounds = self._memory.recalled(of, self._draws, made)
+        if rounds and self.left == left:
+            self.left -= rounds
+            if isinstance(self._query, Counted):
+                self._query.rounds += rounds
+        return found
 
     def must_have(self, rounds: int, why: str) -> None:
         """Refuse a threat model that allows too few rounds, by `NotApplicable` with the number that is needed."""
@@ -344,8 +367,10 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 def _sinkhorn_by_table(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
     """Sinkhorn's iteration by products with one table of exponentials, whose rows and columns all hold a 1."""
     odds = torch.cdist(guess, offer).square_()
-    closest, some = odds.amin(1), odds[:: max(1, len(odds) // 200)]
-    odds /= -closest.median().clamp(min=1e-3 * float(some.median()) + 1e-12)
+    unit, some = odds.amin(1).median(), odds[:: max(1, len(odds) // 200)]
+    if float(unit) <= 1e-3 * float(some.amax()) + 1e-12:  # else the median costs time and changes nothing
+        unit = unit.clamp(min=1e-3 * float(some.median()) + 1e-12)
+    odds /= -unit
     odds -= odds.amax(1, keepdim=True)
     columns = odds.amax(0)
     odds -= columns

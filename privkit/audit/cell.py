@@ -72,7 +72,9 @@ def run_cell(
     log(BEGUN)
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
-    spent, tuning = Spent(clock=clock(device)), ""
+    now, memory = clock(device), seed_data.memory
+    memory.begin()
+    spent, tuning = Spent(clock=lambda: now() + memory.spared), ""
     own, shared = has_own_part(config, cell), seed_data
     try:
         if own:

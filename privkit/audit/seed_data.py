@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
+from privkit.attacks.memory import Memory
 from privkit.audit.scoring import Scores, few, scored, summarise, unidentified
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools, several
 from privkit.domains.images.augment import check_colors
@@ -26,6 +27,7 @@ from privkit.reports.schema import Metrics
 from privkit.settings.config import AuditConfig
 from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
 from privkit.shared.seeds import derive
+from privkit.torch_utils.clock import clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +63,13 @@ class SeedData(SeedRecords):
         guesses: scores of the constant guesses, record by record, as `scored` gives them.
         floors: metrics of the constant guesses.
         perception: networks and metrics that score reconstructions, beside pixels.
+        memory: what attacks learned from the auxiliary records.
     """
 
     guesses: dict[str, dict[str, Scores]]
     floors: dict[str, dict[str, Metrics]]
     perception: Perception
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def own_images(self) -> Tensor | None:
@@ -79,10 +83,10 @@ class SeedData(SeedRecords):
         return self.auxiliary.y if known else None
 
     def copied(self) -> SeedData:
-        """A copy of the records, for a cell whose parts may change them in place."""
+        """A copy of the records, for a cell whose parts may change them in place; it remembers nothing."""
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
         records = {name: getattr(self, name) for name in ("splits", "shares", "victims", "auxiliary")}
-        return replace(self, **deepcopy(records, shared))
+        return replace(self, memory=Memory(), **deepcopy(records, shared))
 
     def changed(self, copy: SeedData) -> tuple[str, ...]:
         """Names of the records or labels of a copy that differ from these."""
@@ -180,6 +184,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         guesses=guesses,
         floors=chances({name: summarise(scores, seed, perception) for name, scores in guesses.items()}, victims),
         perception=perception,
+        memory=Memory(clock(device)),
     )
 
 

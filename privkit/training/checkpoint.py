@@ -9,12 +9,12 @@ from typing import Any
 
 from privkit.files.storage import load_state, remove, save_state
 
-_SHARE = 0.1  # of the time may go into saving
+_SHARE = 0.02  # of the time may go into saving
 _SECONDS = "seconds of the stage"
 
 
 class Checkpoint:
-    """Saves a long stage from time to time, so that saving takes at most a tenth of the time.
+    """Saves a long stage from time to time, so that saving takes at most a fiftieth of the time.
 
     Args:
         path: the file; None keeps nothing.

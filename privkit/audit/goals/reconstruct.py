@@ -253,6 +253,7 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
         upper_history=context.upper_history() if "upper_history" in declared else None,
         clients=context.clients() if "clients" in declared else None,
         imitate=context.imitate() if "imitate" in declared else None,
+        memory=seed_data.memory,
     )
 
 

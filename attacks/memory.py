@@ -1,0 +1,123 @@
+"""What attacks learned from their own records, for the next attack that would learn bit for bit the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import process_time
+from typing import Any, TypeVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import NotApplicable
+
+Made = TypeVar("Made")
+_MOST = 2**26
+"""Numbers that are held at most, 256 MiB in float32; the oldest are forgotten first."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    made: Any
+    seconds: float
+    numbers: int
+
+
+class Memory:
+    """Results by a digest of all that they follow from. What is taken out must not be changed in place.
+
+    Args:
+        now: a clock; what a result cost is remembered with it.
+
+    Attributes:
+        spared: seconds that results of earlier attacks had cost which the attack since `begin` took over. An attack
+            costs its own seconds and these, in whatever order attacks run.
+
+    >>> memory, draws = Memory(), Generator().manual_seed(0)
+    >>> def made() -> float:
+    ...     print("made")
+    ...     return torch.rand((), generator=draws).item()
+    >>> start = draws.get_state()
+    >>> first, end = memory.recalled(("number", 1), draws, made), draws.get_state()
+    made
+    >>> _ = draws.set_state(start)
+    >>> memory.recalled(("number", 1), draws, made) == first, torch.equal(draws.get_state(), end)
+    (True, True)
+    """
+
+    def __init__(self, now: Callable[[], float] = process_time) -> None:
+        self.now, self.spared = now, 0.0
+        self._kept: dict[str, _Kept] = {}
+        self._met: set[str] = set()
+
+    def begin(self) -> None:
+        """Note that another attack begins, to which what is held is not its own."""
+        self.spared, self._met = 0.0, set()
+
+    def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
+        """What `make` returns, or returned before from the same; `draws` ends in the same state.
+
+        Args:
+            given: all else that the result follows from: tensors, generators, and what its `repr` describes.
+            draws: that `make` draws from.
+
+        Raises:
+            NotApplicable: if `make` raises it, or raised it before.
+        """
+        key, start = digest(*given, draws), self.now()
+        if (known := self.recall(key)) is None:
+            try:
+                made: Any = make()
+            except NotApplicable as refusal:
+                made = refusal
+            known = made, draws.get_state()
+            self.keep(key, known, self.now() - start)
+        made, after = known
+        draws.set_state(after)
+        if isinstance(made, NotApplicable):
+            raise NotApplicable(*made.args)
+        result: Made = made
+        return result
+
+    def recall(self, key: str) -> Any:
+        """What is held under a digest; None if nothing is."""
+        if (known := self._kept.get(key)) is None:
+            return None
+        if key not in self._met:
+            self.spared += known.seconds
+            self._met.add(key)
+        return known.made
+
+    def keep(self, key: str, made: Any, seconds: float) -> None:
+        """Hold a result that took so many seconds, and forget the oldest if there is too much."""
+        self._kept[key] = _Kept(made, seconds, _numbers(made))
+        self._met.add(key)
+        while sum(kept.numbers for kept in self._kept.values()) > _MOST:
+            del self._kept[next(iter(self._kept))]
+
+
+def digest(*given: Any) -> str:
+    """SHA-256 of tensors with their shapes, of the states of generators, and of the `repr` of everything else.
+
+    >>> digest(torch.zeros(2), 1) == digest(torch.zeros(2), 1) != digest(torch.zeros(2, 1), 1)
+    True
+    """
+    found = hashlib.sha256()
+    for part in given:
+        tensor = part.get_state() if isinstance(part, Generator) else part
+        if isinstance(tensor, Tensor):
+            found.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        else:
+            found.update(f"{part!r};".encode())
+    return found.hexdigest()
+
+
+def _numbers(made: Any) -> int:
+    """Of all tensors in it."""
+    if isinstance(made, Tensor):
+        return made.numel()
+    parts = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()
+    return sum(map(_numbers, parts or getattr(made, "__dict__", {}).values()))
