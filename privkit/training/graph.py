@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.torch_utils.out_of_memory import ran_out
 
@@ -15,17 +15,21 @@ Step = Callable[..., tuple[Tensor, ...]]
 """Tensors on the GPU -> tensors on the GPU; weights and gradients change beside."""
 _WAITS = "called a synchronizing CUDA operation"
 """How torch's `set_sync_debug_mode` warns."""
+_KNOWN = ("privkit", "torch", "torchvision", "timm")
+"""Packages whose code keeps no count of steps in Python, as far as a capture is concerned."""
 WARM_UP = 3  # steps before the capture: optimizers and libraries make their buffers in the first ones
 
 
 class Graphed:
-    """A step that is captured at its fourth call and replayed from then on; numbers are those of the step itself.
+    """A step that is captured at its fourth call and replayed from then on.
 
-    A step that waits for the host, as a user's own module may, cannot be captured. It runs as it is. The last step
-    before the capture shows whether it does.
+    A step that waits for the host cannot be captured. It runs as it is. The last step before the capture shows whether
+    it does. What Python code of the step changes beside its tensors is not replayed, so `traceable` says whose code may
+    be captured.
 
     Args:
         step: what is captured. Its shapes must not change.
+        device: the GPU of all its tensors.
         draws: generators that it draws from, beside the global one.
 
     Attributes:
@@ -34,9 +38,9 @@ class Graphed:
     Source: PyTorch, "CUDA semantics: whole-network capture".
     """
 
-    def __init__(self, step: Step, *draws: Generator) -> None:
-        self._step, self._draws = step, draws
-        self._stream = torch.cuda.Stream()
+    def __init__(self, step: Step, device: torch.device, *draws: Generator) -> None:
+        self._step, self._device, self._draws = step, device, draws
+        self._stream = torch.cuda.Stream(device)
         self._calls = 0
         self._graph = torch.cuda.CUDAGraph()
         self._given: tuple[Tensor, ...] = ()
@@ -46,17 +50,16 @@ class Graphed:
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         """One step."""
-        if self._calls == WARM_UP and not self._waits:
-            self._capture(given)
-        self._calls += 1
-        if not self.captured:
-            if self._calls == WARM_UP:
-                return self._watched(given)
-            return self._plainly(given)
-        for kept, new in zip(self._given, given, strict=True):
-            kept.copy_(new)
-        self._graph.replay()
-        return tuple(found.clone() for found in self._found)
+        with torch.cuda.device(self._device):
+            if self._calls == WARM_UP and not self._waits:
+                self._capture(given)
+            self._calls += 1
+            if self.captured:
+                for kept, new in zip(self._given, given, strict=True):
+                    kept.copy_(new)
+                self._graph.replay()
+                return tuple(found.clone() for found in self._found)
+            return self._watched(given) if self._calls == WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """On the stream of the capture, since gradients keep to the stream of their first use."""
@@ -88,10 +91,25 @@ class Graphed:
         try:
             with torch.cuda.graph(self._graph, stream=self._stream):
                 self._found = self._step(*self._given)
-        except RuntimeError as error:
+        except BaseException as error:
             for generator, state in zip(every, before, strict=True):
                 generator.graphsafe_set_state(state.graphsafe_get_state())
-            if ran_out(error):
+            if not isinstance(error, RuntimeError) or ran_out(error):
                 raise
             return
         self.captured = True
+
+
+def traceable(*parts: object) -> bool:
+    """Whether modules and defenses, with all modules inside, are classes of privkit, torch, torchvision or timm.
+
+    A user's own may count steps or change with them in Python, which a replayed graph does not.
+
+    >>> from torch import nn
+    >>> class Own(nn.Module):
+    ...     __module__ = "mine"
+    >>> traceable(nn.Linear(2, 2)), traceable(nn.Sequential(nn.Linear(2, 2), Own()))
+    (True, False)
+    """
+    every = [inner for part in parts for inner in (part.modules() if isinstance(part, nn.Module) else [part])]
+    return all(type(one).__module__.partition(".")[0] in _KNOWN for one in every)

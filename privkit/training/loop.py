@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import ReleaseCount
+from privkit.defenses.chain import stages_of
 from privkit.domains.base import Batch, several
 from privkit.domains.images.augment import augment
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
@@ -21,7 +22,7 @@ from privkit.training.checkpoint import Checkpoint
 from privkit.training.clients import Clients
 from privkit.training.distributed import processes
 from privkit.training.evaluate import evaluate
-from privkit.training.graph import Graphed
+from privkit.training.graph import Graphed, traceable
 from privkit.training.losses import own_loss, with_loss
 from privkit.training.optimizers import Optimizers
 from privkit.training.private import check_private, copies_in_a_batch, private_gradients, private_updates
@@ -225,7 +226,9 @@ def train(
     seats_drawn = clients.defense.group > 1 and protocol.grouping == "random"
     captures = device.type == "cuda" and total >= CAPTURE_FROM_STEPS and world == 1 and play is split_round
     # private updates open hooks, and a server that steps after each message loops on the host
-    graphed = Graphed(one_step, draws) if captures and not spec.private and protocol.updates == "round" else None
+    captures = captures and not spec.private and protocol.updates == "round"
+    captures = captures and traceable(clients, upper, *stages_of(clients.defense))
+    graphed = Graphed(one_step, device, draws) if captures else None
     curve: list[float] = []
     measured: list[dict[str, float]] = []
     best: Epoch | None = None
@@ -283,6 +286,7 @@ def train(
             }
         )
         checkpoint.report(epoch + 1, epochs, curve[-1])
+    both.clear()  # gradients of captured steps lie in the graph's memory
     return Trained(
         edge=clients.eval(),
         upper=upper.eval(),

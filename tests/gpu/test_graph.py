@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.defenses.clip import Bounded
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
@@ -21,11 +22,11 @@ pytestmark = pytest.mark.gpu
 SHAPE = (1, 8, 8)
 
 
-class Looks(nn.Module):
-    """Waits for the host, as a module of a user may."""
+class Own(nn.Module):
+    """A module of a user, which might count its calls."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * 2 if x.sum().item() > 0 else x
+        return x * 2
 
 
 @dataclass
@@ -63,7 +64,7 @@ def trained(
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        lower = nn.Sequential(nn.Conv2d(1, 16, 2, 2), nn.Dropout(0.1), *filter(None, [inside]), nn.Flatten(2), Turned())
+        lower = nn.Sequential(nn.Conv2d(1, 16, 2, 2), nn.Dropout(0.1), *filter(None, [inside]), nn.Flatten(2))
         upper = nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
     edge = Clients.build(
         lower, defense or NoDefense(), Images(shape=SHAPE), classes=10, seed=0, protocol=protocol
@@ -72,13 +73,6 @@ def trained(
     result = train(edge, upper.cuda(), data, training, epochs=4, seed=0, checkpoint=checkpoint)
     weights = torch.cat([p.detach().flatten() for p in (*result.edge.parameters(), *result.upper.parameters())])
     return Found(weights=weights, curve=result.curve, captured=[one.captured for one in made])
-
-
-class Turned(nn.Module):
-    """[B, D, T] -> [B, T, D]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.transpose(1, 2)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -109,8 +103,16 @@ def test_a_captured_training_has_the_numbers_of_a_plain_one(case: str, monkeypat
     torch.testing.assert_close(captured.weights, plain.weights, atol=1e-3, rtol=1e-2)
 
 
-def test_a_module_that_waits_for_the_host_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, tried = (trained(monkeypatch, captures=captures, inside=Looks()) for captures in (False, True))
+def test_a_module_of_a_user_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trained(monkeypatch, captures=True, inside=Own()).captured == []
+
+
+def test_a_step_that_waits_for_the_host_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds of smashed data are looked at in each round."""
+    defense = Bounded(bound="cut")
+    plain, tried = (
+        trained(monkeypatch, captures=captures, inside=nn.Tanh(), defense=defense) for captures in (False, True)
+    )
     assert tried.captured == [False]
     assert tried.curve == pytest.approx(plain.curve, rel=1e-4)
 
