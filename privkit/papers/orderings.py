@@ -245,7 +245,7 @@ def judge(
         counting, needed = counted(gaps), needed_seeds(gaps)
         gap = over_values(list(counting.values()), CONFIDENCE) if len(counting) > 1 else None
         verdict = _verdict(gap, stated)
-        if gap is not None and all(_recovers_nothing(one, list(counting)) for one in (better, worse)):
+        if gap is not None and all(map(_recovers_nothing, (better, worse))):
             verdict = "at the floor"
         judged.append(
             Judged(
@@ -261,9 +261,9 @@ def judge(
     return judged
 
 
-def _recovers_nothing(one: Measured, seeds: Sequence[int]) -> bool:
-    """Whether the mean error over these seeds is at least that of the mean image."""
-    known = [seed for seed in seeds if seed in one.floors]
+def _recovers_nothing(one: Measured) -> bool:
+    """Whether the mean error over all seeds is at least that of the mean image."""
+    known = [seed for seed in one.values if seed in one.floors]
     return bool(known) and sum(one.values[seed] - one.floors[seed] for seed in known) >= 0
 
 
