@@ -4,7 +4,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -39,15 +39,14 @@ def test_without_a_gpu_the_script_says_what_can_be_tried() -> None:
 
 
 @pytest.mark.slow
-def test_every_part_runs_at_toy_size_and_none_twice(tmp_path: Path) -> None:
+def test_every_part_runs_at_toy_size_and_none_twice(benchmark: Any, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     toy = ("--device", "cpu", "--tiny", "--out", str(out))
     done = gpu(*toy)
     assert done.returncode == 0, done.stderr
     assert "failed" not in done.stdout
     rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    parts = {"tests", "speed", "training", "white_box", "fsha", "attacks", "shuffle", "scoring", "audit"}
-    assert {row["part"] for row in rows} == parts
+    assert {row["part"] for row in rows} == set(get_args(benchmark("gpu_parts").Part))
     assert all(row["tiny"] and not row["goals"] and row["device"] == "cpu" for row in rows)
     assert all({"driver", "torch", "commit", "date", "seed"} <= set(row) for row in rows)
     assert "none was judged" in done.stdout
