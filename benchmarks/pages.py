@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import registry_page
 from jinja2 import Environment, StrictUndefined
 
 from privkit.cli.papers import claims_table, coverage_table, deviations_table, methods_table, orderings_table
@@ -328,6 +329,9 @@ def pages() -> dict[Path, str]:
             noise_bounds=noise_bounds,
             quick_attacks=lambda: markdown(TABLE),
             strongest_attacks=strongest_attacks,
+            which=lambda: table(*registry_page.which()),
+            every=lambda: table(*registry_page.every()),
+            paragraphs=registry_page.paragraphs,
         )
     introduction = SETTINGS_PAGE.read_text(encoding="utf-8").partition("| flag |")[0]
     return made | {SETTINGS_PAGE: f"{introduction}{settings()}\n"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from privkit.cli.accounting import COMMANDS
-from privkit.cli.compare import compare, record
+from privkit.cli.compare import compare, place, record
 from privkit.cli.described import describe as describe_part
 from privkit.cli.described import described
 from privkit.cli.flags import flag_of, with_flags
@@ -221,7 +221,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, describe_part, new, check, reproduce, record):
+for command in (*COMMANDS, ledger, papers, compare, place, describe_part, new, check, reproduce, record):
     app.command()(command)
 
 

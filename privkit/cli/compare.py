@@ -1,4 +1,4 @@
-"""Finished runs: `privkit compare` compares two, `privkit record` writes a model of one as a recording."""
+"""Finished runs: `compare` compares two, `place` puts one into the registry, `record` writes a model as a recording."""
 
 from __future__ import annotations
 
@@ -41,6 +41,31 @@ def compare(
     ):
         for line in lines or (("the same",) if title != "not compared" else ()):
             console.print(f"{title}: {line}", highlight=False, markup=False)
+
+
+def place(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    as_json: Json = False,
+) -> None:
+    """Say between which registered defenses a run's lie: accuracy, and the share of records that attacks identify.
+
+    The registry holds privkit's own defenses at several strengths, on the same data under the strongest quick attacks.
+    """
+    from privkit.audit.place import placed
+    from privkit.reports import escape
+    from privkit.reports.registry import NOTE, place_table
+    from privkit.reports.tables import rich_table
+
+    places, remarks = placed(run)
+    if as_json:
+        say_json({"places": [json.loads(one.model_dump_json()) for one in places], "remarks": remarks})
+        return
+    console = escape.console(width=None if sys.stdout.isatty() else 160)
+    for one in places:
+        console.print(f"{one.sentence}.", highlight=False, markup=False, soft_wrap=True)
+    console.print(rich_table(place_table(places)))
+    for line in (*remarks, NOTE):
+        console.print(line, style="dim", highlight=False, markup=False)
 
 
 def record(

@@ -1,0 +1,104 @@
+"""Measure the registry: every defense at several strengths, under the attacks that are the strongest on it.
+
+    python benchmarks/run.py registry --dataset digits --seeds 0 1 2
+
+One audit is one defense at one strength or more, with one seed, beside the undefended model; its budget is the default
+one. What it found is appended to `reports/registry.csv`, a line a setting and adversary; the same command goes on with
+what is missing. `privkit audit --defense SETTING --attack ATTACK --dataset DATASET --seed SEED --threads 1` repeats the
+row of a setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privkit.audit.place import entries_of
+from privkit.audit.run import run_audit
+from privkit.defenses import DEFENSES
+from privkit.parts.registry import parse
+from privkit.reports.registry import REGISTRY, Entry, read, to_csv
+from privkit.run.progress import Silent
+from privkit.run.records import read_rows
+from privkit.settings.quick_attacks import choose
+from privkit.settings.resolve import resolve
+
+STRENGTHS: dict[str, tuple[str, ...]] = {
+    "adv": ("strength=10",),
+    "batch_shuffle": ("keep=0.2", "keep=0.1"),
+    "blur": ("factor=7", "factor=4"),
+    "cutsmashed": ("payload=0.25", "payload=0.1"),
+    "disco": ("ratio=0.75", "ratio=0.9"),
+    "dp_cutmixsl": ("sigma=0.3", "sigma=1"),
+    "dp_mixsl": ("sigma=0.3", "sigma=1"),
+    "dp_sl": ("sigma=0.3", "sigma=1"),
+    "gaussian_noise": ("sigma=1.5", "sigma=3"),
+    "laplace_noise": ("scale=1.5", "scale=3"),
+    "masking": ("keep=0.1", "keep=0.05"),
+    "mixup": ("group=4", "group=8"),
+    "nopeek": ("weight=10",),
+    "random_cutmix": ("group=4", "group=8"),
+    "random_cutout": ("payload=0.25", "payload=0.1"),
+    "shuffled_cutmix": ("group=4", "group=8"),
+    "token_dropping": ("keep=0.25", "keep=0.1"),
+    "token_merging": ("keep=0.25", "keep=0.1"),
+    "vanilla_cutmix": ("group=4", "group=8"),
+    "vanilla_cutout": ("payload=0.25", "payload=0.1"),
+}
+"""Options beside the defaults, where a defense has a strength: one weaker or two stronger settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        defense: names; every registered one by default.
+        dataset: whose records are attacked.
+        data_root: folder of the official datasets.
+        seeds: of the audits.
+        strengths: whether to measure further strengths beside the defaults.
+        out: where run folders are kept.
+        collect: finished run folders to read instead of running anything.
+    """
+
+    defense: tuple[str, ...] = tuple(sorted(set(DEFENSES) - {"none"}))
+    dataset: str = "digits"
+    data_root: str | None = None
+    seeds: tuple[int, ...] = (0,)
+    strengths: bool = False
+    out: str = "privkit-runs/registry"
+    collect: tuple[str, ...] = ()
+
+
+def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Settings of each missing audit, and a name for its folder."""
+    had = {(one.dataset, one.defense, one.seed) for one in done}
+    for seed in options.seeds:
+        for name in options.defense:
+            written = [f"{name}:{one}" for one in STRENGTHS.get(name, ())] if options.strengths else [name]
+            labels = [parse("defenses", one).label for one in written]
+            if missing := [label for label in labels if (options.dataset, label, seed) not in had]:
+                attacks = choose(parse("defenses", name), "images").attacks
+                given = {"defense": missing, "attack": list(attacks), "dataset": options.dataset, "seed": seed}
+                root = {"data_root": options.data_root} if options.data_root else {}
+                yield {**given, **root, "threads": 1}, f"{options.dataset}-{seed}-{name}-{len(missing)}"
+
+
+def main(options: Options) -> None:
+    """Run what is missing, or read what is finished, and write the registry anew after each audit."""
+    for folder in options.collect:
+        _add(entries_of(read_rows(Path(folder))))
+    for given, name in () if options.collect else audits(options, read()):
+        run = run_audit(resolve(given), out=Path(options.out) / name, progress=Silent())
+        _add(entries_of(run.rows))
+
+
+def _add(found: Sequence[Entry]) -> None:
+    """Put entries into the registry, each in the place of an older one of the same setting, adversary and seed."""
+    kept = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in (*read(), *found)}
+    REGISTRY.write_text(to_csv(kept.values()), encoding="utf-8")
+    for one in found:
+        print(one.dataset, one.defense, one.threat_model, one.seed, one.attack, one.identified, flush=True)

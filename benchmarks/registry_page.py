@@ -1,0 +1,124 @@
+"""Sections of the page of breaks and stands, from the lines of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from privkit.reports.registry import Entry, Setting, read, settings
+from privkit.settings.quick_attacks import MODELS
+from privkit.shared.threat_models import shown
+
+AFFORDED = (0.02, 0.05, 0.1, 0.2, 1.0)
+"""How much accuracy one gives up at most, one line each."""
+MANY = 0.9
+"""Share of identified records from which on a defense gives away nearly all."""
+
+
+def datasets(registered: Iterable[Entry]) -> dict[str, list[Setting]]:
+    """Dataset -> its settings, those that give away most first."""
+    found: dict[str, list[Setting]] = {}
+    for one in settings(registered):
+        found.setdefault(one.dataset, []).append(one)
+    return found
+
+
+def which() -> tuple[list[str], list[list[str]]]:
+    """For each loss of accuracy that one can afford and each adversary: the setting that gives away least."""
+    rows = []
+    for dataset, found in datasets(read()).items():
+        for loss in AFFORDED:
+            within = [one for one in found if one.bare_accuracy and one.accuracy >= one.bare_accuracy - loss]
+            allowed = "any" if loss >= 1 else f"≤ {loss:.2f}"
+            rows.append([dataset, allowed, *(_least(within, model) for model in MODELS)])
+    return ["dataset", "accuracy lost", *map(shown, MODELS)], rows
+
+
+def _least(found: Sequence[Setting], model: str) -> str:
+    """The setting of one adversary that gives away least; what nothing stands against is said."""
+    here = [one for one in found if one.threat_model == model]
+    if not here:
+        return "–"
+    best = min(here, key=lambda one: (one.identified.value, -one.accuracy))
+    told = f"{best.identified.value:.2f}, accuracy {best.accuracy:.2f}"
+    return f"**nothing** ({told})" if best.identified.value >= MANY else f"`{best.defense}` ({told})"
+
+
+def every() -> tuple[list[str], list[list[str]]]:
+    """Each setting with its accuracy and what each adversary identifies; bold where it falls, italic where it holds."""
+    rows = []
+    for dataset, found in datasets(read()).items():
+        for defense in sorted({one.defense for one in found}):
+            own = {one.threat_model: one for one in found if one.defense == defense}
+            first = next(iter(own.values()))
+            traffic = "–" if first.traffic is None else f"×{first.traffic:.2f}"
+            cells = [_cell(own.get(model)) for model in MODELS]
+            rows.append(
+                [dataset, f"`{defense}`", str(len(first.seeds)), _accuracy(first), *cells, first.claim, traffic]
+            )
+    heading = ["dataset", "setting", "seeds", "accuracy (undefended)", *map(shown, MODELS), "claim", "bytes"]
+    return heading, rows
+
+
+def _accuracy(one: Setting) -> str:
+    return f"{one.accuracy:.2f}" + ("" if one.bare_accuracy is None else f" ({one.bare_accuracy:.2f})")
+
+
+def _cell(one: Setting | None) -> str:
+    if one is None:
+        return "–"
+    falls, holds = (one.outcomes.count(outcome) for outcome in ("falls", "holds"))
+    mark = "**" if falls == len(one.seeds) else "*" if holds == len(one.seeds) else ""
+    return f"{mark}{one.identified.value:.2f}{mark}"
+
+
+def paragraphs() -> str:
+    """One paragraph for each defense: what breaks it at what price, which settings stood, what was not tried."""
+    found = read()
+    names = sorted({one.defense.partition(":")[0] for one in found})
+    return "\n\n".join(
+        _paragraph(name, [one for one in found if one.defense.partition(":")[0] == name]) for name in names
+    )
+
+
+def _paragraph(name: str, found: Sequence[Entry]) -> str:
+    each = datasets(found).items()
+    told = [" ".join(_on(dataset, own, found)) for dataset, own in each]
+    missing = [shown(model) for model in MODELS if not any(one.threat_model == model for one in found)]
+    claim = next(one.claim for one in found if ":" not in one.defense or one.defense == found[0].defense)
+    untried = f" No number: {', '.join(missing)}." if missing else ""
+    return f"**`{name}`** (claim: {claim}). {' '.join(told)}{untried}"
+
+
+def _on(dataset: str, own: Sequence[Setting], entries: Sequence[Entry]) -> list[str]:
+    """Sentences on one dataset: what broke each setting, dearest last, and what stood."""
+    made = []
+    for defense in dict.fromkeys(sorted((one.defense for one in own), key=lambda label: (":" in label, label))):
+        here = [one for one in own if one.defense == defense]
+        models = sorted(here, key=lambda one: MODELS.index(one.threat_model) if one.threat_model in MODELS else 9)
+        broken = [_broken(one, entries) for one in models if "falls" in one.outcomes]
+        stood = [one for one in models if set(one.outcomes) <= {"holds", "class"}]
+        open_ = [one for one in models if "falls" not in one.outcomes and one not in stood]
+        said = [
+            f"falls to {'; to '.join(dict.fromkeys(broken))}" if broken else "",
+            f"stands against {_listed(stood)}" if stood else "",
+            f"is not shown to stand against {_listed(open_)}" if open_ else "",
+        ]
+        made.append(f"On {dataset}, `{defense}` (accuracy {_accuracy(here[0])}) {', '.join(filter(None, said))}.")
+    return made
+
+
+def _listed(found: Sequence[Setting]) -> str:
+    told = (f"{shown(one.threat_model)} ({one.identified.value:.2f} identified by {one.attack})" for one in found)
+    return ", ".join(told)
+
+
+def _broken(one: Setting, entries: Sequence[Entry]) -> str:
+    """The attack that broke a setting, with what it identified and what that cost."""
+    price = next(
+        entry
+        for entry in entries
+        if (entry.dataset, entry.defense, entry.threat_model, entry.attack)
+        == (one.dataset, one.defense, one.threat_model, one.attack)
+    )
+    asked = f", {price.queries:,} rounds of queries" if price.queries else ""
+    return f"{one.attack} ({one.identified.value:.2f} identified{asked}, {price.seconds:.0f} CPU s)"

@@ -1,0 +1,48 @@
+"""The place of a run's defenses among the registered ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from privkit.errors import UnfinishedRun, UsageError
+from privkit.parts.threats import threats_of
+from privkit.reports.registry import Entry, Place, entries, place, read, settings, unlike
+from privkit.reports.schema import Row
+from privkit.run.records import read_rows
+
+
+def entries_of(rows: Sequence[Row]) -> list[Entry]:
+    """What a run found about each defended setting and adversary, seed by seed."""
+    seeds = dict.fromkeys(row.seed for row in rows)
+    each = [[row for row in rows if row.seed == seed] for seed in seeds]
+    return [found for own in each for found in entries(own, threats_of(own))]
+
+
+def placed(run: Path) -> tuple[list[Place], list[str]]:
+    """Where a run's defenses lie among the registered ones.
+
+    Args:
+        run: a run folder.
+
+    Returns:
+        A place for each setting and adversary, and where the runs behind the registry differ, one sentence each.
+
+    Raises:
+        RunFolderError: if it is no run folder.
+        UnfinishedRun: if no cell is finished.
+        UsageError: if no defended record was attacked, or nothing comparable is registered.
+    """
+    rows = read_rows(run)
+    if not rows:
+        raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    own, registered = settings(entries_of(rows)), settings(read())
+    if not own:
+        raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
+    if not (places := place(own, registered)):
+        mine, had = (
+            ", ".join(sorted({f"{one.dataset} with {one.victims} attacked records" for one in found}))
+            for found in (own, registered)
+        )
+        raise UsageError(f"nothing comparable to {run} is registered: it attacks {mine}, the registry {had}")
+    return places, unlike(places, registered)

@@ -1,0 +1,336 @@
+"""The registry: settings of defenses under the strongest mounted attacks, and the place of one's own among them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from privkit.reports.columns import START, csv_text
+from privkit.reports.schema import Frozen, Metric, Row
+from privkit.reports.seed_intervals import over_values
+from privkit.reports.strongest import undefended
+from privkit.reports.tables import UNKNOWN, Table, claim, interval
+from privkit.reports.threats import Outcome, ThreatVerdict
+from privkit.shared.interval import Interval, clopper_pearson
+from privkit.shared.measures import IDENTIFIED, UNIT, likeness
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
+
+REGISTRY = Path(__file__).with_suffix(".csv")
+"""One line for each setting, adversary and seed, as `python benchmarks/run.py registry` measured it."""
+NOTE = (
+    "Identified: share of the attacked records whose guess is nearer to them than to any other attacked one, under the "
+    "mounted attack that identifies most. Places go by means over seeds. Two shares whose intervals overlap may have "
+    "either order. At least as good: no less accurate, and no more identified."
+)
+
+
+class Entry(Frozen):
+    """One setting of a defense against one adversary, with one seed.
+
+    Attributes:
+        dataset: whose records were attacked.
+        model: the network.
+        defense: with the options that differ from their defaults.
+        threat_model: what the adversary may do.
+        seed: of the run.
+        outcome: the verdict of this seed.
+        attack: of those on which the verdict rests, the one that identifies most records.
+        victims: number of attacked records, among which a guess must name the right one.
+        identified: share of them, in [0, 1].
+        chance: the largest share that a guess without the release identifies.
+        undefended: share that the same attack, or else the strongest, identifies on the undefended model; None if that
+            was not attacked.
+        likeness: SSIM, or the likeness of other records.
+        accuracy: of the task.
+        bare_accuracy: of the undefended model; None if it was not trained.
+        claim: what is proven or declared, as in a table's cell.
+        traffic: bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted.
+        own: number of the adversary's own records.
+        queries: rounds of them that the attack sent.
+        seconds: of the attack, on the CPU.
+        commit: of privkit, or "unknown".
+    """
+
+    dataset: str
+    model: str
+    defense: str
+    threat_model: ThreatModel
+    seed: int
+    outcome: Outcome
+    attack: str
+    victims: int
+    identified: float
+    chance: float
+    undefended: float | None
+    likeness: float | None
+    accuracy: float
+    bare_accuracy: float | None
+    claim: str
+    traffic: float | None
+    own: int
+    queries: int
+    seconds: float
+    commit: str
+
+
+class Setting(Frozen):
+    """A setting against one adversary over its seeds: means, and the intervals of what is compared.
+
+    The interval is over seeds, or over records if there is one seed.
+    """
+
+    dataset: str
+    model: str
+    defense: str
+    threat_model: ThreatModel
+    seeds: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+    attack: str
+    victims: int
+    own: int
+    identified: Interval
+    chance: float
+    accuracy: float
+    bare_accuracy: float | None
+    claim: str
+    traffic: float | None
+
+    @property
+    def named(self) -> str:
+        """For sentences: the setting with both numbers."""
+        return f"{self.defense} (identified {self.identified.value:.2f}, accuracy {self.accuracy:.2f})"
+
+
+class Place(Frozen):
+    """A setting among the registered ones of the same dataset and adversary.
+
+    Attributes:
+        setting: one's own.
+        peers: number of registered settings.
+        more: the registered setting that gives away the next more; None if none does.
+        less: the one that gives away the next less.
+        better: registered settings at least as accurate that give away no more, best first.
+        registered: the registry's measurement of this very setting.
+    """
+
+    setting: Setting
+    peers: int
+    more: Setting | None
+    less: Setting | None
+    better: tuple[Setting, ...]
+    registered: Setting | None
+
+    @property
+    def sentence(self) -> str:
+        """The place in words."""
+        if self.more and self.less:
+            where = f"lies between {self.more.named} and {self.less.named}"
+        elif self.more:
+            where = f"gives away no more than any other; the next is {self.more.named}"
+        else:
+            where = f"gives away more than all others; the next is {self.less.named if self.less else UNKNOWN}"
+        ahead = (
+            f"; at least as good in both: {', '.join(one.defense for one in self.better[:3])}" if self.better else ""
+        )
+        return f"{shown(self.setting.threat_model)}: {self.setting.named} {where}{ahead}"
+
+
+def entries(rows: Sequence[Row], verdicts: Iterable[ThreatVerdict]) -> list[Entry]:
+    """What a run found about each defended setting and adversary.
+
+    Args:
+        rows: of one run with one seed.
+        verdicts: on these rows.
+    """
+    bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
+    made = []
+    for one in verdicts:
+        counted = {one.attack, *one.against}
+        within = [
+            row
+            for row in rows
+            if row.defense == one.defense and row.attack in counted and row.threat_model in _within(one)
+        ]
+        found = [(share, row) for row in within if (share := _identified(row.recovered)) and row.accuracy]
+        if found and one.attack and not undefended(one.defense):
+            share, row = max(found, key=lambda pair: (pair[0].value, pair[1].attack == one.attack))
+            made.append(_entry(one, share, row, [other for other in bare if other.protocol == row.protocol]))
+    return made
+
+
+def _within(verdict: ThreatVerdict) -> Sequence[str]:
+    return next((INCLUDES[model] for model in THREAT_MODELS if model == verdict.threat_model), ())
+
+
+def _identified(recovered: dict[str, dict[str, Metric]]) -> Metric | None:
+    return recovered.get("unaligned", {}).get(IDENTIFIED.name)
+
+
+def _entry(verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
+    """The numbers of one attack on one setting, beside those of the undefended model under the same protocol."""
+    twins = [(twin, found) for twin in bare if (found := _identified(twin.recovered))]
+    same = [found.value for twin, found in twins if twin.attack == row.attack]
+    own, model = row.recovered["unaligned"], next(iter(bare), None)
+    name, floors = likeness(list(own)), [_identified(floor) for key, floor in row.floors.items() if key != START]
+    sent = [one.costs.bytes_up + one.costs.bytes_down for one in (row, model) if one and one.costs]
+    assert row.accuracy is not None
+    return Entry(
+        dataset=row.dataset,
+        model=row.model,
+        defense=row.defense,
+        threat_model=next(model for model in THREAT_MODELS if model == verdict.threat_model),
+        seed=row.seed,
+        outcome=verdict.outcome,
+        attack=row.attack,
+        victims=share.n,
+        identified=share.value,
+        chance=max((one.value for one in floors if one), default=1 / share.n),
+        undefended=max(same or [found.value for _, found in twins], default=None),
+        likeness=round(own[name].value, 4) if name else None,
+        accuracy=row.accuracy.value,
+        bare_accuracy=model.accuracy.value if model and model.accuracy else None,
+        claim=claim(row),
+        traffic=round(sent[0] / sent[1], 4) if len(sent) == 2 else None,
+        own=row.counts.get("auxiliary", 0),
+        queries=row.queries or 0,
+        seconds=round(row.seconds.attack, 1) if row.seconds else 0.0,
+        commit=row.provenance.noted.get("commit", "unknown"),
+    )
+
+
+def to_csv(found: Iterable[Entry]) -> str:
+    """One line an entry, in the order of dataset, defense, adversary and seed."""
+    models = list(THREAT_MODELS)
+    ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
+    return csv_text([{key: "" if value is None else value for key, value in one} for one in ordered])
+
+
+def read(path: Path = REGISTRY) -> list[Entry]:
+    """The lines of a registry; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as lines:
+        return [
+            Entry.model_validate({key: value or None for key, value in row.items()}) for row in csv.DictReader(lines)
+        ]
+
+
+def settings(found: Iterable[Entry]) -> list[Setting]:
+    """The settings over their seeds, those that give away most first.
+
+    Seeds with fewer victims than another of the same setting are left out: a share among other numbers of records is
+    another quantity.
+    """
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    for one in found:
+        groups.setdefault((one.dataset, one.defense, one.threat_model), []).append(one)
+    return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
+
+
+def _setting(each: Sequence[Entry]) -> Setting:
+    victims = max(one.victims for one in each)
+    each = sorted((one for one in each if one.victims == victims), key=lambda one: one.seed)
+    shares = [one.identified for one in each]
+    found = over_values(shares, 0.95, UNIT) if len(each) > 1 else clopper_pearson(shares[0] * victims, victims)
+    means = {
+        name: _mean([getattr(one, name) for one in each]) for name in ("accuracy", "bare_accuracy", "traffic", "chance")
+    }
+    return Setting(
+        **{name: getattr(each[0], name) for name in ("dataset", "model", "defense", "threat_model", "own", "claim")},
+        **means,
+        seeds=tuple(one.seed for one in each),
+        outcomes=tuple(one.outcome for one in each),
+        attack=max(each, key=lambda one: one.identified).attack,
+        victims=victims,
+        identified=found,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def dominates(one: Setting, other: Setting) -> bool:
+    """Whether a setting is no less accurate and gives away no more, and is better in one."""
+    gains = (one.accuracy - other.accuracy, other.identified.value - one.identified.value)
+    return min(gains) >= 0 and max(gains) > 0
+
+
+def undominated(found: Sequence[Setting]) -> list[Setting]:
+    """The settings of one dataset and adversary that no other one dominates, the most accurate first."""
+    kept = [one for one in found if not any(dominates(other, one) for other in found)]
+    return sorted(kept, key=lambda one: -one.accuracy)
+
+
+def place(own: Iterable[Setting], registered: Sequence[Setting]) -> list[Place]:
+    """Where settings lie among the registered ones; those without a peer are left out.
+
+    A peer has the same dataset, adversary and number of attacked records.
+    """
+    made = []
+    for one in own:
+        same = [
+            other
+            for other in registered
+            if (other.dataset, other.threat_model, other.victims) == (one.dataset, one.threat_model, one.victims)
+        ]
+        peers = [other for other in same if other.defense != one.defense]
+        if not peers:
+            continue
+        share = one.identified.value
+        made.append(
+            Place(
+                setting=one,
+                peers=len(peers),
+                more=min((p for p in peers if p.identified.value > share), key=_share, default=None),
+                less=max((p for p in peers if p.identified.value <= share), key=_share, default=None),
+                better=tuple(sorted((p for p in peers if dominates(p, one)), key=_share)),
+                registered=next((other for other in same if other.defense == one.defense), None),
+            )
+        )
+    return made
+
+
+def unlike(places: Sequence[Place], registered: Sequence[Setting]) -> list[str]:
+    """Where the runs behind a place differ from the registered ones, one sentence each: the network, own records."""
+    told = []
+    for name, what in (("model", "network"), ("own", "number of own records")):
+        mine = {getattr(one.setting, name) for one in places}
+        theirs = {
+            getattr(other, name) for one in places for other in registered if other.dataset == one.setting.dataset
+        }
+        if others := sorted(map(str, mine - theirs)):
+            told.append(
+                f"{what}: {', '.join(others)} here, {', '.join(sorted(map(str, theirs)))} in the registry, so part of "
+                "the difference may be due to that"
+            )
+    return told
+
+
+def _share(setting: Setting) -> float:
+    return setting.identified.value
+
+
+def place_table(places: Sequence[Place]) -> Table:
+    """One line for each setting and adversary."""
+    lines = [
+        (
+            one.setting.defense,
+            shown(one.setting.threat_model),
+            one.setting.attack,
+            interval(one.setting.identified, 2),
+            f"{one.setting.accuracy:.2f}",
+            one.more.named if one.more else UNKNOWN,
+            one.less.named if one.less else UNKNOWN,
+            f"{len(one.better)} of {one.peers}",
+            interval(one.registered.identified, 2) if one.registered else UNKNOWN,
+        )
+        for one in places
+    ]
+    headers = (
+        *("defense", "adversary", "attack", "identified ↓", "accuracy ↑", "next that gives away more"),
+        *("next that gives away less", "at least as good", "this setting in the registry"),
+    )
+    return Table(headers=headers, rows=tuple(lines), floor=(False,) * len(lines))

@@ -1,0 +1,49 @@
+"""`privkit place`: a run among registered settings, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from privkit.audit.place import entries_of, placed
+from privkit.audit.run import AuditRun
+from privkit.cli.app import app
+from privkit.errors import RunFolderError, UsageError
+from privkit.reports import registry
+from privkit.reports.registry import to_csv
+from tests.reports.test_registry import entry
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_run: AuditRun) -> Path:
+    """A registry of two settings that are measured as the small run is."""
+    like = entries_of(small_run.rows)[0]
+    same = {"dataset": like.dataset, "victims": like.victims, "threat_model": like.threat_model}
+    path = tmp_path / "registry.csv"
+    path.write_text(to_csv([entry("first", 0.0, 0.0, **same), entry("second", 1.0, 1.0, **same)]), encoding="utf-8")
+    monkeypatch.setattr(registry.read, "__defaults__", (path,))
+    return path
+
+
+def test_a_run_has_a_place_and_the_command_says_it(copied: Path, registered: Path) -> None:
+    places, remarks = placed(copied)
+    assert places
+    assert {one.peers for one in places} == {2}
+    assert any("own records" in remark for remark in remarks)
+    said = CliRunner().invoke(app, ["place", str(copied)])
+    assert said.exit_code == 0
+    assert places[0].sentence in " ".join(said.output.split())
+    as_json = json.loads(CliRunner().invoke(app, ["place", str(copied), "--json"]).stdout)
+    assert [one["setting"]["defense"] for one in as_json["places"]] == [one.setting.defense for one in places]
+
+
+def test_what_nothing_registered_is_like_is_refused_with_what_is(copied: Path, registered: Path) -> None:
+    registered.write_text(to_csv([entry("first", 0.5, 0.5, dataset="cifar10")]), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"nothing comparable .* the registry cifar10 with 100 attacked records"):
+        placed(copied)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError):
+        placed(tmp_path)

@@ -1,0 +1,147 @@
+"""The registry: which attack counts, what a place says, and what may not be compared."""
+
+from pathlib import Path
+
+import pytest
+
+from privkit.reports.registry import (
+    Entry,
+    entries,
+    place,
+    place_table,
+    read,
+    settings,
+    to_csv,
+    undominated,
+    unlike,
+)
+from privkit.reports.schema import Row
+from privkit.reports.threats import threat_verdicts
+from tests.reports.made import metric
+from tests.reports.test_threats import REGISTERED, attacked
+
+
+def entry(defense: str, identified: float, accuracy: float, **changes: object) -> Entry:
+    """Against queries on digits, among 100 attacked images."""
+    fields: dict[str, object] = {
+        "dataset": "digits",
+        "model": "vit_micro",
+        "defense": defense,
+        "threat_model": "query",
+        "seed": 0,
+        "outcome": "falls",
+        "attack": "black_box",
+        "victims": 100,
+        "identified": identified,
+        "chance": 0.1,
+        "undefended": 1.0,
+        "likeness": 0.5,
+        "accuracy": accuracy,
+        "bare_accuracy": 0.9,
+        "claim": "nothing",
+        "traffic": 1.0,
+        "own": 2000,
+        "queries": 200,
+        "seconds": 10.0,
+        "commit": "a",
+    }
+    return Entry.model_validate({**fields, **changes})
+
+
+THREE = (entry("clip", 0.95, 0.9), entry("mixup", 0.5, 0.7), entry("dp_sl", 0.2, 0.5))
+
+
+def with_share(row: Row, share: float) -> Row:
+    """The same row, whose guesses identify a share of the records."""
+    own = row.recovered["unaligned"] | {"identified": metric(share, share, share, worst=1, closer=True)}
+    return row.model_copy(update={"recovered": {"unaligned": own}})
+
+
+def test_of_the_attacks_on_which_a_verdict_rests_the_one_that_identifies_most_counts() -> None:
+    sharp = with_share(attacked("jigsaw", "query", 0.03, 0.4), 0.9)
+    near = with_share(attacked("black_box", "query", 0.01, 0.6), 0.7)
+    weights = with_share(attacked("white_box", "weights", 0.001, 0.9), 1.0)
+    bare = with_share(attacked("jigsaw", "query", 0.01, 0.9, defense="none"), 0.97)
+    rows = [sharp, near, weights, bare]
+    verdicts = threat_verdicts(rows, [], REGISTERED)
+    found = {one.threat_model: one for one in entries(rows, verdicts)}
+    assert (found["query"].attack, found["query"].identified, found["query"].undefended) == ("jigsaw", 0.9, 0.97)
+    assert (found["weights"].attack, found["many_passes"].attack) == ("white_box", "jigsaw")
+    assert set(found) == {"query", "weights", "many_passes", "weights_and_many_passes"}
+    assert {one.defense for one in found.values()} == {"batch_shuffle"}
+
+
+def test_an_attack_that_is_not_sound_is_no_evidence_for_a_place() -> None:
+    from privkit.reports.schema import Check
+
+    broken = Check(name="control", passed=False, detail="fails on the image itself", decisive=True)
+    rows = [
+        with_share(attacked("jigsaw", "query", 0.09, 0.1, checks=(broken,)), 0.9),
+        with_share(attacked("black_box", "query", 0.09, 0.1), 0.2),
+        *(with_share(attacked(name, "query", 0.01, 0.9, defense="none"), 1.0) for name in ("jigsaw", "black_box")),
+    ]
+    (found,) = (one for one in entries(rows, threat_verdicts(rows, [], REGISTERED)) if one.threat_model == "query")
+    assert (found.attack, found.identified) == ("black_box", 0.2)
+
+
+def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
+    found = [*THREE, entry("none_measured", 0.3, 0.4, bare_accuracy=None, traffic=None, undefended=None)]
+    path = tmp_path / "registry.csv"
+    path.write_text(to_csv(found), encoding="utf-8")
+    assert sorted(read(path), key=str) == sorted(found, key=str)
+    assert read(tmp_path / "none.csv") == []
+
+
+def test_means_are_over_seeds_with_the_same_number_of_attacked_records() -> None:
+    (one,) = settings([entry("clip", 0.8, 0.9), entry("clip", 0.9, 0.8, seed=1), entry("clip", 0.1, 0.1, victims=20)])
+    assert (one.identified.value, one.accuracy, one.seeds) == (pytest.approx(0.85), pytest.approx(0.85), (0, 1))
+    assert one.identified.n == 2  # the interval is over seeds
+    (single,) = settings([entry("clip", 0.8, 0.9)])
+    assert (single.identified.n, single.identified.method) == (100, "Clopper–Pearson")
+
+
+def test_a_place_names_the_neighbors_on_both_sides_and_what_is_at_least_as_good() -> None:
+    (found,) = place(settings([entry("own", 0.6, 0.6)]), settings(THREE))
+    assert found.more is not None
+    assert found.less is not None
+    assert (found.more.defense, found.less.defense, found.peers) == ("clip", "mixup", 3)
+    assert [one.defense for one in found.better] == ["mixup"]
+    assert found.sentence == (
+        "query: own (identified 0.60, accuracy 0.60) lies between clip (identified 0.95, accuracy 0.90) and mixup "
+        "(identified 0.50, accuracy 0.70); at least as good in both: mixup"
+    )
+    (least,) = place(settings([entry("own", 0.1, 0.6)]), settings(THREE))
+    assert "gives away no more than any other; the next is dp_sl" in least.sentence
+    (most,) = place(settings([entry("own", 1.0, 0.6)]), settings(THREE))
+    assert "gives away more than all others; the next is clip" in most.sentence
+    assert len(place_table([found, least, most]).rows) == 3
+
+
+def test_a_registered_setting_is_shown_beside_ones_own_and_is_no_peer_of_itself() -> None:
+    (found,) = place(settings([entry("mixup", 0.6, 0.7)]), settings(THREE))
+    assert found.registered is not None
+    assert (found.registered.identified.value, found.peers) == (0.5, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"dataset": "cifar10"}, {"threat_model": "weights"}, {"victims": 50}],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_data_adversaries_and_numbers_of_records_have_no_place(changes: dict[str, object]) -> None:
+    assert place(settings([entry("own", 0.6, 0.6, **changes)]), settings(THREE)) == []
+
+
+def test_another_network_or_number_of_own_records_is_named() -> None:
+    registered = settings(THREE)
+    same = place(settings([entry("own", 0.6, 0.6)]), registered)
+    assert unlike(same, registered) == []
+    other = place(settings([entry("own", 0.6, 0.6, model="resnet20", own=100)]), registered)
+    network, own = unlike(other, registered)
+    assert "resnet20 here, vit_micro in the registry" in network
+    assert "100 here, 2000 in the registry" in own
+
+
+def test_the_undominated_are_those_that_nothing_else_beats_in_both() -> None:
+    worse = entry("blur", 0.6, 0.6)
+    assert [one.defense for one in undominated(settings([*THREE, worse]))] == ["clip", "mixup", "dp_sl"]
