@@ -39,6 +39,7 @@ STRENGTHS: dict[str, tuple[str, ...]] = {
     "masking": ("keep=0.1", "keep=0.05"),
     "mixup": ("group=4", "group=8"),
     "nopeek": ("weight=10",),
+    "orthogonal_map": ("keep=0.25", "keep=0.03125", "keep=0.03125,secret=false"),
     "random_cutmix": ("group=4", "group=8"),
     "random_cutout": ("payload=0.25", "payload=0.1"),
     "shuffled_cutmix": ("group=4", "group=8"),

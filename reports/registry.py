@@ -233,17 +233,20 @@ def _setting(each: Sequence[Entry]) -> Setting:
     each = sorted((one for one in each if one.victims == victims), key=lambda one: one.seed)
     shares = [one.identified for one in each]
     found = over_values(shares, 0.95, UNIT) if len(each) > 1 else clopper_pearson(shares[0] * victims, victims)
+    kept = {name: getattr(each[0], name) for name in ("dataset", "model", "defense", "threat_model", "own", "claim")}
     means = {
         name: _mean([getattr(one, name) for one in each]) for name in ("accuracy", "bare_accuracy", "traffic", "chance")
     }
-    return Setting(
-        **{name: getattr(each[0], name) for name in ("dataset", "model", "defense", "threat_model", "own", "claim")},
-        **means,
-        seeds=tuple(one.seed for one in each),
-        outcomes=tuple(one.outcome for one in each),
-        attack=max(each, key=lambda one: one.identified).attack,
-        victims=victims,
-        identified=found,
+    return Setting.model_validate(
+        {
+            **kept,
+            **means,
+            "seeds": tuple(one.seed for one in each),
+            "outcomes": tuple(one.outcome for one in each),
+            "attack": max(each, key=lambda one: one.identified).attack,
+            "victims": victims,
+            "identified": found,
+        }
     )
 
 

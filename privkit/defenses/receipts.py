@@ -68,8 +68,10 @@ class Nothing(Receipt):
         """
         quantities, share = dict(self.quantities), self.payload_share
         if share is not None:
+            quantities["payload_share"] = share
+        if share is not None and self.masks is not None:
             seen = share if self.stationary else 1 - (1 - share) ** release_count.epochs
-            quantities |= {"payload_share": share, "positions_seen": seen}
+            quantities["positions_seen"] = seen
         return Certificate(
             kind="nothing",
             statement=f"nothing is proven: {self.reason}",

@@ -1,0 +1,51 @@
+"""Max-norm: the server gives all returned gradients of a message the same expected length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.defenses.base import Effect, FrozenBlock, OnSmashed
+from privkit.defenses.none import require_messages
+from privkit.defenses.receipts import NOT_DP, Nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxNorm(OnSmashed[Nothing]):
+    """Stretches each image's cut-layer gradient at random, so that norms stop revealing labels; nothing is proven.
+
+    The gradient g of an image becomes (1 + s·ε)·g with ε ~ N(0, 1) and s² = max‖g‖²/‖g‖² − 1 over the message. Its
+    expected square norm is then that of the longest one. The longest gradient stays as it is, and each other one stays
+    on its line. With several classes the line reveals the label. With two, both labels share a line; then the signs of
+    short gradients are nearly random, and those of long ones are not.
+
+    Attributes:
+        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+
+    Source: Li et al. 2021, "Label leakage and protection in two-party split learning", §4, the heuristic max_norm.
+    """
+
+    name: ClassVar[str] = "max_norm"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"answers"})
+    place = "server"
+
+    frozen_block: FrozenBlock = False
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        require_messages(self.name, smashed)
+        return smashed, Nothing(
+            reason=f"smashed data leave as they are, and the line of a returned gradient tells its label {NOT_DP}",
+            source="Li et al. 2021 claim no bound for max_norm",
+        )
+
+    def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
+        """Stretch the gradients of a message, [M, B, ...]; zero gradients stay."""
+        norm = torch.linalg.vector_norm(gradient.double().flatten(2), dim=2)
+        longest = norm.amax(1, keepdim=True)
+        spread = (longest.square() / norm.square().clamp_min(1e-300) - 1).clamp_min(0).sqrt()
+        drawn = torch.randn(norm.shape, generator=generator, device=gradient.device, dtype=torch.float64)
+        factor = torch.where(norm > 0, 1 + spread * drawn, 1)
+        return (gradient.double() * factor.view(*factor.shape, *[1] * (gradient.ndim - 2))).to(gradient.dtype)

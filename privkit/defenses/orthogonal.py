@@ -1,0 +1,92 @@
+"""Orthogonal maps: the client rotates the features of its smashed data, or projects them onto fewer dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.constraints import Fraction, Whole
+from privkit.defenses.base import Effect, OnSmashed
+from privkit.defenses.none import require_messages
+from privkit.defenses.receipts import NOT_DP, Nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped(Nothing):
+    """A linear map of the features left the client.
+
+    Attributes:
+        sent: share of the dimensions that travel, in (0, 1].
+    """
+
+    sent: float = 1.0
+
+    @property
+    def payload_share(self) -> float:
+        return self.sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrthogonalMap(OnSmashed[Mapped]):
+    """Multiplies the features of each token or position by orthonormal columns; nothing is proven.
+
+    One matrix Q serves all clients and rounds. With keep=1 it is a rotation, and with less a projection. Queries reveal
+    z ↦ zQ: as many own tokens as there are dimensions give Q by least squares to whoever knows the lower segment, and a
+    decoder needs no Q. So attacks that know the segment are given Q, secret or not.
+
+    Attributes:
+        keep: share of the dimensions that travel, in (0, 1], rounded to whole ones and at least one.
+        secret: whether the server works on zQ, filled up with zeros, or knows Q and lifts what arrives to zQQᵀ.
+        matrix_seed: of Q, which is uniform over all matrices with orthonormal columns.
+
+    Source: Cihangiroglu et al. 2026, "LightSplit" (arXiv 2605.13265): secret=false, keep 1/32 and more; Yukhimchuk et
+    al. 2026, "Privacy from symmetry" (arXiv 2606.16461): keep=1, secret=true. Its network is equivariant, so that any Q
+    fits; here the server's segment learns behind Q.
+
+    >>> release, receipt = OrthogonalMap(keep=0.25).apply(torch.rand(1, 2, 16, 8), torch.zeros(1, 2), torch.Generator())
+    >>> release.smashed.shape, receipt.payload_share, int(release.smashed[0, 0, 0].count_nonzero())
+    (torch.Size([1, 2, 16, 8]), 0.25, 2)
+    """
+
+    name: ClassVar[str] = "orthogonal_map"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
+
+    keep: Fraction = 1.0
+    secret: bool = True
+    matrix_seed: Whole = 0
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Mapped]:
+        require_messages(self.name, smashed)
+        released = self.public_transform(smashed.flatten(0, 1)).view_as(smashed)
+        left, width = self._left(smashed.shape[2 if smashed.ndim == 5 else -1])
+        return released, Mapped(
+            reason=f"{left} of {width} directions of the features leave the client {NOT_DP}",
+            quantities={"dimensions": float(left), "of": float(width)},
+            assumptions=("the matrix is the same in every round, and queries reveal it",),
+            source="neither paper claims a bound",
+            sent=left / width,
+        )
+
+    def public_transform(self, smashed: Tensor) -> Tensor:
+        """[N, T, D], [N, D] or [N, C, H, W], of which the channels are the features."""
+        features = smashed.movedim(1, -1) if smashed.ndim == 4 else smashed
+        left, width = self._left(features.shape[-1])
+        q = _columns(width, left, self.matrix_seed).to(features)
+        sent = features @ q
+        mapped = torch.nn.functional.pad(sent, (0, width - left)) if self.secret else sent @ q.T
+        return mapped.movedim(-1, 1) if smashed.ndim == 4 else mapped
+
+    def _left(self, width: int) -> tuple[int, int]:
+        return max(1, round(self.keep * width)), width
+
+
+@lru_cache(maxsize=8)
+def _columns(width: int, left: int, seed: int) -> Tensor:
+    """Uniform orthonormal columns, float64 [width, left]: QR with a positive diagonal (Mezzadri 2007)."""
+    drawn = torch.randn(width, left, generator=Generator().manual_seed(seed), dtype=torch.float64)
+    q, r = torch.linalg.qr(drawn)
+    return q * r.diagonal().sign()
