@@ -333,6 +333,7 @@ def pages() -> dict[Path, str]:
             every=lambda: table(*registry_page.every()),
             paragraphs=registry_page.paragraphs,
         )
+    made |= {PAGES.parent / f"defenses-{name}.svg": drawn for name, drawn in registry_page.pictures().items()}
     introduction = SETTINGS_PAGE.read_text(encoding="utf-8").partition("| flag |")[0]
     return made | {SETTINGS_PAGE: f"{introduction}{settings()}\n"}
 

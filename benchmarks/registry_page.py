@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from privkit.reports.registry import Entry, Setting, read, settings
+from privkit.reports.frontier import Frontier, Point
+from privkit.reports.frontier_chart import frontier_chart
+from privkit.reports.page import standalone
+from privkit.reports.registry import Entry, Setting, dominates, read, settings
 from privkit.settings.quick_attacks import MODELS
+from privkit.shared.interval import Interval
+from privkit.shared.measures import IDENTIFIED
 from privkit.shared.threat_models import shown
 
 AFFORDED = (0.02, 0.05, 0.1, 0.2, 1.0)
 """How much accuracy one gives up at most, one line each."""
+DRAWN = ("query", "weights_and_many_passes")
+"""The weakest and the strongest adversary of the pictures."""
 MANY = 0.9
 """Share of identified records from which on a defense gives away nearly all."""
 
@@ -55,12 +62,12 @@ def every() -> tuple[list[str], list[list[str]]]:
             rows.append(
                 [dataset, f"`{defense}`", str(len(first.seeds)), _accuracy(first), *cells, first.claim, traffic]
             )
-    heading = ["dataset", "setting", "seeds", "accuracy (undefended)", *map(shown, MODELS), "claim", "bytes"]
+    heading = ["dataset", "setting", "seeds", "accuracy of undefended", *map(shown, MODELS), "claim", "bytes"]
     return heading, rows
 
 
 def _accuracy(one: Setting) -> str:
-    return f"{one.accuracy:.2f}" + ("" if one.bare_accuracy is None else f" ({one.bare_accuracy:.2f})")
+    return f"{one.accuracy:.2f}" + ("" if one.bare_accuracy is None else f" of {one.bare_accuracy:.2f}")
 
 
 def _cell(one: Setting | None) -> str:
@@ -95,16 +102,23 @@ def _on(dataset: str, own: Sequence[Setting], entries: Sequence[Entry]) -> list[
     for defense in dict.fromkeys(sorted((one.defense for one in own), key=lambda label: (":" in label, label))):
         here = [one for one in own if one.defense == defense]
         models = sorted(here, key=lambda one: MODELS.index(one.threat_model) if one.threat_model in MODELS else 9)
-        broken = [_broken(one, entries) for one in models if "falls" in one.outcomes]
+        broken: dict[str, list[str]] = {}
+        for one in models:
+            if "falls" in one.outcomes:
+                broken.setdefault(_broken(one, entries), []).append(shown(one.threat_model))
         stood = [one for one in models if set(one.outcomes) <= {"holds", "class"}]
         open_ = [one for one in models if "falls" not in one.outcomes and one not in stood]
         said = [
-            f"falls to {'; to '.join(dict.fromkeys(broken))}" if broken else "",
+            f"falls to {'; to '.join(f'{how} under {_and(names)}' for how, names in broken.items())}" if broken else "",
             f"stands against {_listed(stood)}" if stood else "",
             f"is not shown to stand against {_listed(open_)}" if open_ else "",
         ]
         made.append(f"On {dataset}, `{defense}` (accuracy {_accuracy(here[0])}) {', '.join(filter(None, said))}.")
     return made
+
+
+def _and(names: Sequence[str]) -> str:
+    return "all" if len(names) == len(MODELS) else ", ".join(names)
 
 
 def _listed(found: Sequence[Setting]) -> str:
@@ -120,5 +134,46 @@ def _broken(one: Setting, entries: Sequence[Entry]) -> str:
         if (entry.dataset, entry.defense, entry.threat_model, entry.attack)
         == (one.dataset, one.defense, one.threat_model, one.attack)
     )
-    asked = f", {price.queries:,} rounds of queries" if price.queries else ""
+    asked = f", {price.queries:,} rounds of queries" if price.queries > 1 else ""
     return f"{one.attack} ({one.identified.value:.2f} identified{asked}, {price.seconds:.0f} CPU s)"
+
+
+def pictures() -> dict[str, str]:
+    """Dataset -> its settings by accuracy and identified share, against each of two adversaries, as one SVG."""
+    return {
+        dataset: standalone([(shown(model), [frontier_chart(_frontier(found, model))]) for model in DRAWN])
+        for dataset, found in datasets(read()).items()
+    }
+
+
+def _frontier(found: Sequence[Setting], model: str) -> Frontier:
+    """The settings against one adversary; the diamond is the undefended model, the floor the guess by the label."""
+    here = [one for one in found if one.threat_model == model]
+    bare = [one.bare_accuracy for one in here if one.bare_accuracy is not None]
+    points = [
+        _point(one.defense, one.attack, one.accuracy, one.identified, any(dominates(other, one) for other in here))
+        for one in here
+    ]
+    if bare:
+        points.append(_point("none", "black_box", sum(bare) / len(bare), _exact(1.0), dominated=False))
+    floor = max(one.chance for one in here)
+    return Frontier(metric=IDENTIFIED.name, points=tuple(points), floors={"class_mean": floor})
+
+
+def _point(defense: str, attack: str, accuracy: float, identified: Interval, dominated: bool) -> Point:
+    family, _, options = defense.partition(":")
+    return Point(
+        defense=defense,
+        family=family,
+        setting=options,
+        attack=attack,
+        seeds=1,
+        accuracy=_exact(accuracy),
+        recovered=identified,
+        epsilon=None,
+        dominated=dominated,
+    )
+
+
+def _exact(value: float) -> Interval:
+    return Interval(value=value, low=value, high=value, n=1, method="exact")
