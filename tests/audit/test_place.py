@@ -7,11 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from privkit.audit.place import entries_of, placed
-from privkit.audit.run import AuditRun
+from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports import registry
 from privkit.reports.registry import to_csv
+from privkit.shared.interval import clopper_pearson
 from tests.reports.test_registry import entry
 
 
@@ -47,3 +48,19 @@ def test_what_nothing_registered_is_like_is_refused_with_what_is(copied: Path, r
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
         placed(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_a_registered_row_is_measured_again(tmp_path: Path) -> None:
+    """By its command, with another machine's arithmetic: within the intervals of 100 victims and of 500 test images."""
+    (line,) = (
+        one
+        for one in registry.read()
+        if (one.dataset, one.defense, one.threat_model, one.seed) == ("digits", "clip", "query", 0)
+    )
+    run = run_audit(defense="clip", attack=line.attack, seed=0, threads=1, out=tmp_path / "run")
+    (again,) = (one for one in entries_of(run.rows) if one.threat_model == "query")
+    assert (again.dataset, again.model, again.victims, again.own) == (line.dataset, line.model, 100, line.own)
+    assert clopper_pearson(again.identified * 100, 100).high >= line.identified - 0.05
+    assert again.accuracy == pytest.approx(line.accuracy, abs=0.06)
