@@ -29,6 +29,7 @@ from privkit.accountants.charges import (
 from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, chosen
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.ledger_lines import MECHANISM, charge_of_line, json_and_mechanism
+from privkit.accountants.odometer import Reading, reading
 from privkit.accountants.search import narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, claim, warnings
@@ -235,6 +236,25 @@ class Ledger:
             return self._nothing(e, 0.0)
         best, limit = self._least(lambda bound: bound.log_delta(e))
         return self._certificate(best, limit, e, exp(min(limit.value, 0.0)), None)
+
+    def so_far(self, delta: float) -> Reading:
+        """What the charges of an adaptive ledger have spent, true at every moment of the run at once (`odometer`).
+
+        Args:
+            delta: in (0, 1), chosen before the first release.
+
+        Raises:
+            ValueError: if the ledger is not adaptive: `epsilon` then answers for what was charged.
+        """
+        d = validate.delta(delta)
+        if not self.adaptive:
+            raise ValueError(
+                "an odometer reads a ledger with adaptive=True; for charges that were fixed in advance, epsilon(delta) "
+                "is what they have spent"
+            )
+        if self._filter is None:
+            return Reading(epsilon=0.0, delta=d)
+        return reading(self._filter, self._total + self._rest, d)
 
     def _least(self, ask: Callable[[Bound], Limit]) -> tuple[Bound, Limit]:
         if self._filter is not None:

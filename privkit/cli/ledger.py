@@ -30,12 +30,15 @@ def ledger(
     try:
         with Ledger(path, tight=not fast) as book:
             spent = book.epsilon(delta) if delta is not None else book.delta(epsilon or 0.0)
+            now = book.so_far(delta) if delta is not None and book.adaptive else None
             remarks = book.remarks
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
-        say_json(without_infinities(asdict(spent)))
+        say_json(without_infinities(asdict(spent) | ({} if now is None else {"so_far": asdict(now)})))
         return
     print_certificate(spent)
+    if now is not None:
+        say(f"  so far: {now.statement}")
     for remark in remarks:
         say(f"  {remark}")
