@@ -89,4 +89,5 @@ def _columns(width: int, left: int, seed: int) -> Tensor:
     """Uniform orthonormal columns, float64 [width, left]: QR with a positive diagonal (Mezzadri 2007)."""
     drawn = torch.randn(width, left, generator=Generator().manual_seed(seed), dtype=torch.float64)
     q, r = torch.linalg.qr(drawn)
-    return q * r.diagonal().sign()
+    columns: Tensor = q * r.diagonal().sign()
+    return columns

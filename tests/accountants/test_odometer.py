@@ -32,21 +32,21 @@ def exceeded(kept: Filter, delta: float, ask: str, seed: int, runs: int = 5_000)
     The strategy goes for it: large steps while the loss is far below, small ones where it is close, so that the loss
     has as many chances as the limit allows.
     """
-    random, grid = np.random.default_rng(seed), np.linspace(0, kept.limit, 601)
+    random, grid = np.random.default_rng(seed), np.geomspace(1e-3, kept.limit, 601)
     spent_of = grid if kept.at == 0 else grid / (USUAL_ORDERS[kept.at - 1] / 2)
     if ask == "odometer":
-        limits = np.array([0.0, *(reading(kept, cost(s), delta).epsilon for s in spent_of[1:])])
+        limits = np.array([reading(kept, cost(s), delta).epsilon for s in spent_of])
     else:  # what a run that was fixed in advance spends
-        limits = np.array([0.0, *(gaussian.epsilon(delta, sqrt(s)) for s in spent_of[1:])])
+        limits = np.array([gaussian.epsilon(delta, sqrt(s)) for s in spent_of])
     loss, squares, over = np.zeros(runs), np.zeros(runs), np.zeros(runs, bool)
     for _ in range(250):
-        at = np.searchsorted(spent_of, squares + 1e-12, side="right") - 1  # a reading of no more than was spent
+        at = np.searchsorted(spent_of[1:], squares + 1e-12, side="right")  # a reading of no more than was spent
         gap = limits[at] - loss
         mu = np.clip(gap / 6, 0.05, 0.5)
         mu = np.where(squares + mu**2 <= spent_of[-1], mu, 0.0)
         squares += mu**2
         loss += np.where(mu > 0, mu * random.normal(size=runs) + mu**2 / 2, 0.0)
-        at = np.searchsorted(spent_of, squares + 1e-12, side="right") - 1  # a reading of no more than was spent
+        at = np.searchsorted(spent_of[1:], squares + 1e-12, side="right")  # a reading of no more than was spent
         over |= (loss > limits[at]) & (squares > 0)
     return float(over.mean())
 
