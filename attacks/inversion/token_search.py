@@ -15,6 +15,7 @@ from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.word_means import WordMeans, drawn_texts
+from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.out_of_memory import in_chunks
@@ -125,6 +126,9 @@ class TokenSearch(Checked):
         noise = means.noise(released)
         guess = _read(means, released - means.places, noise)
         order = _order(lower, means, released, guess, own is not None, draws)
+        if order is not None and own is not None:
+            costs = means.costs_of_places(released, guess, noise)
+            order = likeliest_order(costs, guess, WordPairs(own, words))
         if order is not None:
             released = take(released, order)
             guess = _read(means, released - means.places, noise)

@@ -18,6 +18,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.word_means import Discriminant, asked, drawn_texts, mean_tokens, released_tokens
+from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.out_of_memory import in_chunks
@@ -151,7 +152,8 @@ class Vocabulary(Checked):
                     seed=module,
                 )
                 curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
-            guess = guess.gather(1, training.read(released, lambda logits: hungarian(-logits.log_softmax(2))))
+            costs = training.read(released, lambda logits: -logits.log_softmax(2))
+            guess = guess.gather(1, likeliest_order(costs, guess, WordPairs(own, len(words))))
         order = "tokens come back in their places" if in_place else "places are guessed"
         via = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
         note = f"{len(words)} words are in own texts, {via}; {order}"
