@@ -49,8 +49,8 @@ class TokenSearch(Checked):
     those behind it, as in a causal model, and nothing is noisy, the search goes once from left to right: where no
     candidate gives the token exactly, all words are tried.
 
-    If tokens were shuffled within texts, places are guessed from the words at each place in own texts, and from what a
-    place adds to a token. Words that moved to other texts are read, but not searched.
+    If tokens were shuffled within texts, their order is searched by the words at each place and the pairs of words in
+    own texts, and by what a place adds to a token. Words that moved to other texts are read, but not searched.
 
     Attributes:
         epochs: passes over all places.

@@ -43,8 +43,8 @@ class Vocabulary(Checked):
     which token is which word. The sum of a row's tokens is linear in its counts of words; a regression gives each word
     a first vector. Then tokens are matched with the words that were sent, and each vector becomes the mean of its
     tokens. A token's word is then that of the nearest mean, in the metric of the scatter about the means. A small
-    network learns the place of each token beside the others of its row, and each place takes one token. Tokens that
-    come back in their places need no network.
+    network learns the place of each token beside the others of its row. By these costs, and by the pairs of words in
+    own texts, the likeliest order is searched. Tokens that come back in their places need no network.
 
     Words that no own text holds cannot be read.
 
