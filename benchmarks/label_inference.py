@@ -29,6 +29,11 @@ from privkit.settings.resolve import resolve
 RUNS = Path(__file__).parent / "results" / "labels" / "inference.jsonl"
 SETTINGS = {
     "digits": {"dataset": "digits", "defense": "grad_perturb"},
+    "digits, max-norm": {
+        "dataset": "digits",
+        "defense": "max_norm",
+        "attack": ["release_clustering", "release_clustering:on=line", "exploit", "model_completion"],
+    },
     "digits, 0 against 1": {"dataset": "digits:classes=[0,1]", "defense": "none"},
 }
 ATTACKS = (
@@ -76,7 +81,7 @@ def main(given: Options) -> None:
 def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]:
     """A line of each attack on each defense, and one of the client's images alone."""
     size = f"small:private={given.private},auxiliary=200,test=500,victims=50,epochs={given.epochs}"
-    settings = {**SETTINGS[setting], "attack": list(ATTACKS), "budget": size, "seed": seed}
+    settings = {"attack": list(ATTACKS), **SETTINGS[setting], "budget": size, "seed": seed}
     lines: list[dict[str, object]] = []
     with TemporaryDirectory() as folder:
         for row in run_audit(**settings, threads=torch.get_num_threads(), out=f"{folder}/run").rows:
@@ -85,6 +90,8 @@ def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]
             accuracy = None if row.accuracy is None else row.accuracy.value
             values = {name: row.answers[name].value for name in ("label_accuracy", "cluster_accuracy", "auc")}
             lines.append({"defense": row.defense, "attack": row.attack, **values, "accuracy": accuracy})
+    if "attack" in SETTINGS[setting]:
+        return lines
     private = prepare(resolve(settings), seed, torch.device("cpu")).splits.private
     known = first_of_each(private.y, 4)
     observation = LabelObservation(

@@ -25,15 +25,15 @@ class ReleaseClustering(Checked):
 
     Attributes:
         positive: the positive label, ≥ 0.
-        on: "gradient" for the direction of the gradient that comes back (cosine similarity), or "smashed" for the
-            smashed data (Euclidean distance).
+        on: "gradient" for the direction of the gradient that comes back (cosine similarity), "line" for its direction
+            up to the sign, which `max_norm` leaves, or "smashed" for the smashed data (Euclidean distance).
         labeled: records of each label whose label the adversary knows, ≥ 1.
         epoch: as in `LabelLeak`. Gradients reveal labels best in the first epoch, while the server's predictions are
             uncertain; smashed data do so in the last.
 
     Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
     (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
-    learning"; Basu et al. 2002 for k-means with seeds.
+    learning"; Basu et al. 2002 for k-means with seeds; Dhillon et al. 2003, "Diametrical clustering", for lines.
     """
 
     name: ClassVar[str] = "release_clustering"
@@ -42,14 +42,14 @@ class ReleaseClustering(Checked):
     uses: ClassVar[frozenset[str]] = frozenset({"label_shares"})
 
     positive: Whole = 1
-    on: Literal["gradient", "smashed"] = "gradient"
+    on: Literal["gradient", "line", "smashed"] = "gradient"
     labeled: Count = 1
     epoch: Epoch = 0
 
     @property
     def mounting(self) -> Mounting[LabelObservation, Scores]:
         """It knows some labels, and needs no gradient if it reads smashed data."""
-        return Mounting(labeled=self.labeled, gradients=self.on == "gradient")
+        return Mounting(labeled=self.labeled, gradients=self.on != "smashed")
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row for every label by its distance to the label's cluster."""
@@ -57,11 +57,13 @@ class ReleaseClustering(Checked):
         seeds, labels = seeds_among(examples, observation, self.name)
         shares = observation.label_shares
         count = int(labels.max()) + 1 if shares is None else len(shares)
-        found = cluster_distances(rows, seeds, labels, max(2, count), cosine=self.on == "gradient")
+        found = cluster_distances(
+            rows, seeds, labels, max(2, count), cosine=self.on != "smashed", signed=self.on != "line"
+        )
         return one_against_rest(-found, self.positive, examples)
 
     def _rows(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        if self.on == "gradient":
+        if self.on != "smashed":
             rows, _, examples = returned_gradients(self.name, observation.views)
             return rows, examples
         rows = torch.cat([view.smashed.flatten(1).float() for view in observation.views])
@@ -80,26 +82,40 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
     return row.to(examples.device), labels
 
 
-def cluster_distances(rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool) -> Tensor:
+def cluster_distances(
+    rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool, signed: bool = True
+) -> Tensor:
     """Distance of each row [N, F] to each of L labels' clusters, [N, L], by k-means in which seeds keep their labels.
 
     Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster; its distance is that of
-    the farthest one. With `cosine`, directions are compared (spherical k-means) instead of rows.
+    the farthest one. With `cosine`, directions are compared (spherical k-means) instead of rows, and unless they are
+    `signed`, a direction and its opposite are the same.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows
-    centers = _centers(rows[seeds], of, len(named), cosine)
+    firsts = rows[seeds] if signed else _along(rows[seeds], rows[seeds][[int((of == one).nonzero()[0]) for one in of]])
+    centers = _centers(firsts, of, len(named), cosine)
     nearest = torch.full_like(rows[:, 0], -1, dtype=torch.int64)
     for _ in range(_MOST_STEPS):
-        before, nearest = nearest, torch.cdist(rows, centers).argmin(1)
+        before, nearest = nearest, _apart(rows, centers, signed).argmin(1)
         nearest[seeds] = of
         if nearest.equal(before):
             break
-        centers = _centers(rows, nearest, len(named), cosine)
-    to_centers = torch.cdist(rows, centers)
+        centers = _centers(rows if signed else _along(rows, centers[nearest]), nearest, len(named), cosine)
+    to_centers = _apart(rows, centers, signed)
     found = to_centers.max().expand(len(rows), count).clone()
     found[:, named] = to_centers
     return found
+
+
+def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
+    """Distances [N, L] of rows [N, F] to centers [L, F]; unless `signed`, to the nearer end of each center's line."""
+    return torch.cdist(rows, centers) if signed else (2 - 2 * (rows @ centers.T).abs()).clamp_min(0).sqrt()
+
+
+def _along(rows: Tensor, others: Tensor) -> Tensor:
+    """Each row, or its opposite, whichever points along its partner."""
+    return torch.where((rows * others).sum(1, keepdim=True) < 0, -rows, rows)
 
 
 def _centers(rows: Tensor, groups: Tensor, count: int, cosine: bool) -> Tensor:

@@ -17,11 +17,19 @@ from privkit.attacks.labels.gradient_matching import GradientMatching
 from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
 from privkit.attacks.labels.release_clustering import ReleaseClustering, cluster_distances
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
+from privkit.defenses.max_norm import MaxNorm
 from tests.attacks.sessions import Killed, Session
 
 LABELS, ROWS, ROUNDS = 4, 60, 4
 COMPLETION = ModelCompletion()
-ATTACKS = [ReleaseClustering(), ReleaseClustering(on="smashed"), ExPLoit(), ExPLoit(start="random"), COMPLETION]
+ATTACKS = [
+    ReleaseClustering(),
+    ReleaseClustering(on="smashed"),
+    ReleaseClustering(on="line"),
+    ExPLoit(),
+    ExPLoit(start="random"),
+    COMPLETION,
+]
 
 
 def world(*, noise: bool = False, seed: int = 0) -> tuple[LabelObservation, Tensor]:
@@ -61,6 +69,24 @@ def named(scores: Scores, labels: Tensor, known: Tensor | None) -> float:
     asked = ~torch.isin(scores.examples, torch.tensor([]) if known is None else known)
     guesses = scores.of_labels.argmax(1)[asked]
     return label_accuracy(labels[asked].numpy(), guesses.numpy()).value
+
+
+def test_max_norm_hides_labels_from_directions_and_not_from_lines() -> None:
+    """Half of the short gradients are turned round, and each stays on its label's line."""
+    shares: dict[str, list[float]] = {"gradient": [], "line": []}
+    for seed in range(8):
+        observation, labels = world(seed=seed)
+        draws = Generator().manual_seed(seed)
+        views = []
+        for view in observation.views:
+            assert view.cut_gradient is not None
+            back = view.cut_gradient * torch.logspace(-2, 0, ROWS).unsqueeze(1)  # as of sure and unsure predictions
+            views.append(replace(view, cut_gradient=MaxNorm().on_gradient(back.unsqueeze(0), draws)[0]))
+        for on, found in shares.items():
+            scores = ReleaseClustering(on=on).run(replace(observation, views=views), draws)  # type: ignore[arg-type]
+            found.append(named(scores, labels, observation.known_rows))
+    assert np.mean(shares["line"]) > 0.9
+    assert np.mean(shares["gradient"]) < 0.7
 
 
 @pytest.mark.slow(but=2)
