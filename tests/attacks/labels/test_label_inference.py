@@ -284,7 +284,7 @@ def test_what_is_missing_is_said(case: str) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: ReleaseClustering(on="weights"), "one of gradient, smashed"),  # type: ignore[arg-type]
+        (lambda: ReleaseClustering(on="weights"), "one of gradient, line, smashed"),  # type: ignore[arg-type]
         (lambda: ExPLoit(epochs=0), "epochs must be a whole number >= 1"),
         (lambda: ModelCompletion(temperature=0), "temperature must be a finite number > 0"),
     ],
