@@ -241,7 +241,7 @@ class Ledger:
         """What the charges of an adaptive ledger have spent, true at every moment of the run at once (`odometer`).
 
         Args:
-            delta: in (0, 1), chosen before the first release.
+            delta: in (0, 1), fixed before the first release.
 
         Raises:
             ValueError: if the ledger is not adaptive: `epsilon` then answers for what was charged.

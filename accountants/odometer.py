@@ -1,7 +1,8 @@
 """Odometers: what a run has spent so far, true at every moment at once, although releases decide how it goes on.
 
 A filter answers for its whole limit. An odometer answers for what was charged: filters of smaller limits hold side by
-side, and the smallest one that is not exceeded yet speaks.
+side, and the smallest one that is not exceeded yet speaks. A reading speaks of two neighboring data sets that are fixed
+in advance, whichever they are; it does not hold for all pairs at once.
 """
 
 from __future__ import annotations
@@ -34,22 +35,25 @@ class Reading:
     def statement(self) -> str:
         """The reading in one sentence."""
         return (
-            f"with probability at least 1 − {self.delta:g}, the privacy loss of all releases so far is at most "
-            f"{self.epsilon:.4g}, now and at every other moment's own reading"
+            f"for any two neighboring data sets, with probability at least 1 − {self.delta:g}, the privacy loss of all "
+            f"releases so far is at most {self.epsilon:.4g}, and at every other moment it is at most its own reading"
         )
 
 
 def reading(kept: Filter, total: Array, delta: float) -> Reading:
-    """What the charges so far have spent.
+    """What the charges so far have spent; the loss is ln P/Q of what was released, drawn from P.
 
     Fix two neighbors, and stop a run within one level as soon as its loss exceeds ε. Releases decide that stop, so the
-    level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. So ε = ε'(qδ) − ln(1 − q) keeps
-    P below δ for each q in (0, 1). The levels share δ evenly.
+    level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. So with ε = ε'(qδ) − ln(1 − q),
+    P is at most the level's δ, for each q in (0, 1). The levels share δ evenly.
 
     Args:
         kept: the filter of the run.
         total: what was charged, [Σμ², Rényi curve], within the filter's limit.
-        delta: in (0, 1).
+        delta: in (0, 1), fixed before the first release; readings at several δ hold together up to the sum of these.
+
+    Raises:
+        ValueError: if the filter does not cover the total, or δ is too small to be shared out.
 
     Source: Rogers et al. 2016, Definition 3.3 (odometers); levels as Lécuyer 2021, "Practical privacy filters and
     odometers with Rényi differential privacy"; the step from δ to the tail is derived.
@@ -59,15 +63,16 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
     >>> round(reading(Filter(at=0, limit=1.0), spent, 1e-5).epsilon, 2)
     1.89
     """
-    spent = float(total[kept.at])
-    if spent == 0:
-        return Reading(epsilon=0.0, delta=delta)
+    if not kept.covers(total):
+        raise ValueError(f"an odometer reads what its filter covers, got {total[kept.at]:g} of {kept.limit:g}")
+    share = delta / LEVELS
+    if not share * _SHARES[-1] > 0:
+        raise ValueError(f"delta = {delta:g} is too small to be shared among {LEVELS} filters; use 1e-300 or more")
     level = kept
     for _ in range(LEVELS - 1):
         smaller = replace(level, limit=level.limit * 0.5**0.5)
         if not smaller.admits(total):
             break
         level = smaller
-    share, bound = delta / LEVELS, level.bound
-    epsilon = min(bound.epsilon(q * share).value - log1p(-q) for q in _SHARES)
+    epsilon = min(level.bound.epsilon(q * share).value - log1p(-q) for q in _SHARES)
     return Reading(epsilon=epsilon, delta=delta)

@@ -66,11 +66,23 @@ def test_readings_grow_with_the_charges_and_stay_below_the_whole_budgets_price()
     squares = np.geomspace(1e-6, 3.99, 200)
     readings = [reading(GAUSSIAN, cost(s), DELTA).epsilon for s in squares]
     assert all(np.diff(readings) >= 0)
-    assert reading(GAUSSIAN, cost(0.0), DELTA).epsilon == 0
+    assert 0 < reading(GAUSSIAN, cost(0.0), DELTA).epsilon == readings[0]  # a charge may be lost in the rounding
     fixed = [gaussian.epsilon(DELTA, sqrt(s)) for s in squares[squares > 4.0 * 0.5 ** (LEVELS / 2)]]
     above = np.array(readings[-len(fixed) :]) / np.array(fixed)
     assert above.min() > 1  # it says more than a bound on a fixed run
     assert above[-100:].max() < 2
+
+
+@pytest.mark.parametrize("spent", [4.1, np.inf, np.nan])
+def test_what_the_filter_does_not_cover_is_refused(spent: float) -> None:
+    with pytest.raises(ValueError, match="reads what its filter covers"):
+        reading(GAUSSIAN, cost(spent), DELTA)
+
+
+@pytest.mark.parametrize("kept", [GAUSSIAN, RENYI], ids=["Gaussian filter", "Rényi filter"])
+def test_a_delta_that_cannot_be_shared_out_is_refused(kept: Filter) -> None:
+    with pytest.raises(ValueError, match="too small to be shared among 32"):
+        reading(kept, cost(0.1), 5e-324)
 
 
 def test_an_adaptive_ledger_has_an_odometer_and_another_one_has_none(tmp_path: Path) -> None:
