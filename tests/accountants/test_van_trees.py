@@ -110,6 +110,29 @@ def test_no_map_has_a_smaller_error_than_its_floor(name: str, count: int) -> Non
     assert np.median(ratios) > 0.5, ratios  # a floor of zero would pass the line above
 
 
+def test_the_value_is_the_mean_tangent_of_the_trace() -> None:
+    """The slope is taken by a difference quotient, from the same draws."""
+    generator = np.random.default_rng(0)
+    prior, matrix = any_prior(4, 3, generator), generator.normal(size=(5, 4))
+
+    def along(x: Array, ways: Array) -> Array:
+        slopes: Array = (1 - np.tanh(matrix @ x) ** 2)[:, None] * (matrix @ ways)
+        return slopes
+
+    def trace(information: Array) -> float:
+        left = np.linalg.inv(np.eye(3) + information)
+        return float(np.trace(prior.directions @ left @ prior.directions.T)) / 4
+
+    seen = [along(x, prior.directions) for x in prior.draw(6, np.random.default_rng(3))]
+    terms = [2 / 0.5**2 * one.T @ one for one in seen]
+    point, mean = np.mean(terms[:3], axis=0), np.mean(terms[3:], axis=0)
+    step = 1e-5
+    slope = (trace(point + step * (mean - point)) - trace(point - step * (mean - point))) / (2 * step)
+    found = error_floor(prior, along, Noise(smashed=0.5), releases=2, draws=6, seed=3)
+    assert found.value == pytest.approx(trace(point) + slope, rel=1e-6)
+    assert abs(slope) > 0.05 * trace(point)
+
+
 def test_few_draws_do_not_raise_the_estimate_as_a_sample_mean_does() -> None:
     """For x³ and a standard prior, E J² = 27; Jensen's inequality puts the plug-in above the trace."""
     prior, along = GaussianPrior(mean=np.zeros(1), directions=np.eye(1)), of_number(MAPS["cubic"][1], np.ones(1))
@@ -190,7 +213,7 @@ def test_what_is_not_covered_is_refused(change: dict[str, object], words: str) -
         (np.zeros((2, 1)), np.eye(2), "needs a mean"),
         (np.zeros(2), np.eye(3), "needs a mean"),
         (np.zeros(2), np.array([[1.0, 1.0], [1.0, 1.0]]), "linearly independent"),
-        (np.zeros(2), np.eye(2) * np.inf, "finite"),
+        (np.zeros(2), np.full((2, 2), np.inf), "finite"),
     ],
 )
 def test_a_prior_without_a_density_is_refused(mean: Array, directions: Array, words: str) -> None:
