@@ -1,9 +1,10 @@
 """The floor of reconstruction beside attacks on records of its own prior: `python benchmarks/run.py floor`.
 
 Records are drawn from the Gaussian prior of tiny digits (8×8) and released by an untrained client's segment under
-Gaussian noise: a linear map; two convolutions with tanh and a clip of each coordinate; one block of a transformer with
-a clip of the L2 norm. Every attack knows the prior. A cell is a segment, a strength of noise and a seed, and one line
-of results/floor/rows.jsonl; the command goes on with what is missing, and writes floor.csv.
+Gaussian noise: a linear map; the same behind a clip that most numbers exceed; two convolutions with tanh and a clip of
+each coordinate; one block of a transformer with a clip of the L2 norm. Every attack knows the prior. A cell is a
+segment, a strength of noise and a seed, and one line of results/floor/rows.jsonl; the command goes on with what is
+missing, and writes floor.csv.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from privkit.torch_utils.seeded import seeded
 
 ROWS = Path(__file__).parent / "results" / "floor" / "rows.jsonl"
 SHAPE = (1, 8, 8)
-SIGMAS = {"linear": (0.02, 0.1, 0.5), "conv": (0.02, 0.1, 0.5), "vit": (0.02, 0.1, 0.5)}
+SIGMAS = {"linear": (0.02, 0.1, 0.5), "clipped": (0.005, 0.02, 0.1), "conv": (0.02, 0.1, 0.5), "vit": (0.02, 0.1, 0.5)}
 Release = Callable[[Tensor], Tensor]
 """Records [B, 64] to numbers [B, m], before noise."""
 
@@ -43,14 +44,14 @@ class Options:
     """The flags.
 
     Attributes:
-        segment: linear, conv, vit.
+        segment: linear, clipped, conv, vit.
         records: attacked ones in each cell.
         steps: of the attacks with the client's weights, for the mode and again for the mean; the decoder has ten times
             as many.
         record_to: the file of results.
     """
 
-    segment: tuple[str, ...] = ("linear", "conv", "vit")
+    segment: tuple[str, ...] = ("linear", "clipped", "conv", "vit")
     seeds: tuple[int, ...] = (0, 1, 2)
     records: int = 100
     steps: int = 300
@@ -66,13 +67,18 @@ def release_of(segment: str, seed: int) -> Release:
         with seeded(torch.device("cpu"), seed):
             network = (
                 nn.Sequential(nn.Flatten(), nn.Linear(64, 48))
-                if segment == "linear"
+                if segment in ("linear", "clipped")
                 else nn.Sequential(
                     nn.Conv2d(1, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 3, 2, padding=1), nn.Tanh()
                 )
             )
     network.eval().requires_grad_(False)
-    bound, by = {"linear": (None, "coordinate"), "conv": (0.5, "coordinate"), "vit": (10.0, "image")}[segment]
+    bound, by = {
+        "linear": (None, "coordinate"),
+        "clipped": (0.05, "coordinate"),
+        "conv": (0.5, "coordinate"),
+        "vit": (10.0, "image"),
+    }[segment]
     return lambda x: clipped(network(x.view(-1, *SHAPE))[None], bound, by)[0].flatten(1)  # type: ignore[arg-type]
 
 
@@ -215,13 +221,14 @@ def summarize(rows: list[dict[str, Any]], path: Path) -> None:
         table.writerow(
             ["segment", "σ", "seeds", "prior's mean", "floor", "best attack", "its MSE", "over the floor", "z"]
         )
-        for key in dict.fromkeys((row["segment"], row["sigma"]) for row in rows):
-            lines = [row for row in rows if (row["segment"], row["sigma"]) == key]
+        for key in [(segment, sigma) for segment, sigmas in SIGMAS.items() for sigma in sigmas]:
+            if not (lines := [row for row in rows if (row["segment"], row["sigma"]) == key]):
+                continue
             floor, prior = (mean(row[name] for row in lines) for name in ("floor", "prior"))
             best = mean(row["errors"][row["best"]][0] for row in lines)
             spread = sum(row["errors"][row["best"]][1] ** 2 for row in lines) ** 0.5 / len(lines)
             names = ", ".join(sorted({f"`{row['best']}`" for row in lines}))
-            seeds = " ".join(str(row["seed"]) for row in lines)
+            seeds = " ".join(sorted(str(row["seed"]) for row in lines))
             shown = (f"{best:.5f}", f"{best / floor:.2f}", f"{(best - floor) / spread:.1f}")
             table.writerow([*key, seeds, f"{prior:.4f}", f"{floor:.5f}", names, *shown])
 
