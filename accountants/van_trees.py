@@ -21,9 +21,16 @@ Array = NDArray[np.float64]
 Along = Callable[[Array, Array], NDArray[Any]]
 """(record [d], directions [d, k]) -> derivatives [m, k] of the m released numbers along each direction."""
 
-_SOURCE = (
-    "van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3 (vector form); Gill and Levit 1995; "
-    "its tangent at a fixed information: derived"
+_ASSUMPTIONS = (
+    "records are drawn from the stated Gaussian prior, which may leave the range of real records; real records are no "
+    "such draws, and an attack on them may have a smaller error",
+    "the attacker sees nothing else that depends on the record, such as its label or an update that it moved",
+    "each release has fresh, independent Gaussian noise, and the same map, which was chosen without the record",
+)
+_AFFINE = "the map is affine, as stated"
+_SMOOTH = (
+    "the map is absolutely continuous with derivatives of finite mean square, as clips, rectifiers and norms are; the "
+    "limit is Student's, which holds for many draws"
 )
 
 
@@ -45,10 +52,11 @@ class GaussianPrior:
             raise ValueError(
                 f"a prior needs a mean [d] and directions [d, k], got {list(mean.shape)} and {list(directions.shape)}"
             )
-        if not (np.isfinite(mean).all() and np.isfinite(directions).all()):
-            raise ValueError("a prior's mean and directions must be finite")
-        if not directions.shape[1] or np.linalg.matrix_rank(directions) < directions.shape[1]:
-            raise ValueError("a prior's directions must be linearly independent; leave out those without variance")
+        finite = np.isfinite(mean).all() and np.isfinite(directions).all()
+        if not finite or not 0 < directions.shape[1] == np.linalg.matrix_rank(directions):
+            raise ValueError(
+                "a prior's directions must be finite and linearly independent: leave out those of no variance"
+            )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "directions", directions)
 
@@ -93,7 +101,8 @@ class ErrorFloor:
         draws: records at which derivatives were taken.
         confidence: of `low`; None if it is exact.
         assumptions: what must hold, one sentence each.
-        source: books and papers.
+
+    Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
     """
 
     low: float
@@ -102,7 +111,6 @@ class ErrorFloor:
     draws: int
     confidence: float | None
     assumptions: tuple[str, ...]
-    source: str = _SOURCE
 
     @property
     def sentence(self) -> str:
@@ -145,6 +153,8 @@ def error_floor(
             posterior mean. A ValueError if they differ.
         seed: of the draws.
 
+    Source: van Trees 1968, §2.4.3; its tangent: derived.
+
     Raises:
         ValueError: for noise that is not Gaussian, derivatives that are not finite [m, k], or a false `affine`.
 
@@ -155,6 +165,8 @@ def error_floor(
     >>> error_floor(prior, lambda x, directions: np.cos(x)[:1, None] * directions[:1], Noise(smashed=1.0)).low < 0.9
     True
     """
+    from scipy.stats import t
+
     if noise.law != "gaussian":
         raise ValueError(f"the floor of reconstruction is derived for Gaussian noise, got {noise.law}; use gaussian")
     releases = validate.whole("releases", releases, least=1)
@@ -171,21 +183,23 @@ def error_floor(
     left = np.linalg.inv(np.eye(len(weights)) + point)
     at_point = float(np.sum(weights * left))
     if affine:
-        _require_equal(seen, _derivatives(along, records[1], directions))
+        if not np.allclose(seen, _derivatives(along, records[1], directions), 1e-4, 1e-4 * np.abs(seen).max(initial=0)):
+            raise ValueError("affine=True, but the derivatives at two records differ; leave affine out")
         value = low = at_point / size
     else:
         root = left @ np.linalg.qr(directions).R.T  # root·rootᵀ is minus the slope of the trace
         offset = at_point + float(np.sum(root * (point @ root)))
         other = [_derivatives(along, record, directions @ root) for record in records[half:]]
         values = (offset - scale * np.array([np.sum(one * one) for one in other])) / size
-        value, low = float(values.mean()), _lower(values, confidence)
+        value, error = float(values.mean()), float(values.std(ddof=1)) / sqrt(len(values))
+        low = value - float(t.ppf(confidence, len(values) - 1)) * error  # Student's one-sided limit
     return ErrorFloor(
         low=max(low, 0.0),
         value=value,
         prior=float(np.trace(weights)) / size,
         draws=len(records),
         confidence=None if affine else confidence,
-        assumptions=_assumptions(releases, affine),
+        assumptions=(*_ASSUMPTIONS, _AFFINE if affine else _SMOOTH),
     )
 
 
@@ -198,30 +212,3 @@ def _derivatives(along: Along, record: Array, directions: Array) -> Array:
             f"{list(seen.shape)}{'' if np.isfinite(seen).all() else ' with numbers that are not finite'}"
         )
     return seen
-
-
-def _require_equal(one: Array, other: Array) -> None:
-    if not np.allclose(one, other, rtol=1e-4, atol=1e-4 * float(np.abs(one).max(initial=0.0))):
-        raise ValueError("affine=True, but the derivatives at two records differ; leave affine out")
-
-
-def _lower(values: Array, confidence: float) -> float:
-    """Student's one-sided lower limit of the mean."""
-    from scipy.stats import t
-
-    error = float(values.std(ddof=1)) / sqrt(len(values))
-    return float(values.mean()) - float(t.ppf(confidence, len(values) - 1)) * error
-
-
-def _assumptions(releases: int, affine: bool) -> tuple[str, ...]:
-    return (
-        "records are drawn from the stated Gaussian prior, which may leave the range of real records; real records are "
-        "no such draws, and an attack on them may have a smaller error",
-        "the attacker sees nothing else that depends on the record, such as its label or an update that it moved",
-        f"each of {releases} releases has fresh, independent Gaussian noise, and one map, which was chosen without the "
-        "record",
-        "the map is affine, as stated"
-        if affine
-        else "the map is absolutely continuous with derivatives of finite mean square, as clips, rectifiers and norms "
-        "are; the limit is Student's, which holds for many draws",
-    )
