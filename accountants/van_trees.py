@@ -48,15 +48,11 @@ class GaussianPrior:
 
     def __post_init__(self) -> None:
         mean, directions = np.asarray(self.mean, np.float64), np.asarray(self.directions, np.float64)
-        if mean.ndim != 1 or directions.shape[:1] != mean.shape or directions.ndim != 2:
-            raise ValueError(
-                f"a prior needs a mean [d] and directions [d, k], got {list(mean.shape)} and {list(directions.shape)}"
-            )
+        if directions.ndim != 2 or directions.shape[:1] != mean.shape:
+            raise ValueError(f"a prior needs mean [d] and directions [d, k], got {mean.shape} and {directions.shape}")
         finite = np.isfinite(mean).all() and np.isfinite(directions).all()
         if not finite or not 0 < directions.shape[1] == np.linalg.matrix_rank(directions):
-            raise ValueError(
-                "a prior's directions must be finite and linearly independent: leave out those of no variance"
-            )
+            raise ValueError("directions must be finite and linearly independent; leave out those without variance")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "directions", directions)
 
@@ -79,9 +75,8 @@ class GaussianPrior:
         rows = np.asarray(records, np.float64)
         if rows.ndim != 2 or len(rows) < 2 or not np.isfinite(rows).all() or not rows.std(0).any():
             raise ValueError(f"records must be finite numbers [N, d] of two or more records, got {list(rows.shape)}")
-        kept = rows.shape[1] if components is None else validate.whole("components", components, least=1)
-        if kept > rows.shape[1]:
-            raise ValueError(f"components must be at most the {rows.shape[1]} numbers of a record, got {kept}")
+        size = rows.shape[1]
+        kept = size if components is None else validate.whole("components", components, most=size)
         variances, basis = np.linalg.eigh(oas(rows)[0])  # in increasing order
         return cls(mean=rows.mean(0), directions=(basis * np.sqrt(variances.clip(min=0)))[:, -kept:])
 
@@ -205,10 +200,9 @@ def error_floor(
 
 def _derivatives(along: Along, record: Array, directions: Array) -> Array:
     """What `along` gives, checked."""
-    seen = np.asarray(along(record, directions), np.float64)
-    if seen.ndim != 2 or seen.shape[1] != directions.shape[1] or not np.isfinite(seen).all():
+    seen, wanted = np.asarray(along(record, directions), np.float64), directions.shape[1]
+    if seen.shape != (len(seen), wanted) or not np.isfinite(seen).all():
         raise ValueError(
-            f"along must give finite derivatives [m, {directions.shape[1]}], one column for each direction, got "
-            f"{list(seen.shape)}{'' if np.isfinite(seen).all() else ' with numbers that are not finite'}"
+            f"along must give finite derivatives [m, {wanted}], got {list(seen.shape)} or numbers not finite"
         )
     return seen

@@ -26,8 +26,7 @@ def along(
         chunk: directions that are computed together; each takes the memory of one record's pass.
 
     Returns:
-        (record [d], directions [d, k]) -> derivatives [m, k], in float64. d is the number of a record's numbers, m that
-        of its output.
+        (record [d], directions [d, k]) -> derivatives [m, k] in float64 of the m numbers of a record's output.
 
     >>> along(lambda x: x.square(), (2,))(np.array([1.0, 3.0]), np.eye(2))
     array([[2., 0.],

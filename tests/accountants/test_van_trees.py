@@ -210,8 +210,8 @@ def test_what_is_not_covered_is_refused(change: dict[str, object], words: str) -
 @pytest.mark.parametrize(
     ("mean", "directions", "words"),
     [
-        (np.zeros((2, 1)), np.eye(2), "needs a mean"),
-        (np.zeros(2), np.eye(3), "needs a mean"),
+        (np.zeros((2, 1)), np.eye(2), "needs mean"),
+        (np.zeros(2), np.eye(3), "needs mean"),
         (np.zeros(2), np.array([[1.0, 1.0], [1.0, 1.0]]), "linearly independent"),
         (np.zeros(2), np.full((2, 2), np.inf), "finite"),
     ],
