@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from privkit.accountants.ledger_file import LedgerError, LedgerFile
     from privkit.accountants.region import Region
     from privkit.accountants.table import mechanism_of
+    from privkit.accountants.van_trees import ErrorFloor, GaussianPrior, error_floor
     from privkit.shared.certificate import Certificate
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "Calibrated",
     "Certificate",
     "Charge",
+    "ErrorFloor",
+    "GaussianPrior",
     "Ledger",
     "LedgerError",
     "LedgerFile",
@@ -41,6 +44,7 @@ __all__ = [
     "delta",
     "epsilon",
     "epsilons",
+    "error_floor",
     "mechanism_of",
     "no_protection",
     "rdp",

@@ -99,7 +99,7 @@ def test_what_cannot_be_attacked_is_said() -> None:
 @pytest.mark.slow
 def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "python.md").read_text("utf-8")
-    audit, attack = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    audit, attack, floor = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     asked: dict[str, object] = {}
     monkeypatch.setattr(privkit, "run_audit", lambda **settings: asked.update(settings), raising=False)
     names: dict[str, Any] = {}
@@ -111,3 +111,5 @@ def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch) -> None:
         exec(attack.replace("500", "60").replace("100", "10").replace("50", "5").replace("16", "8"), names)
     found = names["found"]
     assert found.scores["unaligned"]["ssim"].low > found.floors["mean_image"]["unaligned"]["ssim"].high
+    exec(floor, names)
+    assert 0 < names["floor"].low < names["floor"].prior

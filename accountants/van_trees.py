@@ -1,0 +1,208 @@
+"""A floor under the mean squared error of any reconstruction: the Bayesian Cramér–Rao bound of van Trees.
+
+A release under Gaussian noise shows a record only as sharply as the noise allows, in directions in which the released
+map changes; elsewhere an attacker is left with what it knew before, its prior. Both together limit every attack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privkit.accountants import validate
+from privkit.accountants.spec.parts import Noise
+
+Array = NDArray[np.float64]
+Along = Callable[[Array, Array], NDArray[Any]]
+"""(record [d], directions [d, k]) -> derivatives [m, k] of the m released numbers along each direction."""
+
+_ASSUMPTIONS = (
+    "records are drawn from the stated Gaussian prior, which may leave the range of real records; real records are no "
+    "such draws, and an attack on them may have a smaller error",
+    "the attacker sees nothing else that depends on the record, such as its label or an update that it moved",
+    "each release has fresh, independent Gaussian noise, and the same map, which was chosen without the record",
+)
+_AFFINE = "the map is affine, as stated"
+_SMOOTH = (
+    "the map is absolutely continuous with derivatives of finite mean square, as clips, rectifiers and norms are; the "
+    "limit is Student's, which holds for many draws"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GaussianPrior:
+    """What an attacker knows of a record before the release: the record is mean + directions·u, with u ~ N(0, I).
+
+    Attributes:
+        mean: [d] in the record's units.
+        directions: [d, k] of rank k ≤ d; the covariance is directions·directionsᵀ.
+    """
+
+    mean: Array
+    directions: Array
+
+    def __post_init__(self) -> None:
+        mean, directions = np.asarray(self.mean, np.float64), np.asarray(self.directions, np.float64)
+        if directions.ndim != 2 or directions.shape[:1] != mean.shape:
+            raise ValueError(f"a prior needs mean [d] and directions [d, k], got {mean.shape} and {directions.shape}")
+        finite = np.isfinite(mean).all() and np.isfinite(directions).all()
+        if not finite or not 0 < directions.shape[1] == np.linalg.matrix_rank(directions):
+            raise ValueError("directions must be finite and linearly independent; leave out those without variance")
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "directions", directions)
+
+    @classmethod
+    def of_records(cls, records: ArrayLike, components: int | None = None) -> GaussianPrior:
+        """The Gaussian with the mean and the shrunk covariance of an attacker's own records.
+
+        Args:
+            records: [N ≥ 2, d]; images are flattened.
+            components: k; the prior keeps the k directions of largest variance, and a record drawn from it varies in
+                these alone. All d by default.
+
+        Source: Chen, Wiesel, Eldar and Hero 2010 (oracle approximating shrinkage), as in scikit-learn.
+
+        >>> GaussianPrior.of_records([[0.0, 0.0], [2.0, 0.0], [0.0, 1.0], [2.0, 1.0]], components=1).directions.shape
+        (2, 1)
+        """
+        from sklearn.covariance import oas
+
+        rows = np.asarray(records, np.float64)
+        if rows.ndim != 2 or len(rows) < 2 or not np.isfinite(rows).all() or not rows.std(0).any():
+            raise ValueError(f"records must be finite numbers [N, d] of two or more records, got {list(rows.shape)}")
+        size = rows.shape[1]
+        kept = size if components is None else validate.whole("components", components, most=size)
+        variances, basis = np.linalg.eigh(oas(rows)[0])  # in increasing order
+        return cls(mean=rows.mean(0), directions=(basis * np.sqrt(variances.clip(min=0)))[:, -kept:])
+
+    def draw(self, count: int, generator: np.random.Generator) -> Array:
+        """Records [count, d] of this prior."""
+        return self.mean + generator.standard_normal((count, self.directions.shape[1])) @ self.directions.T
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFloor:
+    """What the mean squared error of any reconstruction cannot go below, for records drawn from the stated prior.
+
+    Attributes:
+        low: the floor, in squared units of a record's numbers, ≥ 0: the confidence limit, or exact.
+        value: the estimate behind it; equal to `low` if it is exact.
+        prior: the error of the prior's mean, which needs no release.
+        draws: records at which derivatives were taken.
+        confidence: of `low`; None if it is exact.
+        assumptions: what must hold, one sentence each.
+
+    Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
+    """
+
+    low: float
+    value: float
+    prior: float
+    draws: int
+    confidence: float | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The claim in words; "proven" for an affine map alone."""
+        word = "proven" if self.confidence is None else f"estimated, at {self.confidence:.0%} confidence"
+        return (
+            f"{word}: for records drawn from the stated Gaussian prior, no reconstruction has a mean squared error "
+            f"below {self.low:.4g}; the prior's mean alone has {self.prior:.4g}. Nothing is said of other records"
+        )
+
+
+def error_floor(
+    prior: GaussianPrior,
+    along: Along,
+    noise: Noise,
+    *,
+    releases: int = 1,
+    draws: int = 100,
+    confidence: float = 0.95,
+    affine: bool = False,
+    seed: int = 0,
+) -> ErrorFloor:
+    """The least mean squared error of any reconstruction of a record x from f(x) + N(0, σ²I), released R times.
+
+    The prior's error shrinks by the information A = (R/σ²)·E JᵀJ, with J the derivative of f along the prior's
+    directions L: per number, the error is at least tr[LᵀL (I + A)⁻¹]/d. The expectation is over the prior. As the trace
+    is convex in A, a sample mean for A would put the floor too high. So half of the draws choose a point B, and the
+    tangent at B, which lies below the trace, is averaged over the other half: it is linear in A, so its mean has no
+    bias. The limit is Student's and thus holds for many draws. Of limits at 95 % from 100 draws, 2 to 7 % were too high
+    for tanh and clip, and 12 to 16 % for x³, whose derivatives have no bound.
+
+    Args:
+        prior: of the record.
+        along: derivatives of f at a record, along directions. f is the client's segment with its clip.
+        noise: σ, of Gaussian noise; other noise is refused.
+        releases: R ≥ 1 independent releases of the same record by the same f.
+        draws: ≥ 4 records; each costs k directional derivatives.
+        confidence: one-sided, in (0, 1).
+        affine: whether f is affine. Then two derivatives suffice and the floor is exact: it is the error of the
+            posterior mean. A ValueError if they differ.
+        seed: of the draws.
+
+    Source: van Trees 1968, §2.4.3; its tangent: derived.
+
+    Raises:
+        ValueError: for noise that is not Gaussian, derivatives that are not finite [m, k], or a false `affine`.
+
+    >>> prior = GaussianPrior(mean=np.zeros(2), directions=np.eye(2))
+    >>> floor = error_floor(prior, lambda x, directions: directions[:1], Noise(smashed=1.0), affine=True)
+    >>> floor.low  # the first number is halved by one release under unit noise, the second is not released
+    0.75
+    >>> error_floor(prior, lambda x, directions: np.cos(x)[:1, None] * directions[:1], Noise(smashed=1.0)).low < 0.9
+    True
+    """
+    from scipy.stats import t
+
+    if noise.law != "gaussian":
+        raise ValueError(f"the floor of reconstruction is derived for Gaussian noise, got {noise.law}; use gaussian")
+    releases = validate.whole("releases", releases, least=1)
+    draws = validate.whole("draws", draws, least=4)
+    confidence = validate.real("confidence", confidence, above=0, below=1)
+    scale, directions = releases / noise.smashed**2, prior.directions
+    records = prior.draw(2 if affine else draws, np.random.default_rng(seed))
+    half = len(records) // 2
+    weights, size = directions.T @ directions, len(prior.mean)
+    point = np.zeros_like(weights)
+    for record in records[:half]:
+        seen = _derivatives(along, record, directions)
+        point += scale / half * seen.T @ seen
+    left = np.linalg.inv(np.eye(len(weights)) + point)
+    at_point = float(np.sum(weights * left))
+    if affine:
+        if not np.allclose(seen, _derivatives(along, records[1], directions), 1e-4, 1e-4 * np.abs(seen).max(initial=0)):
+            raise ValueError("affine=True, but the derivatives at two records differ; leave affine out")
+        value = low = at_point / size
+    else:
+        root = left @ np.linalg.qr(directions).R.T  # root·rootᵀ is minus the slope of the trace
+        offset = at_point + float(np.sum(root * (point @ root)))
+        other = [_derivatives(along, record, directions @ root) for record in records[half:]]
+        values = (offset - scale * np.array([np.sum(one * one) for one in other])) / size
+        value, error = float(values.mean()), float(values.std(ddof=1)) / sqrt(len(values))
+        low = value - float(t.ppf(confidence, len(values) - 1)) * error  # Student's one-sided limit
+    return ErrorFloor(
+        low=max(low, 0.0),
+        value=value,
+        prior=float(np.trace(weights)) / size,
+        draws=len(records),
+        confidence=None if affine else confidence,
+        assumptions=(*_ASSUMPTIONS, _AFFINE if affine else _SMOOTH),
+    )
+
+
+def _derivatives(along: Along, record: Array, directions: Array) -> Array:
+    """What `along` gives, checked."""
+    seen, wanted = np.asarray(along(record, directions), np.float64), directions.shape[1]
+    if seen.shape != (len(seen), wanted) or not np.isfinite(seen).all():
+        raise ValueError(
+            f"along must give finite derivatives [m, {wanted}], got {list(seen.shape)} or numbers not finite"
+        )
+    return seen
