@@ -71,6 +71,9 @@ class HuggingFace(Checked):
         with seeded(torch.device("cpu"), seed):
             base = self._read()
             self._check_fit(base.config, domain)
+            embedding, ids = base.get_input_embeddings(), self._ids(base.config, domain)
+            embedding.weight = nn.Parameter(embedding.weight.detach()[ids])  # an attack finds its words there
+            embedding.num_embeddings = len(ids)
             split = self._cut(base, nn.Linear(base.config.hidden_size, classes), domain)
             if self.lora:
                 self._adapt(split.lower)
@@ -131,10 +134,10 @@ class HuggingFace(Checked):
     def _own_ids(self) -> bool:
         return (Path(self.path) / "tokenizer.json").is_file()
 
-    def _ids(self, config: Any, domain: Tokens) -> Tensor | None:
-        """The model's id of each of the dataset's ids; None if they are the same."""
+    def _ids(self, config: Any, domain: Tokens) -> Tensor:
+        """The model's id of each of the dataset's ids."""
         if not self._own_ids:
-            return None
+            return torch.arange(len(domain.vocabulary))
         from tokenizers import Tokenizer
 
         file, size = Path(self.path) / "tokenizer.json", config.vocab_size
@@ -154,14 +157,13 @@ class HuggingFace(Checked):
 
     def _cut(self, base: Any, head: nn.Linear, domain: Tokens) -> SplitModel:
         """Both segments; on one text they must give what the uncut model gives."""
-        config, ids = base.config, self._ids(base.config, domain)
         try:
             most = len(_blocks(base)[1])
             if self.block > most:
                 raise UsageError(f"hf: block must lie in 0..{most}, the blocks of {self.path}, got {self.block}")
-            lower, upper = _Lower(base, self.block, ids), _Upper(base, self.block, head)
+            lower, upper = _Lower(base, self.block), _Upper(base, self.block, head)
             text = domain.random(1, Generator().manual_seed(0))
-            whole = base(input_ids=text if ids is None else ids[text], use_cache=False).last_hidden_state
+            whole = base(input_ids=text, use_cache=False).last_hidden_state
             tokens = lower(text)
             apart = upper.states(tokens.detach()) - whole
             if not apart.abs().max() <= _CLOSE * whole.abs().max():
@@ -172,7 +174,7 @@ class HuggingFace(Checked):
             if isinstance(error, UsageError) or ran_out(error):
                 raise
             raise UsageError(
-                f"hf cannot cut a model of type {config.model_type} behind block {self.block}: {one_line(error)}"
+                f"hf cannot cut a model of type {base.config.model_type} behind block {self.block}: {one_line(error)}"
             ) from None
         return SplitModel(lower=lower, upper=upper, hides_places=hides_places(lower, domain) or None)
 
@@ -280,15 +282,12 @@ class _Segment(nn.Module):
 class _Lower(_Segment):
     """Client: ids [N, T] -> tokens [N, T, D] behind its blocks."""
 
-    ids: Tensor | None
-
-    def __init__(self, base: nn.Module, block: int, ids: Tensor | None) -> None:
+    def __init__(self, base: nn.Module, block: int) -> None:
         below = list(_blocks(base)[1])[:block]
         super().__init__(base, [*below[:-1], _Door(below[-1] if below else None)], 0)
-        self.register_buffer("ids", ids)
 
     def forward(self, ids: Tensor) -> Tensor:
-        self.base(input_ids=ids if self.ids is None else self.ids[ids], use_cache=False)
+        self.base(input_ids=ids, use_cache=False)
         return self.door(-1).take()
 
 

@@ -181,8 +181,11 @@ def test_ids_are_those_of_the_folders_tokenizer(tmp_path: Path) -> None:
     path = folder(tmp_path)
     numbers = {"<|endoftext|>": 0, **{letter: 9 - place for place, letter in enumerate("abcdefgh")}}
     Tokenizer(models.WordLevel(numbers, unk_token="<|endoftext|>")).save(str(tmp_path / "tokenizer.json"))
-    with_own, plain = build(path), build(folder(tmp_path / "plain"))
+    with_own = build(path)
     ids = torch.tensor([0, 0, 9, 8, 7, 6, 5, 4, 3, 2])
+    assert with_own.lower.base.get_input_embeddings().num_embeddings == 10  # an attack counts the words there
+    more = Tokens(length=6, vocabulary=tuple(map(str, range(12))))
+    plain = build(folder(tmp_path / "plain"), more)
     assert torch.equal(with_own.lower(TEXTS), plain.lower(ids[TEXTS]))
     with pytest.raises(UsageError, match=r"tokens that .* and its model lack, such as 'z': read the texts with"):
         build(path, Tokens(length=6, vocabulary=("", "?", "a", "z")))
