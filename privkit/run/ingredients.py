@@ -126,9 +126,10 @@ def _modules(spec: Any) -> Iterator[str]:
 
 
 def _files(spec: Any) -> dict[str, str]:
-    """Path -> SHA-256 of every file that a field of a specification names."""
+    """Path -> SHA-256 of every file that a specification or a field of it names."""
     values = [getattr(spec, field.name) for field in fields(spec)] if is_dataclass(spec) else []
     named = [Path(value) for value in values if isinstance(value, str | Path)]
+    named += spec.files() if callable(getattr(spec, "files", None)) else []
     paths = [path for path in named if path.suffix or len(path.parts) > 1]
     return {str(path): hash_file(path) for path in paths if path.is_file()}
 

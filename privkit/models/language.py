@@ -1,0 +1,326 @@
+"""Language models of Hugging Face from a local folder, cut behind any block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.constraints import Checked, Whole
+from privkit.domains.tokens.domain import Tokens
+from privkit.errors import UsageError, one_line
+from privkit.models.base import SplitModel
+from privkit.models.imported import hides_places
+from privkit.torch_utils.out_of_memory import ran_out
+from privkit.torch_utils.seeded import seeded
+
+_CLOSE = 1e-3
+"""Rounding of a cut network, as a share of its largest number; a wrong cut changes far more."""
+_ONLY_READ = ("config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json")
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFace(Checked):
+    """A language model of Hugging Face, a decoder or an encoder, with a linear classifier of the last place.
+
+    The client has the embeddings and the first blocks; tokens [N, T, D] cross the cut. The model's own forward runs
+    both segments, so that positions and masks are its own; there is no dropout. Padding is a token like any other,
+    since the server does not know the mask. In a causal model it changes no word before it.
+
+    Nothing is downloaded, unpickled or run from the folder. Needs the package transformers (extra `language`).
+
+    Attributes:
+        path: a folder with config.json. With model.safetensors, whole or in parts, the weights are loaded; with
+            config.json alone, the seed draws them. With tokenizer.json, the dataset must be read by this tokenizer;
+            otherwise ids of the dataset are those of the model.
+        block: blocks of the client, from 0 (embeddings alone) to all that the model has.
+        lora: rank of adapters in all linear layers of the client's blocks, which alone learn there; 0 for none, and
+            all of the client's weights learn. Needs the package peft (extra `language`).
+
+    Source: Wolf et al. 2020, "Transformers: state-of-the-art natural language processing"; Hu et al. 2022, "LoRA".
+
+    >>> HUGGING_FACE.build(Tokens(length=8, vocabulary=("", "?", "a")), 2, positions=True, seed=0)
+    Traceback (most recent call last):
+    privkit.errors.UsageError: hf needs the folder of a model, with its config.json: --model hf:path=DIR
+    """
+
+    domain: ClassVar[str] = "tokens"
+
+    path: str = ""
+    block: Whole = 1
+    lora: Whole = 0
+
+    def files(self) -> list[Path]:
+        """What is read of the folder; all of it counts for a run's provenance."""
+        return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
+
+    def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        """See `ModelSpec.build`. Positions are the model's own, whatever `positions` says: `hides_places` is measured.
+
+        Raises:
+            UsageError: if a package, the folder or its weights are missing, if texts or vocabulary do not fit the
+                model, or if it cannot be cut there.
+        """
+        with seeded(torch.device("cpu"), seed):
+            base = self._read()
+            self._check_fit(base.config, domain)
+            embedding, ids = base.get_input_embeddings(), self._ids(base.config, domain)
+            embedding.weight = nn.Parameter(embedding.weight.detach()[ids])  # an attack finds its words there
+            embedding.num_embeddings = len(ids)
+            split = self._cut(base, nn.Linear(base.config.hidden_size, classes), domain)
+            if self.lora:
+                self._adapt(split.lower)
+        return split
+
+    def _read(self) -> Any:
+        """The whole model without its head, in evaluation mode and single precision."""
+        folder = Path(self.path)
+        if not self.path or not (folder / "config.json").is_file():
+            given = f", and {self.path} has none" if self.path else ""
+            raise UsageError(f"hf needs the folder of a model, with its config.json{given}: --model hf:path=DIR")
+        weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]
+        if not weights and (pickled := [file.name for pattern in _PICKLED for file in folder.glob(pattern)]):
+            raise UsageError(
+                f"hf: {folder} holds pickled weights ({min(pickled)}), and a pickle may run code: put "
+                "model.safetensors there, or config.json alone for random weights"
+            )
+        with _quiet():
+            try:
+                from transformers import AutoConfig, AutoModel
+            except ImportError:
+                raise UsageError(
+                    "hf needs the package transformers: pip install 'privkit-sl[language]', or take another model of "
+                    "texts"
+                ) from None
+            local = {"local_files_only": True, "trust_remote_code": False}
+            try:
+                config = AutoConfig.from_pretrained(folder, **local)
+                if not weights:
+                    return AutoModel.from_config(config, trust_remote_code=False).float().eval()
+                base, told = AutoModel.from_pretrained(
+                    folder, config=config, use_safetensors=True, output_loading_info=True, **local
+                )
+            except Exception as error:  # of a user's files
+                if ran_out(error):
+                    raise
+                raise UsageError(f"hf: {folder} cannot be read as a model: {one_line(error, None)}") from None
+        if missing := sorted(name for name in told["missing_keys"] if not name.startswith("pooler.")):
+            raise UsageError(f"hf: the weights in {folder} lack {missing[0]}; fetch all files of the model again")
+        return base.float().eval()
+
+    def _check_fit(self, config: Any, domain: Tokens) -> None:
+        if getattr(config, "is_encoder_decoder", False) or not getattr(config, "vocab_size", 0):
+            raise UsageError(f"hf cuts decoders and encoders of texts, and {self.path} is of type {config.model_type}")
+        most = getattr(config, "max_position_embeddings", None) or domain.length
+        if domain.length > most:
+            raise UsageError(
+                f"hf: {self.path} reads at most {most} tokens, and texts have {domain.length}: give the dataset "
+                f"length={most} or less"
+            )
+        if not self._own_ids and len(domain.vocabulary) > config.vocab_size:
+            raise UsageError(
+                f"hf: {self.path} knows {config.vocab_size} tokens, and the dataset has {len(domain.vocabulary)}: give "
+                f"the dataset vocabulary={config.vocab_size} or less"
+            )
+
+    @property
+    def _own_ids(self) -> bool:
+        return (Path(self.path) / "tokenizer.json").is_file()
+
+    def _ids(self, config: Any, domain: Tokens) -> Tensor:
+        """The model's id of each of the dataset's ids."""
+        if not self._own_ids:
+            return torch.arange(len(domain.vocabulary))
+        from tokenizers import Tokenizer
+
+        file, size = Path(self.path) / "tokenizer.json", config.vocab_size
+        try:
+            known = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
+        except Exception as error:  # tokenizers raises Exception itself
+            raise UsageError(f"hf: {file} cannot be read as a tokenizer: {one_line(error, None)}") from None
+        if strange := [token for token in domain.vocabulary[2:] if known.get(token, size) >= size]:
+            raise UsageError(
+                f"hf: the dataset has tokens that {file} and its model lack, such as {strange[0]!r}: read the texts "
+                "with the dataset's option tokenizer=FILE, or remove tokenizer.json to use the dataset's ids"
+            )
+        end = known.get("<|endoftext|>", known.get("</s>", 0))
+        padding = next((known[name] for name in ("[PAD]", "<pad>") if name in known), end)
+        unknown = next((known[name] for name in ("[UNK]", "<unk>") if name in known), end)
+        return torch.tensor([padding, unknown, *(known[token] for token in domain.vocabulary[2:])])
+
+    def _cut(self, base: Any, head: nn.Linear, domain: Tokens) -> SplitModel:
+        """Both segments; on one text they must give what the uncut model gives."""
+        try:
+            most = len(_blocks(base)[1])
+            if self.block > most:
+                raise UsageError(f"hf: block must lie in 0..{most}, the blocks of {self.path}, got {self.block}")
+            lower, upper = _Lower(base, self.block), _Upper(base, self.block, head)
+            text = domain.random(1, Generator().manual_seed(0))
+            whole = base(input_ids=text, use_cache=False).last_hidden_state
+            tokens = lower(text)
+            apart = upper.states(tokens.detach()) - whole
+            if not apart.abs().max() <= _CLOSE * whole.abs().max():
+                raise ValueError("its segments give something else than the whole model")
+            _freeze_unused(lower, tokens)
+            _freeze_unused(upper, upper(tokens.detach()))
+        except Exception as error:  # of an architecture that nobody tried
+            if isinstance(error, UsageError) or ran_out(error):
+                raise
+            raise UsageError(
+                f"hf cannot cut a model of type {base.config.model_type} behind block {self.block}: {one_line(error)}"
+            ) from None
+        return SplitModel(lower=lower, upper=upper, hides_places=hides_places(lower, domain) or None)
+
+    def _adapt(self, lower: nn.Module) -> None:
+        """LoRA in the linear layers of the blocks; everything else is frozen."""
+        try:
+            from peft import LoraConfig, inject_adapter_in_model
+        except ImportError:
+            raise UsageError(
+                "lora needs the package peft: pip install 'privkit-sl[language]', or leave it out"
+            ) from None
+        name, blocks = _blocks(lower)
+        layers = [f"{name}.{part}" for part, module in blocks.named_modules() if type(module).__name__ in _LINEAR]
+        if not layers:
+            raise UsageError("lora adapts the client's blocks, and with block=0 it has none: take block=1 or more")
+        turned = any(type(module).__name__ == _LINEAR[1] for module in blocks.modules())
+        config = LoraConfig(r=self.lora, lora_alpha=2 * self.lora, target_modules=layers, fan_in_fan_out=turned)
+        inject_adapter_in_model(config, lower)
+
+
+_LINEAR = ("Linear", "Conv1D")
+"""Classes of linear layers; the second is GPT-2's."""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A block without the log lines and progress bars of transformers."""
+    try:
+        from transformers.utils import logging
+    except ImportError:
+        yield
+        return
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Name and value of the list of blocks: the one with most weights."""
+    lists = [(name, part) for name, part in network.named_modules() if isinstance(part, nn.ModuleList)]
+    if not lists:
+        raise UsageError("hf needs a model whose blocks are a list of modules, and this one has no such list")
+    return max(lists, key=lambda named: sum(weight.numel() for weight in named[1].parameters()))
+
+
+class _Door(nn.Module):
+    """A block, or none, at which tokens enter or leave the model's own forward.
+
+    Attributes:
+        tokens: None, or what replaces the input; afterwards, the output.
+    """
+
+    def __init__(self, block: nn.Module | None) -> None:
+        super().__init__()
+        self.block = block
+        self.tokens: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor, *others: Any, **named: Any) -> Any:
+        if self.tokens is not None:
+            hidden_states = self.tokens
+        output = hidden_states if self.block is None else self.block(hidden_states, *others, **named)
+        self.tokens = output[0] if isinstance(output, tuple) else output
+        return output
+
+    def take(self) -> Tensor:
+        """The output of the last call, once."""
+        tokens, self.tokens = self.tokens, None
+        assert tokens is not None
+        return tokens
+
+
+class _Segment(nn.Module):
+    """A copy of the model with some of its blocks, without dropout.
+
+    Args:
+        base: the whole model.
+        blocks: those that stay, one of them a door.
+        first: number of the first one in the whole model.
+    """
+
+    def __init__(self, base: nn.Module, blocks: list[nn.Module], first: int) -> None:
+        super().__init__()
+        self.name, every = _blocks(base)
+        self.base: Any = deepcopy(base, {id(every): deepcopy(nn.ModuleList(blocks))})
+        config: Any = self.base.config
+        if kinds := getattr(config, "layer_types", None):  # full or windowed attention of each block
+            config.layer_types = kinds[first : first + len(blocks)]
+        config.num_hidden_layers = len(blocks)
+
+    def door(self, place: int) -> _Door:
+        door: _Door = self.base.get_submodule(self.name)[place]
+        return door
+
+    def train(self, mode: bool = True) -> _Segment:
+        """As in evaluation, always: weights learn, and nothing is dropped."""
+        return super().train(False)
+
+
+class _Lower(_Segment):
+    """Client: ids [N, T] -> tokens [N, T, D] behind its blocks."""
+
+    def __init__(self, base: nn.Module, block: int) -> None:
+        below = list(_blocks(base)[1])[:block]
+        super().__init__(base, [*below[:-1], _Door(below[-1] if below else None)], 0)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.base(input_ids=ids, use_cache=False)
+        return self.door(-1).take()
+
+
+class _Upper(_Segment):
+    """Server: tokens [N, T, D] -> logits [N, classes] of the last place, by the other blocks and the final norm."""
+
+    def __init__(self, base: nn.Module, block: int, head: nn.Linear) -> None:
+        above = list(_blocks(base)[1])[block:]
+        super().__init__(base, [_Door(above[0] if above else None), *above[1:]], block if above else block - 1)
+        self.base.set_input_embeddings(nn.Identity())
+        self.head = head
+
+    def states(self, tokens: Tensor) -> Tensor:
+        """[N, T, D] -> [N, T, D]. What the model's forward embeds anew is replaced at the door."""
+        self.door(0).tokens = tokens
+        try:
+            states: Tensor = self.base(inputs_embeds=tokens, use_cache=False).last_hidden_state
+        finally:
+            self.door(0).tokens = None
+        return states
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.states(tokens)[:, -1])
+        return logits
+
+
+def _freeze_unused(segment: nn.Module, outputs: Tensor) -> None:
+    """Freeze the weights that no output depends on, such as the final norm in the client's copy."""
+    weights = list(segment.parameters())
+    found = torch.autograd.grad(outputs.sum(), weights, allow_unused=True)
+    for weight, gradient in zip(weights, found, strict=True):
+        weight.requires_grad_(gradient is not None)
+
+
+HUGGING_FACE = HuggingFace()
+"""Its folder must be named."""
