@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.frontier_chart import frontier_chart
@@ -17,6 +18,8 @@ AFFORDED = (0.02, 0.05, 0.1, 0.2, 1.0)
 """How much accuracy one gives up at most, one line each."""
 DRAWN = ("query", "weights_and_many_passes")
 """The weakest and the strongest adversary of the pictures."""
+ENOUGH = 10
+"""Settings of a dataset below which a choice among them says nothing."""
 MANY = 0.9
 """Share of identified records from which on a defense gives away nearly all."""
 
@@ -33,6 +36,8 @@ def which() -> tuple[list[str], list[list[str]]]:
     """For each loss of accuracy that one can afford and each adversary: the setting that gives away least."""
     rows = []
     for dataset, found in datasets(read()).items():
+        if len({one.defense for one in found}) < ENOUGH:
+            continue
         for loss in AFFORDED:
             within = [one for one in found if one.bare_accuracy and one.accuracy >= one.bare_accuracy - loss]
             allowed = "any" if loss >= 1 else f"≤ {loss:.2f}"
@@ -143,6 +148,7 @@ def pictures() -> dict[str, str]:
     return {
         dataset: standalone([(shown(model), [frontier_chart(_frontier(found, model))]) for model in DRAWN])
         for dataset, found in datasets(read()).items()
+        if len({one.defense for one in found}) >= ENOUGH
     }
 
 
@@ -155,7 +161,7 @@ def _frontier(found: Sequence[Setting], model: str) -> Frontier:
         for one in here
     ]
     if bare:
-        points.append(_point("none", "black_box", sum(bare) / len(bare), _exact(1.0), dominated=False))
+        points.append(_point("none", "black_box", median(bare), _exact(1.0), dominated=False))
     floor = max(one.chance for one in here)
     return Frontier(metric=IDENTIFIED.name, points=tuple(points), floors={"class_mean": floor})
 

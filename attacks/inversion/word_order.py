@@ -48,7 +48,8 @@ class WordPairs:
         count = torch.where(self._pairs[at] == pairs, self._counts[at], 0)
         seen, kinds = self._seen[before], self._kinds[before]
         rare = torch.where(seen > 0, kinds / (seen + kinds).clamp_min(1), 1.0)
-        return -(count / (seen + kinds).clamp_min(1) + rare * self._share[after]).log()
+        share: Tensor = count / (seen + kinds).clamp_min(1) + rare * self._share[after]
+        return -share.log()
 
 
 def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
