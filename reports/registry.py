@@ -129,7 +129,7 @@ class Place(Frozen):
         elif self.more:
             where = f"gives away no more than any other; the next is {self.more.named}"
         else:
-            where = f"gives away more than all others; the next is {self.less.named if self.less else UNKNOWN}"
+            where = f"gives away no less than any other; the next is {self.less.named if self.less else UNKNOWN}"
         ahead = (
             f"; at least as good in both: {', '.join(one.defense for one in self.better[:3])}" if self.better else ""
         )
@@ -272,8 +272,8 @@ def place(own: Iterable[Setting], registered: Sequence[Setting]) -> list[Place]:
 
     A peer has the same dataset, adversary and number of attacked records.
     """
-    made = []
-    for one in own:
+    made, models = [], list(THREAT_MODELS)
+    for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):
         same = [
             other
             for other in registered

@@ -113,7 +113,7 @@ def test_a_place_names_the_neighbors_on_both_sides_and_what_is_at_least_as_good(
     (least,) = place(settings([entry("own", 0.1, 0.6)]), settings(THREE))
     assert "gives away no more than any other; the next is dp_sl" in least.sentence
     (most,) = place(settings([entry("own", 1.0, 0.6)]), settings(THREE))
-    assert "gives away more than all others; the next is clip" in most.sentence
+    assert "gives away no less than any other; the next is clip" in most.sentence
     assert len(place_table([found, least, most]).rows) == 3
 
 
