@@ -21,6 +21,7 @@ PLANNED = ("audit", "frontier", "reproduce")
 ELSEWHERE = {
     "privkit papers dp_cutmixsl --results my-run": "needs CIFAR-10: tests/papers/test_papers.py judges runs",
     "privkit frontier --from RUN": "needs a defense at several strengths: tests/cli and tests/audit draw frontiers",
+    "privkit place RUN": "needs a run on the digits of the registry: tests/audit/test_place.py places one",
     "privkit doctor": "recomputes all reference values: tests/accountants does",
 }
 """Commands that this file does not run -> the reason."""

@@ -75,7 +75,7 @@ class OrthogonalMap(OnSmashed[Mapped]):
         """[N, T, D], [N, D] or [N, C, H, W], of which the channels are the features."""
         features = smashed.movedim(1, -1) if smashed.ndim == 4 else smashed
         left, width = self._left(features.shape[-1])
-        q = _columns(width, left, self.matrix_seed).to(features)
+        q = _columns(width, left, self.matrix_seed, features.dtype, features.device)
         sent = features @ q
         mapped = torch.nn.functional.pad(sent, (0, width - left)) if self.secret else sent @ q.T
         return mapped.movedim(-1, 1) if smashed.ndim == 4 else mapped
@@ -85,9 +85,9 @@ class OrthogonalMap(OnSmashed[Mapped]):
 
 
 @lru_cache(maxsize=8)
-def _columns(width: int, left: int, seed: int) -> Tensor:
-    """Uniform orthonormal columns, float64 [width, left]: QR with a positive diagonal (Mezzadri 2007)."""
+def _columns(width: int, left: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Uniform orthonormal columns [width, left]: QR with a positive diagonal (Mezzadri 2007), on the CPU in float64."""
     drawn = torch.randn(width, left, generator=Generator().manual_seed(seed), dtype=torch.float64)
     q, r = torch.linalg.qr(drawn)
     columns: Tensor = q * r.diagonal().sign()
-    return columns
+    return columns.to(device, dtype)  # once: a copy from the host in each step would wait for the device

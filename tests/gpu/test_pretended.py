@@ -67,9 +67,11 @@ def test_the_pretended_gpu_notices_a_look_at_a_number() -> None:
 
 @pytest.mark.parametrize("name", every(QUICK))
 def test_a_defense_compiles_in_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of kept tokens is a constant of the setting; its decimal arithmetic is traced by no compiler."""
+    """The number of kept tokens is a constant of the setting, whose decimal arithmetic is traced by no compiler; the
+    matrix of an orthogonal map is one, too, whose generator is not."""
     monkeypatch.setattr("privkit.defenses.batch_shuffle.kept_tokens", lambda tokens, keep: int(tokens * keep))
     defense, given, labels = defended(name)
+    monkeypatch.setattr("privkit.defenses.orthogonal._columns", lambda w, left, *_: torch.eye(w, left))
     draws = generator()
     defense.apply(given, labels, draws)  # reads the annotations of receipts, as the first look at a shape does
     torch._dynamo.reset()
