@@ -11,7 +11,7 @@ from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import undefended
 from privkit.reports.tables import UNKNOWN, Table, claim, interval
-from privkit.reports.threats import Outcome, ThreatVerdict
+from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
 from privkit.shared.interval import Interval, clopper_pearson
 from privkit.shared.measures import IDENTIFIED, UNIT, likeness
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, shown
@@ -34,7 +34,8 @@ class Entry(Frozen):
         defense: with the options that differ from their defaults.
         threat_model: what the adversary may do.
         seed: of the run.
-        outcome: the verdict of this seed.
+        outcome: the verdict of this seed; "not_shown" instead of "holds" if a stronger attack is known and was not
+            mounted.
         attack: of those on which the verdict rests, the one that identifies most records.
         victims: number of attacked records, among which a guess must name the right one.
         identified: share of them, in [0, 1].
@@ -174,6 +175,7 @@ def _entry(verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row])
     own, model = row.recovered["unaligned"], next(iter(bare), None)
     name, floors = likeness(list(own)), [_identified(floor) for key, floor in row.floors.items() if key != START]
     sent = [one.costs.bytes_up + one.costs.bytes_down for one in (row, model) if one and one.costs]
+    weak = any(remark.startswith(STRONGER) for remark in verdict.remarks)
     assert row.accuracy is not None
     return Entry(
         dataset=row.dataset,
@@ -181,7 +183,7 @@ def _entry(verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row])
         defense=row.defense,
         threat_model=next(model for model in THREAT_MODELS if model == verdict.threat_model),
         seed=row.seed,
-        outcome=verdict.outcome,
+        outcome="not_shown" if weak and verdict.outcome == "holds" else verdict.outcome,
         attack=row.attack,
         victims=share.n,
         identified=share.value,

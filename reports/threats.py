@@ -40,6 +40,8 @@ MEANING = (
 )
 NOTE = f"{MEANING} {' '.join(f'{shown(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED = "not tried"
+STRONGER = "a stronger attack is known and was not mounted"
+"""How the remark on such an attack begins."""
 UNCOMPARED = "compared with constant guesses alone"
 """The remark on rows without the class mean."""
 _SEEN = 0.9
@@ -216,7 +218,7 @@ def _elsewhere(model: ThreatModel, known: Sequence[Known]) -> str:
     best = max(within, key=lambda one: one.ssim, default=None)
     if best is None:
         return ""
-    return f"a stronger attack is known and was not mounted: {best.attack} with SSIM {best.ssim:.3f} on digits"
+    return f"{STRONGER}: {best.attack} with SSIM {best.ssim:.3f} on digits"
 
 
 def _uncompared(rows: Sequence[Row]) -> str:

@@ -16,7 +16,7 @@ from privkit.reports.registry import (
     unlike,
 )
 from privkit.reports.schema import Row
-from privkit.reports.threats import threat_verdicts
+from privkit.reports.threats import Known, threat_verdicts
 from tests.reports.made import metric
 from tests.reports.test_threats import REGISTERED, attacked
 
@@ -82,6 +82,18 @@ def test_an_attack_that_is_not_sound_is_no_evidence_for_a_place() -> None:
     ]
     (found,) = (one for one in entries(rows, threat_verdicts(rows, [], REGISTERED)) if one.threat_model == "query")
     assert (found.attack, found.identified) == ("black_box", 0.2)
+
+
+def test_a_defense_does_not_stand_against_a_weak_attack_if_a_stronger_one_is_known() -> None:
+    rows = [with_share(attacked("jigsaw", "query", 0.09, 0.1), 0.1)]
+    rows.append(with_share(attacked("jigsaw", "query", 0.01, 0.9, defense="none"), 0.9))
+    known = {"batch_shuffle": [Known(attack="black_box", threat_model="query", ssim=0.8)]}
+
+    def outcome(known: dict[str, list[Known]]) -> str:
+        found = entries(rows, threat_verdicts(rows, [], REGISTERED, known))
+        return next(one.outcome for one in found if one.threat_model == "query")
+
+    assert (outcome({}), outcome(known)) == ("holds", "not_shown")
 
 
 def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
