@@ -240,18 +240,12 @@ class Ledger:
     def so_far(self, delta: float) -> Reading:
         """What the charges of an adaptive ledger have spent, true at every moment of the run at once (`odometer`).
 
-        Args:
-            delta: in (0, 1), fixed before the first release.
-
-        Raises:
-            ValueError: if the ledger is not adaptive: `epsilon` then answers for what was charged.
+        A ValueError if the ledger is not adaptive. δ in (0, 1) is fixed before the first release.
         """
         d = validate.delta(delta)
         if not self.adaptive:
-            raise ValueError(
-                "an odometer reads a ledger with adaptive=True; for charges that were fixed in advance, epsilon(delta) "
-                "is what they have spent"
-            )
+            told = "for charges that were fixed in advance, epsilon(delta) is what they have spent"
+            raise ValueError(f"an odometer reads a ledger with adaptive=True; {told}")
         if self._filter is None:
             return Reading(epsilon=0.0, delta=d)
         return reading(self._filter, self._total + self._rest, d)

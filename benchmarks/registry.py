@@ -48,7 +48,7 @@ STRENGTHS: dict[str, tuple[str, ...]] = {
     "vanilla_cutmix": ("group=4", "group=8"),
     "vanilla_cutout": ("payload=0.25", "payload=0.1"),
 }
-"""Options beside the defaults, where a defense has a strength: one weaker or two stronger settings."""
+"""Options of further settings, where a defense has a strength."""
 
 
 @dataclass(frozen=True, kw_only=True)

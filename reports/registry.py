@@ -34,8 +34,7 @@ class Entry(Frozen):
         defense: with the options that differ from their defaults.
         threat_model: what the adversary may do.
         seed: of the run.
-        outcome: the verdict of this seed; "not_shown" instead of "holds" if a stronger attack is known and was not
-            mounted.
+        outcome: the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted.
         attack: of those on which the verdict rests, the one that identifies most records.
         victims: number of attacked records, among which a guess must name the right one.
         identified: share of them, in [0, 1].
@@ -137,7 +136,7 @@ class Place(Frozen):
         return f"{shown(self.setting.threat_model)}: {self.setting.named} {where}{ahead}"
 
 
-def entries(rows: Sequence[Row], verdicts: Iterable[ThreatVerdict]) -> list[Entry]:
+def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
     """What a run found about each defended setting and adversary.
 
     Args:
@@ -146,44 +145,38 @@ def entries(rows: Sequence[Row], verdicts: Iterable[ThreatVerdict]) -> list[Entr
     """
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
-    for one in verdicts:
-        counted = {one.attack, *one.against}
-        within = [
-            row
-            for row in rows
-            if row.defense == one.defense and row.attack in counted and row.threat_model in _within(one)
-        ]
-        found = [(share, row) for row in within if (share := _identified(row.recovered)) and row.accuracy]
-        if found and one.attack and not undefended(one.defense):
+    for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):
+        if undefended(one.defense) or not one.attack:
+            continue
+        within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
+        counted = [row for row in within if row.attack in (one.attack, *one.against) and row.accuracy]
+        found = [(share, row) for row in counted if (share := _identified(row.recovered))]
+        if found:
             share, row = max(found, key=lambda pair: (pair[0].value, pair[1].attack == one.attack))
-            made.append(_entry(one, share, row, [other for other in bare if other.protocol == row.protocol]))
+            made.append(_entry(model, one, share, row, [twin for twin in bare if twin.protocol == row.protocol]))
     return made
-
-
-def _within(verdict: ThreatVerdict) -> Sequence[str]:
-    return next((INCLUDES[model] for model in THREAT_MODELS if model == verdict.threat_model), ())
 
 
 def _identified(recovered: dict[str, dict[str, Metric]]) -> Metric | None:
     return recovered.get("unaligned", {}).get(IDENTIFIED.name)
 
 
-def _entry(verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
+def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
     """The numbers of one attack on one setting, beside those of the undefended model under the same protocol."""
     twins = [(twin, found) for twin in bare if (found := _identified(twin.recovered))]
     same = [found.value for twin, found in twins if twin.attack == row.attack]
-    own, model = row.recovered["unaligned"], next(iter(bare), None)
+    own, undefended_row = row.recovered["unaligned"], next(iter(bare), None)
     name, floors = likeness(list(own)), [_identified(floor) for key, floor in row.floors.items() if key != START]
-    sent = [one.costs.bytes_up + one.costs.bytes_down for one in (row, model) if one and one.costs]
+    sent = [one.costs.bytes_up + one.costs.bytes_down for one in (row, undefended_row) if one and one.costs]
     weak = any(remark.startswith(STRONGER) for remark in verdict.remarks)
     assert row.accuracy is not None
     return Entry(
         dataset=row.dataset,
         model=row.model,
         defense=row.defense,
-        threat_model=next(model for model in THREAT_MODELS if model == verdict.threat_model),
+        threat_model=model,
         seed=row.seed,
-        outcome="not_shown" if weak and verdict.outcome == "holds" else verdict.outcome,
+        outcome="not_shown" if weak and verdict.outcome in ("holds", "class") else verdict.outcome,
         attack=row.attack,
         victims=share.n,
         identified=share.value,
@@ -191,7 +184,7 @@ def _entry(verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row])
         undefended=max(same or [found.value for _, found in twins], default=None),
         likeness=round(own[name].value, 4) if name else None,
         accuracy=row.accuracy.value,
-        bare_accuracy=model.accuracy.value if model and model.accuracy else None,
+        bare_accuracy=undefended_row.accuracy.value if undefended_row and undefended_row.accuracy else None,
         claim=claim(row),
         traffic=round(sent[0] / sent[1], 4) if len(sent) == 2 else None,
         own=row.counts.get("auxiliary", 0),
@@ -261,12 +254,6 @@ def dominates(one: Setting, other: Setting) -> bool:
     """Whether a setting is no less accurate and gives away no more, and is better in one."""
     gains = (one.accuracy - other.accuracy, other.identified.value - one.identified.value)
     return min(gains) >= 0 and max(gains) > 0
-
-
-def undominated(found: Sequence[Setting]) -> list[Setting]:
-    """The settings of one dataset and adversary that no other one dominates, the most accurate first."""
-    kept = [one for one in found if not any(dominates(other, one) for other in found)]
-    return sorted(kept, key=lambda one: -one.accuracy)
 
 
 def place(own: Iterable[Setting], registered: Sequence[Setting]) -> list[Place]:

@@ -12,7 +12,6 @@ from privkit.reports.registry import (
     read,
     settings,
     to_csv,
-    undominated,
     unlike,
 )
 from privkit.reports.schema import Row
@@ -152,8 +151,3 @@ def test_another_network_or_number_of_own_records_is_named() -> None:
     network, own = unlike(other, registered)
     assert "resnet20 here, vit_micro in the registry" in network
     assert "100 here, 2000 in the registry" in own
-
-
-def test_the_undominated_are_those_that_nothing_else_beats_in_both() -> None:
-    worse = entry("blur", 0.6, 0.6)
-    assert [one.defense for one in undominated(settings([*THREE, worse]))] == ["clip", "mixup", "dp_sl"]
