@@ -1,8 +1,8 @@
-"""How many labels of digits each attack on labels names, without a defense, behind noisy gradients, and of two classes.
+"""How many labels each attack on labels names: a client on its own link, and the server of a U-shape.
 
-    python benchmarks/run.py label_inference --seeds 0 1 2
+    python benchmarks/run.py label_inference --seeds 0 1 2 --data-root DIR
 
-The default audit's model and digits, trained for fewer epochs on fewer records; one client, who attacks its own link.
+The default audit's model and digits, trained for fewer epochs on fewer records; one client. CIFAR-10 is read from DIR.
 Gradients are read in the first epoch, smashed data and the lower segment at the end. A row of "no client segment" is
 model completion on the images themselves: what they tell without any split learning. Each run appends its lines to
 results/labels/inference.jsonl and is not repeated if they are there; the page follows from them.
@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from run import machine
@@ -27,7 +28,11 @@ from privkit.audit.seed_data import prepare
 from privkit.settings.resolve import resolve
 
 RUNS = Path(__file__).parent / "results" / "labels" / "inference.jsonl"
-SETTINGS = {
+U_SHAPE = {
+    "protocol": "u_shape",
+    "attack": ["release_clustering", "release_clustering:named_by=likeness", "exploit", "label_leak:epoch=0"],
+}
+SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits", "defense": "grad_perturb"},
     "digits, max-norm": {
         "dataset": "digits",
@@ -35,6 +40,15 @@ SETTINGS = {
         "attack": ["release_clustering", "release_clustering:on=line", "exploit", "model_completion"],
     },
     "digits, 0 against 1": {"dataset": "digits:classes=[0,1]", "defense": "none"},
+    "digits, U-shape": {**U_SHAPE, "dataset": "digits", "defense": "none"},
+    "digits, U-shape, max-norm": {
+        **U_SHAPE,
+        "dataset": "digits",
+        "defense": "max_norm",
+        "attack": [*U_SHAPE["attack"], "release_clustering:on=line"],
+    },
+    "CIFAR-10": {"dataset": "cifar10", "defense": "none", "attack": U_SHAPE["attack"]},
+    "CIFAR-10, U-shape": {**U_SHAPE, "dataset": "cifar10", "defense": "none"},
 }
 ATTACKS = (
     "release_clustering",
@@ -44,6 +58,7 @@ ATTACKS = (
     "release_clustering:on=smashed,labeled=4,epoch=-1",
     "model_completion",
 )
+MEASURED = ("label_accuracy", "cluster_accuracy", "auc")
 ALONE = "model_completion on own images"
 
 
@@ -55,11 +70,13 @@ class Options:
         seeds: of data, weights and attacks.
         private: records of the client.
         epochs: of the model's training.
+        data_root: folder of CIFAR-10.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
     private: int = 800
     epochs: int = 5
+    data_root: str | None = None
 
 
 def main(given: Options) -> None:
@@ -81,14 +98,15 @@ def main(given: Options) -> None:
 def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]:
     """A line of each attack on each defense, and one of the client's images alone."""
     size = f"small:private={given.private},auxiliary=200,test=500,victims=50,epochs={given.epochs}"
-    settings = {"attack": list(ATTACKS), **SETTINGS[setting], "budget": size, "seed": seed}
+    root = {"data_root": given.data_root} if SETTINGS[setting]["dataset"] == "cifar10" else {}
+    settings = {"attack": list(ATTACKS), **SETTINGS[setting], "budget": size, "seed": seed, **root}
     lines: list[dict[str, object]] = []
     with TemporaryDirectory() as folder:
         for row in run_audit(**settings, threads=torch.get_num_threads(), out=f"{folder}/run").rows:
             if row.status != "done":
                 raise ValueError(f"{row.defense} / {row.attack}: {row.status}: {row.reason}")
             accuracy = None if row.accuracy is None else row.accuracy.value
-            values = {name: row.answers[name].value for name in ("label_accuracy", "cluster_accuracy", "auc")}
+            values = {name: one.value for name in MEASURED if (one := row.answers.get(name)) is not None}
             lines.append({"defense": row.defense, "attack": row.attack, **values, "accuracy": accuracy})
     if "attack" in SETTINGS[setting]:
         return lines

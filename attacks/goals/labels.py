@@ -1,4 +1,4 @@
-"""Infer labels from the gradients that come back across the cut."""
+"""Infer labels from the gradients that cross a cut, or from what was sent."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ class LabelObservation(Observation):
         own_labels: int64 [N], a client's own label of each row of its views. An attack that declares it is asked for
             the label of the one other record in the gradient.
         label_shares: float [L], the share of each label among all records, which is public.
+        releases: float [N, ...], what was sent for each row of the views, if the views are of a U-shape's second cut.
+        other_images: float [M, C, H, W] in [0, 1], images of the adversary's own that resemble the clients'.
+        other_labels: int64 [M], their labels.
 
     Raises:
         ValueError: if known rows and labels do not go together.
@@ -54,6 +57,9 @@ class LabelObservation(Observation):
     known_labels: Tensor | None = None
     own_labels: Tensor | None = None
     label_shares: Tensor | None = None
+    releases: Tensor | None = None
+    other_images: Tensor | None = None
+    other_labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.known_rows is None) != (self.known_labels is None):
@@ -144,7 +150,8 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     """Gradients of a linear server for two unequally frequent labels, and gradients of pure noise.
 
     An attack on the other record's label gets gradients of the sum of both records' losses. An attack that reads no
-    gradients gets smashed data and images that are separated by label, and others that are independent of it.
+    gradients, or holds labeled images of its own, gets smashed data and images that are separated by label, and others
+    that are independent of it.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)
@@ -170,9 +177,11 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     if mounting.labeled:
         known = first_of_each(labels.flatten(), mounting.labeled)
     noise = torch.randn(given.grad.shape, generator=draws)
+    others = torch.randn(len(labels.flatten()), 16, generator=draws)
     with seeded(torch.device("cpu"), seed):
         lower = nn.Sequential(nn.Flatten(), nn.Linear(16, 16))
-    apart = smashed if mounting.gradients else smashed + _APART * positive.unsqueeze(2)
+    alike = "other_images" in attack.needs
+    apart = smashed if mounting.gradients and not alike else smashed + _APART * positive.unsqueeze(2)
     scores, truths = [], []
     for rows, gradient in ((apart, given.grad / _CONTROL_ROWS), (smashed, noise)):
         observation = LabelObservation(
@@ -187,14 +196,21 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
             known_labels=labels.flatten()[known],
             own_labels=None if own is None else own.flatten(),
             lower=lower if "lower" in attack.needs else None,
-            auxiliary=0.5 + 0.05 * rows.reshape(-1, 1, 4, 4) if "auxiliary" in attack.needs else None,
+            auxiliary=_records(rows) if "auxiliary" in attack.needs else None,
             label_shares=labels.flatten().bincount(minlength=upper.out_features) / labels.numel(),
+            other_images=_records(others + _APART * positive.view(-1, 1)) if alike else None,
+            other_labels=labels.flatten() if alike else None,
         )
         found = attack.run(observation, Generator().manual_seed(seed))
         asked = ~torch.isin(found.examples, known) if mounting.labeled else torch.ones_like(found.examples).bool()
         scores.append(Scores(values=found.values[asked], examples=found.examples[asked]))
         truths.append(positive.flatten()[found.examples[asked]])
     return planted(scores[0], truths[0], scores[1], truths[1])
+
+
+def _records(rows: Tensor) -> Tensor:
+    """Rows [..., 16] as images [N, 1, 4, 4]."""
+    return 0.5 + 0.05 * rows.reshape(-1, 1, 4, 4)
 
 
 GOAL = Goal(

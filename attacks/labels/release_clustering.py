@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
@@ -14,47 +16,72 @@ from privkit.attacks.returned import returned_gradients
 from privkit.constraints import Checked, Count, Whole
 
 _MOST_STEPS = 100
+_STARTS = 10  # of k-means without seeds
+_NAMINGS = 50  # starts of the quadratic assignment
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseClustering(Checked):
     """k-means clusters of gradients or smashed data, one a label, each started and named by a few labeled records.
 
-    The adversary is passive: a client without labels, or an eavesdropper on its link, who knows the labels of a few of
-    the records.
+    The adversary is passive: a client without labels, an eavesdropper on its link, or the server of a U-shape, who
+    knows the labels of a few of the records. With named_by=likeness it knows none, but has labeled images of its own:
+    clusters of releases lie as far from each other as the images of their labels do.
 
     Attributes:
         positive: the positive label, ≥ 0.
         on: "gradient" for the direction of the gradient that comes back (cosine similarity), "line" for its direction
             up to the sign, which `max_norm` leaves, or "smashed" for the smashed data (Euclidean distance).
-        labeled: records of each label whose label the adversary knows, ≥ 1.
+        named_by: who says which label a cluster has: "labels", the known ones, or "likeness": of all ways to name them,
+            the one whose distances between the clusters' mean releases, and their sizes, agree best with those of the
+            own images' labels (quadratic assignment). Two labels of equal share look alike in this.
+        labeled: records of each label whose label the adversary knows, ≥ 1; not used with named_by=likeness.
         epoch: as in `LabelLeak`. Gradients reveal labels best in the first epoch, while the server's predictions are
             uncertain; smashed data do so in the last.
 
     Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
     (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
     learning"; Basu et al. 2002 for k-means with seeds; Dhillon et al. 2003, "Diametrical clustering", for lines.
+    Naming by likeness is privkit's own, with the solver of Vogelstein et al. 2015, "Fast approximate quadratic
+    programming for graph matching".
     """
 
     name: ClassVar[str] = "release_clustering"
     goal: ClassVar[str] = "labels"
-    needs: ClassVar[frozenset[str]] = frozenset({"known_rows", "known_labels"})
-    uses: ClassVar[frozenset[str]] = frozenset({"label_shares"})
+    uses: ClassVar[frozenset[str]] = frozenset({"label_shares", "releases"})
 
     positive: Whole = 1
     on: Literal["gradient", "line", "smashed"] = "gradient"
+    named_by: Literal["labels", "likeness"] = "labels"
     labeled: Count = 1
     epoch: Epoch = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.named_by == "likeness" and self.on == "line":
+            raise ValueError(
+                "named_by=likeness starts clusters without labels, and on=line needs them; use on=gradient"
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Some known labels, or labeled images of the adversary's own."""
+        if self.named_by == "likeness":
+            return frozenset({"other_images", "other_labels"})
+        return frozenset({"known_rows", "known_labels"})
 
     @property
     def mounting(self) -> Mounting[LabelObservation, Scores]:
         """It knows some labels, and needs no gradient if it reads smashed data."""
-        return Mounting(labeled=self.labeled, gradients=self.on != "smashed")
+        return Mounting(labeled=self.labeled if self.named_by == "labels" else 0, gradients=self.on != "smashed")
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
         """Score every row for every label by its distance to the label's cluster."""
         rows, examples = self._rows(observation)
-        seeds, labels = seeds_among(examples, observation, self.name)
+        if self.named_by == "likeness":
+            seeds, labels = self._alike(rows, examples, observation, generator)
+        else:
+            seeds, labels = seeds_among(examples, observation, self.name)
         shares = observation.label_shares
         count = int(labels.max()) + 1 if shares is None else len(shares)
         found = cluster_distances(
@@ -68,6 +95,63 @@ class ReleaseClustering(Checked):
             return rows, examples
         rows = torch.cat([view.smashed.flatten(1).float() for view in observation.views])
         return rows, torch.arange(len(rows), device=rows.device)
+
+    def _alike(
+        self, rows: Tensor, examples: Tensor, observation: LabelObservation, generator: Generator
+    ) -> tuple[Tensor, Tensor]:
+        """A row amid each cluster, int64 [L], and the cluster's label by likeness, int64 [L]."""
+        images, labels = observation.other_images, observation.other_labels
+        if images is None or labels is None or images.ndim != 4 or labels.ndim != 1:
+            raise NotApplicable("release_clustering:named_by=likeness needs images of its own with one label each")
+        names, of_own = labels.cpu().unique(return_inverse=True)
+        if len(names) > len(rows):
+            raise NotApplicable(f"{len(names)} labels cannot be told apart by {len(rows)} rows")
+        sent = observation.releases
+        sent = torch.cat([view.smashed for view in observation.views]) if sent is None else sent
+        directions = rows if self.on == "smashed" else nn.functional.normalize(rows, dim=1)
+        amid, of_row = _clusters(directions.double().cpu().numpy(), len(names), generator)
+        named = _named(
+            _layout(sent[examples].flatten(1).double().cpu().numpy(), of_row, len(names)),
+            _layout(images.flatten(1).double().cpu().numpy(), of_own.numpy(), len(names)),
+            generator,
+        )
+        return torch.from_numpy(amid).to(rows.device), names[torch.from_numpy(named)].to(rows.device)
+
+
+def _clusters(rows: NDArray[np.float64], count: int, generator: Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+    """k-means without seeds: the row nearest to each center, [L], and the cluster of each row, [N]."""
+    from sklearn.cluster import KMeans  # takes a second to load
+
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    fitted = KMeans(count, n_init=_STARTS, random_state=seed).fit(rows)
+    return fitted.transform(rows).argmin(0), fitted.labels_
+
+
+def _layout(rows: NDArray[np.float64], groups: NDArray[Any], count: int) -> NDArray[np.float64]:
+    """Distances between the groups' means, and on the diagonal their sizes, each in units of their mean, [L, L]."""
+    from scipy.spatial.distance import cdist
+
+    sizes = np.bincount(groups, minlength=count)
+    means = np.stack([rows[groups == group].mean(0) for group in range(count)])
+    apart = cdist(means, means)
+    layout: NDArray[np.float64] = apart / max(apart.sum() / max(1, count * (count - 1)), 1e-300) + np.diag(
+        count * sizes / sizes.sum()
+    )
+    return layout
+
+
+def _named(clusters: NDArray[np.float64], labels: NDArray[np.float64], generator: Generator) -> NDArray[Any]:
+    """The label of each cluster, [L], for which both layouts agree best."""
+    from scipy.optimize import quadratic_assignment
+
+    draws = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)))
+    options = {"maximize": True, "P0": "randomized", "rng": draws}
+    tried = [quadratic_assignment(clusters, labels, method="faq", options=options) for _ in range(_NAMINGS)]
+    best = max(tried, key=lambda one: one.fun).col_ind
+    guess = np.stack([np.arange(len(best)), best], 1)
+    options = {"maximize": True, "partial_guess": guess, "rng": draws}
+    named: NDArray[Any] = quadratic_assignment(clusters, labels, method="2opt", options=options).col_ind
+    return named
 
 
 def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) -> tuple[Tensor, Tensor]:

@@ -45,6 +45,7 @@ from privkit.training.costs import client_costs
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import Epoch, learns
 from privkit.training.together import train_together
+from privkit.training.u_shape import u_shaped
 
 CHECKPOINT = "training.ckpt"
 """In a model's folder, while it is trained."""
@@ -121,6 +122,7 @@ def defended_model(
                 config.training,
                 rounds_an_epoch=rounds_an_epoch(len(splits.private), edge.protocol.clients, batch),
                 seed=seed,
+                upper=upper,
             )
         ),
         "curve": list(trained.curve),
@@ -328,6 +330,11 @@ def assemble(
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
     if short:
         _check_fewer_tokens(edge, upper, domain, short)
+    if protocol.labels == "kept":
+        sent = domain.zeros(edge.lowers.copies * max(2, defense.smallest_batch)).unflatten(0, (edge.lowers.copies, -1))
+        with torch.no_grad(), seeded(torch.device("cpu"), 0):
+            arrived = edge.eval().infer(sent, torch.zeros(sent.shape[:2], dtype=torch.int64), Generator())
+        upper = u_shaped(upper, arrived.flatten(0, 1), edge.lowers.copies)
     if protocol.stacked:
         upper = Stacked(upper, protocol.uppers)
         records = domain.zeros(protocol.clients * (each := defense.smallest_batch)).unflatten(0, (-1, each))

@@ -79,9 +79,9 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
         raise UsageError("a recording holds images with one label each; audit other records by the run itself")
     model = defended_model(config, cell, seed_data, home, Silent(), lambda text: None)
     edge, batch, victims = model.edge, config.training.batch_size, seed_data.victims
-    if not holds_all(edge) or edge.protocol.upper == "own":
+    if not holds_all(edge) or edge.protocol.upper == "own" or edge.protocol.labels == "kept":
         raise UsageError(
-            "a recording holds the whole release of clients that send one; this run has only parts, or none"
+            "a recording holds the whole release of clients that send one, and their labels; this run has less"
         )
     wire = record(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
     receipt, own = wire.receipts[0], seed_data.auxiliary

@@ -31,6 +31,7 @@ from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.undisturbed import undisturbed
 from privkit.training import Clients, train
+from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
@@ -213,13 +214,17 @@ def attack_on_labels(setup: ProbeSetup, attack: Component, limit: float) -> Time
 
     def observation() -> LabelObservation:
         edge, upper = deepcopy((setup.edge, setup.upper))
-        lower = edge.client(0).eval()
-        seen = observe(lower, upper, records.x, records.y, batch_size=batch, known=True)
+        lower, kept = edge.client(0).eval(), isinstance(upper, UShaped)
+        if isinstance(upper, UShaped):  # its server reads the rounds of one client
+            upper = nn.Sequential(upper.middle, upper.tails.copy(0))
+        seen = observe(lower, upper, records.x, records.y, batch_size=batch, known=not kept)
         known = first_of_each(records.y, max(1, spec.mounting.labeled))
         return replace(
             seen,
-            lower=lower,
-            auxiliary=records.x,
+            lower=None if kept else lower,
+            auxiliary=None if kept else records.x,
+            other_images=records.x,
+            other_labels=records.y,
             known_rows=known,
             known_labels=records.y[known],
             label_shares=torch.full((classes,), 1 / classes, device=setup.device),
@@ -253,8 +258,8 @@ def _observed(
         auxiliary_labels=own.y if "auxiliary_labels" in held and not several(own.y) else None,
         query=black_box_query(edge) if "query" in held else None,
         lower=shared_lower(edge) if "lower" in held and shared else None,
-        upper=upper if "upper" in held else None,
-        upper_history=[upper] if "upper_history" in held else None,
+        upper=upper if "upper" in held and protocol.labels == "sent" else None,
+        upper_history=[upper] if "upper_history" in held and protocol.labels == "sent" else None,
         clients=clients,
         imitate=imitated(edge, own.domain) if "imitate" in held else None,
     )

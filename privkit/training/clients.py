@@ -151,6 +151,8 @@ class Clients(nn.Module):
                 f"updates=message sends {defense.group} messages of every record in a round, and no bound was derived "
                 f"for the noise of {defense.name} in them; use updates=round"
             )
+        if protocol.labels == "kept":
+            _check_kept_labels(defense)
         if defense.drawn == "once" and defense.group > 1 and protocol.grouping != "fixed":
             raise UsageError(
                 f"{defense.name} draws ratios once, so that every client keeps its own and groups must stay together, "
@@ -369,6 +371,18 @@ class Clients(nn.Module):
         if self.block is not None:
             return Behind(*parts, self.block)
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
+
+
+def _check_kept_labels(defense: Defense) -> None:
+    """Refuse stages that act on the server's logits, and noise on gradients that was accounted for another sender."""
+    for stage in stages_of(defense):
+        if stage.head() is not None:
+            raise UsageError(f"{stage.name} acts on the server's logits, and with labels=kept it has none")
+        if stage.noise_fields and "answers" in (stage.effects or ()):
+            raise UsageError(
+                f"{stage.name} was accounted for a server that holds the labels; no bound was derived for gradients "
+                "that clients send up with labels=kept"
+            )
 
 
 class PublicTransform(nn.Module):

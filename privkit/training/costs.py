@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Generator
+from torch import Generator, nn
 
 from privkit.domains.base import Batch
 from privkit.metrics.cost import FLOAT, Cost, kept_share, measure
@@ -14,12 +14,24 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
 from privkit.training.loop import learns
 from privkit.training.spec import TrainingSpec
+from privkit.training.u_shape import UShaped
 
 _SEED_BYTES = 8
 
 
-def client_costs(clients: Clients, private: Batch, spec: TrainingSpec, *, rounds_an_epoch: int, seed: int) -> Cost:
+def client_costs(
+    clients: Clients,
+    private: Batch,
+    spec: TrainingSpec,
+    *,
+    rounds_an_epoch: int,
+    seed: int,
+    upper: nn.Module | None = None,
+) -> Cost:
     """Bytes, multiply-accumulates and peak memory of one client. One round of images is sent to count bytes.
+
+    `upper` is what lies above the cut. In a U-shape features come down and their gradient goes up, also if the lower
+    segment is frozen.
 
     `rounds_an_epoch` spreads the cost of averaging once an epoch; `seed` draws that round's masks.
     """
@@ -43,12 +55,34 @@ def client_costs(clients: Clients, private: Batch, spec: TrainingSpec, *, rounds
         batch_size=spec.batch_size,
         kept=kept,
         gradient=protocol.gradient,
-        label_bytes=clients.classes * FLOAT if sent.release.labels.is_floating_point() else 0,
+        label_bytes=clients.classes * FLOAT
+        if sent.release.labels.is_floating_point() and protocol.labels == "sent"
+        else 0,
         seed_bytes=_SEED_BYTES if weights is not None else 0,
         averaged_every=every,
         companion=None if clients.companion is None else clients.companion.copy(0),
     )
+    if isinstance(upper, UShaped):
+        with torch.no_grad(), seeded(device, derive(seed, "costs")):
+            features = upper.eval().middle(sent.release.smashed.flatten(0, 1)[:1])
+        cost = _with_tail(
+            cost,
+            measure(
+                upper.tails.copy(0),
+                features.detach(),
+                trained=True,
+                batch_size=spec.batch_size,
+                averaged_every=every,
+            ),
+            FLOAT * features.numel(),
+        )
     if not (trained and spec.private):
         return cost
     gradients = spec.batch_size * FLOAT * sum(weight[0].numel() for weight in clients.lowers.parameters())
     return replace(cost, peak_memory=cost.peak_memory + gradients)  # of every record, until their sum is clipped
+
+
+def _with_tail(lower: Cost, tail: Cost, features: int) -> Cost:
+    """The costs of both ends of a U-shape; `features` are the bytes that cross the second cut each way for an image."""
+    ends = {name: getattr(lower, name) + getattr(tail, name) for name in Cost.__dataclass_fields__}
+    return Cost(**ends | {"bytes_up": lower.bytes_up + features, "bytes_down": lower.bytes_down + features})

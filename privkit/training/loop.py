@@ -29,6 +29,7 @@ from privkit.training.private import check_private, copies_in_a_batch, private_g
 from privkit.training.protocol import SplitProtocol
 from privkit.training.round import Round, split_round
 from privkit.training.spec import TrainingSpec
+from privkit.training.u_shape import UShaped
 
 COMPILE_FROM_STEPS = 10_000  # torch.compile took 14 s and saved 1.6 ms a step (docs/results/gpu.md)
 CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
@@ -202,6 +203,11 @@ def train(
     sending = weights if protocol.active > 1 else torch.ones(1, device=device)
     draws, secret = Generator(device), Generator(device)
 
+    def average() -> None:
+        clients.lowers.average(weights)
+        if isinstance(upper, UShaped):
+            upper.tails.average(weights)
+
     def one_step(rows: Tensor, groups: Tensor | None = None, number: int = 0) -> tuple[Tensor, Tensor]:
         both.clear()
         images = augment(private.x[rows], spec.augment, draws)
@@ -220,7 +226,7 @@ def train(
             )
         both.step()
         if protocol.average == "round":
-            clients.lowers.average(weights)
+            average()
         return outcome.losses, outcome.sent.groups
 
     seats_drawn = clients.defense.group > 1 and protocol.grouping == "random"
@@ -266,7 +272,7 @@ def train(
                 losses.append(lost)
                 groups.append(sent_by)
         if protocol.average == "epoch":
-            clients.lowers.average(weights)
+            average()
         every = torch.stack(losses)
         _check_finite(every, groups, [*clients.parameters(), *upper.parameters()], epoch * steps, total)
         curve.append(every.mean().item())

@@ -30,9 +30,11 @@ class SplitProtocol(Checked):
             this client alone.
         grouping: how mixing groups are made: "random" (drawn every round), "round_robin" (every client meets every
             other) or "fixed" (clients with neighboring numbers stay together, each on its own seat).
+        labels: "sent" (labels go to the server, who computes the loss) or "kept" (a U-shape: each client keeps its
+            labels and the network's last layer, gets features and sends their gradient back).
 
     Source: Gupta and Raskar 2018 (SL); Thapa et al. 2020 (SplitFed); Pal et al. 2021 (SplitAvg); CutMixSL §3.3 and
-    appendix C; DP-CutMixSL Eq. 3, 10 and 11.
+    appendix C; DP-CutMixSL Eq. 3, 10 and 11; Gupta and Raskar 2018, §3.4 (U-shape).
     """
 
     clients: Count = 1
@@ -43,6 +45,7 @@ class SplitProtocol(Checked):
     gradient: Literal["unicast", "broadcast", "average"] = "unicast"
     updates: Literal["round", "message"] = "round"
     grouping: Literal["random", "round_robin", "fixed"] = "random"
+    labels: Literal["sent", "kept"] = "sent"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,6 +59,12 @@ class SplitProtocol(Checked):
                 "upper=own trains each client alone: use average=never, gradient=unicast and updates=round"
             )
         self._check_servers()
+        others = self.upper, self.servers, self.gradient, self.updates
+        if self.labels == "kept" and others != ("shared", 1, "unicast", "round"):
+            raise ValueError(
+                "labels=kept is a U-shape with one server that answers each client: use upper=shared, servers=1, "
+                "gradient=unicast and updates=round"
+            )
 
     def _check_servers(self) -> None:
         """Several servers share the clients out evenly, and none of them sees another's messages."""
@@ -89,6 +98,11 @@ class SplitProtocol(Checked):
             return
         if self.upper == "own":
             raise UsageError(f"{name} mixes groups of {group} clients, but standalone clients send nothing; use psl")
+        if self.labels == "kept":
+            raise UsageError(
+                f"{name} mixes groups of {group} clients, and the loss of a mixture needs all their labels, which "
+                "labels=kept leaves to each client; use labels=sent"
+            )
         if self.servers > 1:
             raise UsageError(f"{name} mixes groups of {group} clients, which one server must see; use servers=1")
         if group > self.active:
@@ -167,6 +181,9 @@ CUTMIXSL = SplitProtocol(clients=10)
 CUTMIXSFL = SplitProtocol(clients=10, average="round", gradient="average")
 """CutMixSL with FedAvg of the lower segments and the averaged gradient broadcast."""
 
+U_SHAPE = SplitProtocol(labels="kept")
+"""A U-shape: the client keeps the labels and the last layer beside its lower segment."""
+
 PROTOCOLS: dict[str, str] = {
     "cutmixsfl": "privkit.training.protocol:CUTMIXSFL",
     "cutmixsl": "privkit.training.protocol:CUTMIXSL",
@@ -175,5 +192,6 @@ PROTOCOLS: dict[str, str] = {
     "splitavg": "privkit.training.protocol:SPLITAVG",
     "splitfed": "privkit.training.protocol:SPLITFED",
     "standalone": "privkit.training.protocol:STANDALONE",
+    "u_shape": "privkit.training.protocol:U_SHAPE",
 }
 """Name -> "module:object" of every protocol."""

@@ -13,6 +13,7 @@ from privkit.defenses.base import Release
 from privkit.training.clients import ClientForward, Clients
 from privkit.training.losses import Outputs, message_losses, own_loss
 from privkit.training.protocol import SplitProtocol
+from privkit.training.u_shape import SecondCut, UShaped
 
 _ONE_SERVER = SplitProtocol()
 """Who trains with whom as one message sees it."""
@@ -26,11 +27,13 @@ class Round:
         losses: [M], of each message, detached.
         sent: the clients' forward pass.
         cut_gradient: [M, B, ...], of each message's own loss at the cut, as the server sent it back.
+        second: what crossed the second cut of a U-shape; None without one.
     """
 
     losses: Tensor
     sent: ClientForward
     cut_gradient: Tensor
+    second: SecondCut | None = None
 
 
 def split_round(
@@ -51,7 +54,8 @@ def split_round(
     permutations are those of the forward pass.
 
     Args:
-        upper: the server's segment; a stack of segments for several servers or standalone clients.
+        upper: the server's segment; a stack of segments for several servers or standalone clients; with the clients'
+            tails for a U-shape.
         images: [n, B, C, H, W].
         labels: int64 [n, B].
         draws: randomness of groups and defense.
@@ -69,10 +73,15 @@ def split_round(
     with clients.mixed_precision(images.device):
         sent = clients.release(images, labels, draws, number, groups=groups)
     weights = message_weights(sent.groups, shares)
-    losses, gradient = _together(clients, upper, sent.release, None if protocol.upper == "own" else weights, protocol)
-    gradient = clients.defense.on_gradient(gradient, draws)
+    second = None
+    if isinstance(upper, UShaped):
+        losses, gradient, second = _through_the_tails(clients, upper, sent.release, weights, draws)
+    else:
+        shared = None if protocol.upper == "own" else weights
+        losses, gradient = _together(clients, upper, sent.release, shared, protocol)
+        gradient = clients.defense.on_gradient(gradient, draws)
     send_back(sent, gradient, weights, protocol.gradient)
-    return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient)
+    return Round(losses=losses.detach(), sent=sent, cut_gradient=gradient, second=second)
 
 
 def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Outputs:
@@ -100,6 +109,31 @@ def _together(
     if weights is not None and len(losses) > 1:
         gradient = gradient / _as(weights, gradient)
     return losses, gradient
+
+
+def _through_the_tails(
+    clients: Clients, upper: UShaped, release: Release, weights: Tensor, draws: Generator
+) -> tuple[Tensor, Tensor, SecondCut]:
+    """The round of a U-shape above the first cut: losses [M], the gradient there, and what crossed the second one.
+
+    The label holder is the client, so a defense of returned gradients acts on what the tails send up.
+    """
+    arrived = release.smashed.detach().requires_grad_()
+    given, messages = arrived.clone(), arrived.shape[:2]
+    with clients.mixed_precision(arrived.device):
+        features: Tensor = upper.middle(given.flatten(0, 1))
+        down = features.detach().requires_grad_()
+        logits = upper.logits(down)
+    losses = message_losses(logits, release.labels, own_loss(upper))
+    (weights * losses).sum().backward()
+    assert down.grad is not None
+    own = down.grad.unflatten(0, messages)
+    up = clients.defense.on_gradient(own / _as(weights, own), draws)
+    clients.defense.before_backward(given)
+    features.backward((up * _as(weights, up)).flatten(0, 1))
+    assert arrived.grad is not None
+    second = SecondCut(features=features.detach().unflatten(0, messages), gradient=up)
+    return losses, arrived.grad / _as(weights, arrived.grad), second
 
 
 def _one_by_one(

@@ -139,7 +139,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
         else None,
         clients=seats.expand(-1, b, -1).flatten(0, 1) if known else None,
         messages=m,
-        labels=sent.release.labels.flatten(0, 1),
+        labels=None if edge.protocol.labels == "kept" else sent.release.labels.flatten(0, 1),
         whole=smashed.ndim != 4 or smashed.shape[2] >= sent.smashed.shape[2],
         parts=tuple(name for name in edge.defense.storages if not edge.held or name in edge.held),
     )

@@ -56,6 +56,9 @@ class LiveClients:
             and ignores their gradients.
         passes: how often the attacked images cross in `views`.
 
+    Attributes:
+        labels: int64 [n·B], those of the last round, for an honest server beside which a U-shape's tails learn.
+
     Raises:
         NotApplicable: if lower segments do not learn, or there is no single server that answers whole releases.
 
@@ -88,6 +91,7 @@ class LiveClients:
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
         self._optimizer = optimizer_of(spec.lower, weights)
         self._order: Tensor | None = None
+        self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """One round of training; see `privkit.attacks.base.TrainingClients`.
@@ -112,6 +116,7 @@ class LiveClients:
             labels = (
                 labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
             ) % edge.classes
+        self.labels = labels.flatten(0, 1)
         secret = Generator(device).manual_seed(derive(self._seed, "hijack", "updates", number))
         with private_gradients(edge, spec, secret):
             with seeded(device, derive(self._seed, "hijack", "module", number)):
@@ -212,7 +217,7 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
     """An honest server, the reference for hijacks and their detection.
 
     Args:
-        upper: the server's segment; its weights are trained here.
+        upper: the server's segment, with the clients' tails for a U-shape; its weights are trained here.
         spec: of the server's optimizer.
         seed: of the segment's own draws, such as dropout.
 
@@ -225,8 +230,9 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
 
     def answer(view: View) -> Tensor:
         arrived = view.smashed.detach().clone().requires_grad_()
-        assert view.labels is not None
-        loss = message_losses(upper(arrived), view.labels.unsqueeze(0), own_loss(upper))[0]
+        labels = clients.labels if view.labels is None else view.labels
+        assert labels is not None
+        loss = message_losses(upper(arrived), labels.unsqueeze(0), own_loss(upper))[0]
         upper.zero_grad(set_to_none=True)
         loss.backward()
         if optimizer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -26,6 +27,8 @@ class RecordedRound:
             defense. `cut_gradient` is the gradient that reaches that segment, after masks, scales and the defense's
             backward pass, with the gradient of the client's penalty if there is one. It is None if lower segments are
             frozen. If images are mixed before them, there is no entry.
+        returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
+            the client sent up. Empty otherwise.
         members: int64 [M·B, k], for scoring: the index among the round's images [n, B] on each seat of each row of
             `view`; −1 on an empty seat.
         labels: int64 [n·B] or [n·B, L], for scoring, of the round's images: client c's are rows c·B to (c + 1)·B.
@@ -39,6 +42,7 @@ class RecordedRound:
     labels: Tensor
     images: Tensor | None = None
     lower: Mapping[str, Tensor] | None = None
+    returned: tuple[View, ...] = ()
 
     def own_lower(self, client: int) -> dict[str, Tensor]:
         """State dict of one client's lower segment before the round."""
@@ -107,6 +111,20 @@ class Transcript:
         """
         return [played.received[client] for played in self.rounds]
 
+    def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
+        """What the server of a U-shape holds of one client: its release, or features, with the gradient there."""
+        if cut == "second":
+            return [played.returned[client] for played in self.rounds]
+        return [_of_message(played.view, client) for played in self.rounds]
+
+
+def _of_message(view: View, number: int) -> View:
+    """The rows of one message, which holds one client's records."""
+    parts = [
+        rows.unflatten(0, (view.messages, -1))[number] for rows in (view.smashed, view.cut_gradient) if rows is not None
+    ]
+    return View(round=view.round, smashed=parts[0], cut_gradient=parts[1], whole=view.whole, parts=view.parts)
+
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
     """Keep the gradient that arrives at a module's output; its value is unchanged."""
@@ -134,7 +152,17 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
             )
             for client, rows in enumerate(sent.smashed)
         )
-    return RecordedRound(view=view, received=received, members=answer.members.cpu(), labels=labels.flatten(0, 1).cpu())
+    returned: tuple[View, ...] = ()
+    if played.second is not None:
+        both = (_kept(rows.float()) for rows in (played.second.features, played.second.gradient))
+        returned = tuple(View(round=number, smashed=rows, cut_gradient=up) for rows, up in zip(*both, strict=True))
+    return RecordedRound(
+        view=view,
+        received=received,
+        members=answer.members.cpu(),
+        labels=labels.flatten(0, 1).cpu(),
+        returned=returned,
+    )
 
 
 def _kept(value: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.audit.goals.canaries_sent import Sending
-from privkit.audit.goals.trained import TrainedContext
+from privkit.audit.goals.trained import TrainedContext, must_send_labels
 from privkit.defenses.base import Defense
 from privkit.training.losses import own_loss
 from privkit.wire.channel import holds_all
@@ -27,6 +27,7 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
         NotApplicable: if a row has several labels.
     """
     edge, victims = context.model.edge, context.seed_data.victims
+    must_send_labels(context)
     if own_loss(context.model.upper) is not None or edge.protocol.servers > 1:
         raise NotApplicable("canaries on=gradient need one server, with cross-entropy as its loss")
     if not holds_all(edge):

@@ -113,6 +113,10 @@ class AttackContext:
         """The server's segment."""
         return None
 
+    def keeps_labels(self) -> bool:
+        """Whether the clients of a U-shape keep their labels, so that the server is who wants them."""
+        return False
+
     def upper_history(self) -> list[nn.Module] | None:
         """The server's segment at moments of its training, the oldest first."""
         return None

@@ -1,15 +1,18 @@
-"""The goal "which label does a record have": attacks on the gradients that come back during training."""
+"""The goal "which label does a record have": attacks on the gradients that cross a cut during training.
+
+Where labels travel, a client reads the gradients that come back. In a U-shape the server reads both cuts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from privkit.attacks.base import NotApplicable, Scores, Session, known_to
+from privkit.attacks.base import NotApplicable, Scores, Session, known_to, require
 from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls, first_of_each
@@ -28,6 +31,8 @@ from privkit.shared.interval import Interval
 from privkit.training import Round
 from privkit.wire.transcript import Transcript
 
+Cut = Literal["own", "second", "first"]
+"""Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
 Asked = tuple[Scores, Tensor, Tensor]
 """Scores of rows, counted client after client, the label of each, and the round of each."""
 Stages = Callable[[str], Session]
@@ -45,7 +50,8 @@ def ask(context: AttackContext) -> Row:
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
     context.refuse()
-    if attack.mounting.gradients and isinstance(context, TrainedContext):
+    cuts: tuple[Cut, ...] = ("second", "first") if context.keeps_labels() else ("own",)
+    if attack.mounting.gradients and isinstance(context, TrainedContext) and cuts == ("own",):
         must_get_gradients(context)
     if attack.mounting.labeled:
         must_have_one_label(context)
@@ -68,22 +74,30 @@ def ask(context: AttackContext) -> Row:
             return Stage(session, saved, name)
 
         if recorded is not None:
-            by_epoch, records = [asked(attack, recorded, context, stage)], list[Tensor]()
+            found, records = [at_cuts(cuts, attack, recorded, context, stage)], list[Tensor]()
         else:
             assert isinstance(context, TrainedContext)
-            by_epoch, records = _each_epoch(attack, context, stage)
-            if not by_epoch:
+            found, records = _each_epoch(cuts, attack, context, stage)
+            if not found:
                 raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
-        scores, truth, rounds = _pooled(by_epoch, records) if pooled else by_epoch[-1]
+        auc: dict[Cut, float] = {}
+        said: dict[Cut, tuple[list[Asked], Asked]] = {}
+        for cut in (cut for cut in cuts if all(cut in one for one in found)):
+            by_epoch = [one[cut] for one in found]
+            said[cut] = by_epoch, _pooled(by_epoch, records) if pooled else by_epoch[-1]
+            scores, truth, _ = said[cut][1]
+            auc[cut] = told_apart(scores, truth == attack.positive)["auc"].value if len(cuts) > 1 else 0.0
+        by_epoch, (scores, truth, rounds) = said[max(auc, key=lambda cut: abs(auc[cut] - 0.5))]
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
             answers |= named(scores, truth)
-        return _Answered(by_epoch, truth, answers)
+        return _Answered(by_epoch, truth, answers, auc)
 
     # Over all epochs each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
     found, went = escalated(mounted, _judged, checkpoint, most=doublings)
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
+    who, at_cut = ("each client", "") if cuts == ("own",) else ("the server", _both_cuts(found.auc))
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
     many, labeled = seed_data.splits.classes, attack.mounting.labeled
@@ -91,7 +105,8 @@ def ask(context: AttackContext) -> Row:
     notes = {
         went.sentence: bool(doublings and went.sentence),
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
-        f"each client knows the labels of {labeled} records of each class, which it was not asked for": bool(labeled),
+        at_cut: bool(at_cut),
+        f"{who} knows the labels of {labeled} records of each class, which it was not asked for": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
         "each client knows its own labels, and asked for that of the other record that is mixed with it": knows_own,
         "each epoch mixes a record with another one, so that epochs cannot be pooled: the last one is read": regrouped,
@@ -105,11 +120,27 @@ def ask(context: AttackContext) -> Row:
 
 @dataclass(frozen=True)
 class _Answered:
-    """What an attack said in each epoch, the labels of the rows that count, and how often it was right."""
+    """What an attack said in each epoch, the labels of the rows that count, and how often it was right.
+
+    `auc` is what each cut gave, of which the one farther from chance is in `answers`.
+    """
 
     by_epoch: list[Asked]
     truth: Tensor
     answers: dict[str, Interval]
+    auc: dict[Cut, float]
+
+
+def _both_cuts(auc: Mapping[Cut, float]) -> str:
+    """The sentence on what the server of a U-shape read, and where.
+
+    >>> _both_cuts({"second": 0.98, "first": 0.5})
+    'the server of a U-shape was asked for the clients\' labels: AUC 0.980 at the second cut, 0.500 at the first one'
+    """
+    told = [
+        f"{value:.3f} at the {cut} {'cut' if number == 0 else 'one'}" for number, (cut, value) in enumerate(auc.items())
+    ]
+    return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}"
 
 
 def _judged(found: _Answered) -> tuple[bool, float]:
@@ -124,12 +155,38 @@ def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:
     return {"label_accuracy": label_accuracy(truth, guesses), "cluster_accuracy": cluster_accuracy(truth, guesses)}
 
 
+def at_cuts(
+    cuts: Sequence[Cut],
+    attack: LabelAttack,
+    transcript: Transcript,
+    context: AttackContext,
+    stage: Stages,
+    of_epoch: tuple[Tensor, Remembered] | None = None,
+) -> dict[Cut, Asked]:
+    """What the attack says at each cut where it can be mounted; see `asked`.
+
+    Raises:
+        NotApplicable: what the attack says, if it can be mounted at none.
+    """
+    found: dict[Cut, Asked] = {}
+    reasons: list[NotApplicable] = []
+    for cut in cuts:
+        try:
+            found[cut] = asked(attack, transcript, context, stage, of_epoch, cut)
+        except NotApplicable as reason:
+            reasons.append(reason)
+    if not found:
+        raise reasons[-1]
+    return found
+
+
 def asked(
     attack: LabelAttack,
     transcript: Transcript,
     context: AttackContext,
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
+    cut: Cut = "own",
 ) -> Asked:
     """Score, label and round of every attacked row of every client.
 
@@ -140,12 +197,13 @@ def asked(
         stage: progress, see `Stages`.
         of_epoch: the record of each row of each client, [clients, N], and what earlier epochs left, filled by the first
             epoch; None if no other epoch is attacked.
+        cut: where gradients are read: a client's "own", or one of the two that the server of a U-shape sees.
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
     clients = len(transcript.rounds[0].received) if transcript.rounds else 0
-    returned = clients and (transcript.rounds[0].received[0].cut_gradient is not None or not attack.mounting.gradients)
-    if not returned:
+    read = transcript.rounds[0].received[0].cut_gradient is not None if clients else False
+    if not clients or not (read or cut != "own" or not attack.mounting.gradients):
         raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
     labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in transcript.rounds]
     owned, declared = torch.cat(labels, 1), known_to(attack)
@@ -156,8 +214,11 @@ def asked(
         known = _known(attack, own, rounds) if "known_rows" in declared else own[:0]
         if of_epoch is not None and attack.mounting.labeled:
             known = _again(known, of_epoch[0][client], of_epoch[1], client)
-        observation = _observed(attack, transcript, context, client, own, known)
-        scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}"))
+        observation = _observed(attack, transcript, context, client, own, known, cut)
+        where = "" if cut == "own" else f", {cut} cut"
+        if cut != "own":
+            require(attack, observation)
+        scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
@@ -174,24 +235,43 @@ def asked(
 
 
 def _observed(
-    attack: LabelAttack, transcript: Transcript, context: AttackContext, client: int, own: Tensor, known: Tensor
+    attack: LabelAttack,
+    transcript: Transcript,
+    context: AttackContext,
+    client: int,
+    own: Tensor,
+    known: Tensor,
+    cut: Cut,
 ) -> LabelObservation:
-    """What one client holds, as far as the attack declares it."""
+    """What one client, or the server of a U-shape, holds, as far as the attack declares it."""
     declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
+    data, same_classes = context.seed_data, ("disjoint", "training")
+    common = LabelObservation(
+        image_shape=data.splits.domain.shape,
+        batch_size=context.round_size,
+        known_rows=known if len(known) else None,
+        known_labels=own[known] if len(known) else None,
+        label_shares=context.label_shares() if "label_shares" in declared else None,
+        other_images=data.own_images if "other_images" in declared else None,
+        other_labels=data.own_labels
+        if "other_labels" in declared and context.config.auxiliary in same_classes
+        else None,
+    )
+    if cut != "own":
+        sent = torch.cat([view.smashed for view in transcript.of_server(client, "first")])
+        return replace(
+            common, views=transcript.of_server(client, cut), releases=sent if "releases" in declared else None
+        )
     model = context.model if isinstance(context, TrainedContext) else None
     images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
-    return LabelObservation(
-        image_shape=context.seed_data.splits.domain.shape,
-        batch_size=context.round_size,
+    return replace(
+        common,
         views=transcript.received(client),
         upper=None if "upper" not in declared else model.upper if model else context.upper(),
         lower=model.edge.lowers.copy(client) if model and "lower" in declared else None,
         lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
         auxiliary=torch.cat(images) if "auxiliary" in declared else None,
-        known_rows=known if len(known) else None,
-        known_labels=own[known] if len(known) else None,
         own_labels=own if "own_labels" in declared else None,
-        label_shares=context.label_shares() if "label_shares" in declared else None,
     )
 
 
@@ -258,13 +338,15 @@ _KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}
 """One replayed epoch at most."""
 
 
-def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> tuple[list[Asked], list[Tensor]]:
+def _each_epoch(
+    cuts: Sequence[Cut], attack: LabelAttack, context: TrainedContext, stage: Stages
+) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
     """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory.
 
     A client knows which of its own records it sends, so an augmentation hides nothing from it.
     """
     transcript, steps = _transcript(attack), context.steps
-    found: list[Asked] = []
+    found: list[dict[Cut, Asked]] = []
     records: list[Tensor] = []
     remembered: Remembered = {}
 
@@ -272,8 +354,9 @@ def _each_epoch(attack: LabelAttack, context: TrainedContext, stage: Stages) -> 
         played = transcript(*given, number=number, **options)
         if (number + 1) % steps == 0:
             of_clients = context.order(number // steps).transpose(0, 1).flatten(1).cpu()
-            found.append(asked(attack, transcript, context, stage, (of_clients, remembered)))
-            records.append(of_clients.flatten()[found[-1][0].examples.cpu()])
+            found.append(at_cuts(cuts, attack, transcript, context, stage, (of_clients, remembered)))
+            scored, *_ = next(iter(found[-1].values()))
+            records.append(of_clients.flatten()[scored.examples.cpu()])
             transcript.rounds.clear()
         return played
 

@@ -14,7 +14,7 @@ from privkit.attacks.goals.membership import Fit, MembershipAttack, MembershipOb
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import better_than_chance, must_have_one_label
 from privkit.audit.goals.goal import AuditGoal
-from privkit.audit.goals.trained import TrainedContext, must_send
+from privkit.audit.goals.trained import TrainedContext, must_send, must_send_labels
 from privkit.reports.schema import Row
 from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
@@ -34,6 +34,7 @@ def ask(context: TrainedContext) -> Row:
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
     must_send(context)
+    must_send_labels(context)
     must_have_one_label(context)
     members = splits.private[released(context)]
     each = min(context.config.budget.victims, len(members), len(splits.test)) // size * size

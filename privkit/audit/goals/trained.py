@@ -73,12 +73,16 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment, if the adversary holds all parts of a release."""
-        return self.model.upper if holds_all(self.model.edge) else None
+        """The server's segment, if the adversary holds all parts of a release, and nothing of it lies at clients."""
+        return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
+
+    def keeps_labels(self) -> bool:
+        """As the protocol says."""
+        return self.model.edge.protocol.labels == "kept"
 
     def upper_history(self) -> list[nn.Module] | None:
         """The server's segment at evenly spaced moments before the end of training, which is repeated for it."""
-        if not holds_all(self.model.edge):
+        if self.upper() is None:
             return None
         config, total = self.config, self.config.budget.epochs * self.steps
         moments = {total * moment // HISTORY for moment in range(1, HISTORY)}
@@ -130,6 +134,18 @@ def must_send(context: TrainedContext) -> None:
     """
     if context.model.edge.protocol.upper == "own":
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
+
+
+def must_send_labels(context: TrainedContext) -> None:
+    """Refuse a U-shape, whose server gets neither labels nor predictions.
+
+    Raises:
+        NotApplicable: it says so.
+    """
+    if context.keeps_labels():
+        raise NotApplicable(
+            "labels=kept leaves labels and predictions to the clients, and this attack starts from them"
+        )
 
 
 def must_get_gradients(context: TrainedContext) -> None:

@@ -1,0 +1,103 @@
+"""U-shaped split learning: the last layer and the labels stay at the clients, and the server has the middle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privkit.errors import UsageError
+from privkit.torch_utils.seeded import seeded
+from privkit.training.losses import own_loss
+from privkit.training.stacked import Stacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondCut:
+    """What crosses the second cut of a U-shape in one round; detached.
+
+    Attributes:
+        features: [M, B, ...], the server's output, which goes down to the clients.
+        gradient: [M, B, ...], of each message's own loss at the features, as its client sends it up.
+    """
+
+    features: Tensor
+    gradient: Tensor
+
+
+class UShaped(nn.Module):
+    """Everything above the first cut: the server's middle, and the tail of each client that sends.
+
+    Args:
+        middle: smashed data [N, ...] -> features [N, ...].
+        tails: features [n, B, ...] -> logits [n, B, classes].
+    """
+
+    def __init__(self, middle: nn.Module, tails: Stacked) -> None:
+        super().__init__()
+        self.middle, self.tails = middle, tails
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        """Smashed data [n·B, ...], client after client, -> logits [n·B, classes]."""
+        return self.logits(self.middle(smashed))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Each client's own tail on its features, [n·B, ...]."""
+        logits: Tensor = self.tails(features.unflatten(0, (self.tails.copies, -1))).flatten(0, 1)
+        return logits
+
+
+@torch.no_grad()
+def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
+    """Cut a second time: the last layer of `upper` with weights becomes the tail of each client.
+
+    Args:
+        upper: smashed data -> logits; the tail is taken out of it, in place.
+        smashed: [N, ...], records on which both are compared.
+        copies: n, the clients that send in a round; their tails start equal.
+
+    Raises:
+        UsageError: if `upper` has a loss of its own, is one layer, or does more behind its last layer with weights.
+
+    Source: Gupta and Raskar 2018, §3.4, "U-shaped configurations for split learning without label sharing".
+
+    >>> upper = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    >>> u_shaped(upper, torch.rand(6, 4), 2).middle
+    Sequential(
+      (0): Linear(in_features=4, out_features=3, bias=True)
+      (1): Tanh()
+      (2): Identity()
+    )
+    """
+    if own_loss(upper) is not None:
+        raise UsageError(
+            "labels=kept takes the last layer to the clients, and this upper segment has a loss of its own"
+        )
+    ran: list[nn.Module] = []
+    leaves = [part for part in upper.modules() if not list(part.children()) and list(part.parameters())]
+    hooks = [leaf.register_forward_hook(lambda module, *_: ran.append(module)) for leaf in leaves]
+    training = upper.training
+    with seeded(torch.device("cpu"), 0):
+        logits = upper.eval()(smashed)
+        for hook in hooks:
+            hook.remove()
+        if not ran or ran[-1] is upper:
+            raise UsageError(
+                "labels=kept takes the last layer to the clients, and nothing would be left to the server: cut the "
+                "model lower"
+            )
+        tail = ran[-1]
+        name = next(name for name, part in upper.named_modules() if part is tail)
+        parent, _, child = name.rpartition(".")
+        setattr(upper.get_submodule(parent), child, nn.Identity())
+        features = upper(smashed)
+    upper.train(training)
+    if not (isinstance(features, Tensor) and isinstance(logits, Tensor) and torch.equal(tail(features), logits)):
+        raise UsageError(
+            f"labels=kept takes the last layer ({name}) to the clients, and this upper segment does more behind it; "
+            "end its forward with that layer"
+        )
+    tails = Stacked(tail, copies)
+    tails.settle(features[:1].expand(copies, 1, *features.shape[1:]))
+    return UShaped(upper, tails)
