@@ -2,7 +2,8 @@
 
     python benchmarks/run.py label_inference --seeds 0 1 2 --data-root DIR
 
-The default audit's model and digits, trained for fewer epochs on fewer records; one client. CIFAR-10 is read from DIR.
+The default audit's model and digits, trained for fewer epochs on fewer records (but 2,000 of each side
+where the server of a U-shape attacks, and of CIFAR-10); one client. CIFAR-10 is read from DIR.
 Gradients are read in the first epoch, smashed data and the lower segment at the end. A row of "no client segment" is
 model completion on the images themselves: what they tell without any split learning. Each run appends its lines to
 results/labels/inference.jsonl and is not repeated if they are there; the page follows from them.
@@ -31,6 +32,7 @@ RUNS = Path(__file__).parent / "results" / "labels" / "inference.jsonl"
 U_SHAPE = {
     "protocol": "u_shape",
     "attack": ["release_clustering", "release_clustering:named_by=likeness", "exploit", "label_leak:epoch=0"],
+    "budget": "small:private=2000,auxiliary=2000,test=500,victims=50,epochs=5",
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits", "defense": "grad_perturb"},
@@ -47,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "defense": "max_norm",
         "attack": [*U_SHAPE["attack"], "release_clustering:on=line"],
     },
-    "CIFAR-10": {"dataset": "cifar10", "defense": "none", "attack": U_SHAPE["attack"]},
+    "CIFAR-10": {**U_SHAPE, "protocol": "sl", "dataset": "cifar10", "defense": "none"},
     "CIFAR-10, U-shape": {**U_SHAPE, "dataset": "cifar10", "defense": "none"},
 }
 ATTACKS = (
@@ -99,7 +101,7 @@ def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]
     """A line of each attack on each defense, and one of the client's images alone."""
     size = f"small:private={given.private},auxiliary=200,test=500,victims=50,epochs={given.epochs}"
     root = {"data_root": given.data_root} if SETTINGS[setting]["dataset"] == "cifar10" else {}
-    settings = {"attack": list(ATTACKS), **SETTINGS[setting], "budget": size, "seed": seed, **root}
+    settings = {"attack": list(ATTACKS), "budget": size, **SETTINGS[setting], "seed": seed, **root}
     lines: list[dict[str, object]] = []
     with TemporaryDirectory() as folder:
         for row in run_audit(**settings, threads=torch.get_num_threads(), out=f"{folder}/run").rows:

@@ -128,16 +128,19 @@ def _clusters(rows: NDArray[np.float64], count: int, generator: Generator) -> tu
 
 
 def _layout(rows: NDArray[np.float64], groups: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Distances between the groups' means, and on the diagonal their sizes, each in units of their mean, [L, L]."""
+    """Distances between the groups' means, and on the diagonal their sizes, each in units of their mean, [L, L].
+
+    A mean of few rows lies off by chance, which lengthens its distances; the expected square of that is taken off.
+    """
     from scipy.spatial.distance import cdist
 
     sizes = np.bincount(groups, minlength=count)
     means = np.stack([rows[groups == group].mean(0) for group in range(count)])
-    apart = cdist(means, means)
-    layout: NDArray[np.float64] = apart / max(apart.sum() / max(1, count * (count - 1)), 1e-300) + np.diag(
-        count * sizes / sizes.sum()
-    )
-    return layout
+    spread = np.bincount(groups, ((rows - means[groups]) ** 2).sum(1), count) / np.maximum(1, sizes - 1) / sizes
+    apart = np.sqrt(np.maximum(0, cdist(means, means, "sqeuclidean") - spread[:, None] - spread))
+    np.fill_diagonal(apart, 0)
+    layout: NDArray[np.float64] = apart / max(apart.sum() / max(1, count * (count - 1)), 1e-300)
+    return layout + np.diag(count * sizes / sizes.sum())
 
 
 def _named(clusters: NDArray[np.float64], labels: NDArray[np.float64], generator: Generator) -> NDArray[Any]:

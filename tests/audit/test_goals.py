@@ -376,10 +376,10 @@ def test_the_order_of_an_epoch_is_the_one_that_was_trained_in(tmp_path: Path, mo
     """Labels of the rows that the context names are those that the rounds had, in the order of the clients."""
     asked, agree = labels.asked, []
 
-    def watched(attack: Any, transcript: Transcript, context: Any, stage: Any, of_epoch: Any) -> labels.Asked:
+    def watched(attack: Any, transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any) -> labels.Asked:
         sent = torch.cat([kept.labels.unflatten(0, (2, -1)) for kept in transcript.rounds], 1)
         agree.append(torch.equal(context.seed_data.splits.private.y[of_epoch[0]], sent))
-        return asked(attack, transcript, context, stage, of_epoch)
+        return asked(attack, transcript, context, stage, of_epoch, cut)
 
     monkeypatch.setattr(labels, "asked", watched)
     settings = {**SETTINGS, "budget": "smoke:private=100,victims=20,epochs=2", "training": "batch_size=10,augment=crop"}

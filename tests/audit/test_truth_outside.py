@@ -204,6 +204,8 @@ def test_no_answer_can_be_reached_from_what_an_attack_on_labels_members_or_canar
     monkeypatch.setattr(labels, "_observed", observed)
     monkeypatch.setattr(AttackContext, "told", judged)
     run_audit(defense="none", attack=ASKED, out=tmp_path / "run", **SMALL)
+    of_server = ["label_leak", "release_clustering:named_by=likeness"]
+    run_audit(defense="none", attack=of_server, protocol="u_shape", out=tmp_path / "u_shape", **SMALL)
     assert {name for name, *_ in given} == set(ASKED)
     for name, observation, truth in given:
         assert not tells(truth, observation), f"{name} can reach the truth"
