@@ -34,6 +34,14 @@ U_SHAPE = {
     "attack": ["release_clustering", "release_clustering:named_by=likeness", "exploit", "label_leak:epoch=0"],
     "budget": "small:private=2000,auxiliary=2000,test=500,victims=50,epochs=5",
 }
+PARTIES = {
+    "dataset": "digits",
+    "model": "vertical",
+    "defense": "split_parts",
+    "parts": "part_1",
+    "attack": ["release_clustering", "exploit", "model_completion"],
+    "budget": "small:private=2000,auxiliary=200,test=500,victims=50,epochs=5",
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits", "defense": "grad_perturb"},
     "digits, max-norm": {
@@ -49,6 +57,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "defense": "max_norm",
         "attack": [*U_SHAPE["attack"], "release_clustering:on=line"],
     },
+    "digits, vertical": {**PARTIES, "parts": []},
+    "digits, vertical, one of two parties": PARTIES,
     "CIFAR-10": {**U_SHAPE, "protocol": "sl", "dataset": "cifar10", "defense": "none"},
     "CIFAR-10, U-shape": {**U_SHAPE, "dataset": "cifar10", "defense": "none"},
 }

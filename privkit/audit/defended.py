@@ -320,6 +320,11 @@ def assemble(
     edge = Clients.build(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block
     )
+    if model.parties > 1 and defense.storages and len(defense.storages) != model.parties:
+        raise UsageError(
+            f"{defense.name} cuts the outputs of {model.parties} parties into {len(defense.storages)} parts; use "
+            f"split_parts:parts={model.parties}, which gives each party's output a name"
+        )
     edge.held = config.held if defense.storages else ()
     places, edge.other_tokens = model.hides_places, model.other_tokens
     if shuffled and not defense.position_embedding:

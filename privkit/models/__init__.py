@@ -20,6 +20,7 @@ MODELS: dict[str, str] = {
     "t2t_vit": "privkit.models.t2t:T2T_VIT",
     "text_mlp": "privkit.models.texts:TEXT_MLP",
     "transformer_micro": "privkit.models.texts:TRANSFORMER_MICRO",
+    "vertical": "privkit.models.vertical:VERTICAL",
     "vgg16": "privkit.models.convolutional:VGG16",
     "vit_base": "privkit.models.vit:VIT_BASE",
     "vit_micro": "privkit.models.vit:VIT_MICRO",

@@ -49,7 +49,7 @@ class TableMlp(NamedCuts):
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
         with seeded(torch.device("cpu"), seed):
-            columns = _Columns(len(domain.dense), domain.sizes, self.embedding)
+            columns = Columns(len(domain.dense), domain.sizes, self.embedding)
             sizes = [columns.features, *[self.width] * self.depth]
             layers = [nn.Sequential(nn.Linear(size, following), nn.GELU()) for size, following in pairwise(sizes)]
             head = nn.Linear(self.width, classes)
@@ -58,7 +58,7 @@ class TableMlp(NamedCuts):
         return SplitModel(lower=lower, upper=upper, hides_places=False)
 
 
-class _Columns(nn.Module):
+class Columns(nn.Module):
     """Dense columns on [−1, 1] beside one embedding for each categorical column.
 
     Args:

@@ -88,7 +88,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
     if not same:
         return None
     lower = edge.client(0).eval().requires_grad_(False)
-    return lower if holds_all(edge) else nn.Sequential(lower, _HeldParts(edge))
+    return lower if holds_all(edge) else nn.Sequential(lower, HeldParts(edge))
 
 
 def holds_all(edge: Clients) -> bool:
@@ -96,7 +96,7 @@ def holds_all(edge: Clients) -> bool:
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 
-class _HeldParts(nn.Module):
+class HeldParts(nn.Module):
     """The channels of a release that the adversary holds."""
 
     def __init__(self, edge: Clients) -> None:

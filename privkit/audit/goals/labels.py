@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Scores, Session, known_to, require
 from privkit.attacks.escalate import escalated
@@ -23,12 +23,15 @@ from privkit.audit.goals.context import AttackContext, better_than_chance, must_
 from privkit.audit.goals.goal import AuditGoal, Probe
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.audit.probe import ROUNDS, Timed, attack_on_labels
+from privkit.defenses.split_parts import held_parts
 from privkit.domains.base import several
+from privkit.models.vertical import Parties, parties_of
 from privkit.recording.read import Recording
 from privkit.reports.schema import Row
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
-from privkit.training import Round
+from privkit.training import Clients, Round
+from privkit.wire.channel import HeldParts
 from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
@@ -98,6 +101,7 @@ def ask(context: AttackContext) -> Row:
     found, went = escalated(mounted, _judged, checkpoint, most=doublings)
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
     who, at_cut = ("each client", "") if cuts == ("own",) else ("the server", _both_cuts(found.auc))
+    party = _party(context) if cuts == ("own",) else ""
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
     many, labeled = seed_data.splits.classes, attack.mounting.labeled
@@ -106,6 +110,7 @@ def ask(context: AttackContext) -> Row:
         went.sentence: bool(doublings and went.sentence),
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
         at_cut: bool(at_cut),
+        party: bool(party),
         f"{who} knows the labels of {labeled} records of each class, which it was not asked for": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
         "each client knows its own labels, and asked for that of the other record that is mixed with it": knows_own,
@@ -129,6 +134,15 @@ class _Answered:
     truth: Tensor
     answers: dict[str, Interval]
     auc: dict[Cut, float]
+
+
+def _party(context: AttackContext) -> str:
+    """The sentence on which parties of a vertical split ask; empty without one."""
+    edge = context.model.edge if isinstance(context, TrainedContext) else None
+    if edge is None or parties_of(edge.lowers) is None:
+        return ""
+    who = " and ".join(edge.held) if edge.held else "all parties together"
+    return f"the adversary is {who} of a vertical split, with its columns, its outputs and the gradients of these"
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
@@ -264,7 +278,7 @@ def _observed(
         )
     model = context.model if isinstance(context, TrainedContext) else None
     images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
-    return replace(
+    seen = replace(
         common,
         views=transcript.received(client),
         upper=None if "upper" not in declared else model.upper if model else context.upper(),
@@ -272,6 +286,35 @@ def _observed(
         lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
         auxiliary=torch.cat(images) if "auxiliary" in declared else None,
         own_labels=own if "own_labels" in declared else None,
+    )
+    parties = None if model is None or not model.edge.held else parties_of(model.edge.lowers)
+    return seen if model is None or parties is None else _to_parties(seen, parties, model.edge)
+
+
+def _to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
+    """What the adversary's parties of a vertical split hold: their columns, outputs and gradients of these."""
+    storages, lower = edge.defense.storages, seen.lower
+    numbers = [number for number, name in enumerate(storages) if name in edge.held]
+
+    def own(rows: Tensor | None) -> Tensor | None:
+        return None if rows is None else held_parts(rows, storages, edge.held)
+
+    def known(records: Tensor | None) -> Tensor | None:
+        return None if records is None else parties.of(records, numbers)
+
+    return replace(
+        seen,
+        views=[
+            replace(view, smashed=held_parts(view.smashed, storages, edge.held), cut_gradient=own(view.cut_gradient))
+            for view in seen.views
+        ],
+        lower=None if lower is None else nn.Sequential(lower, HeldParts(edge)),
+        lower_weights=None
+        if seen.lower_weights is None
+        else [{f"0.{name}": weight for name, weight in state.items()} for state in seen.lower_weights],
+        auxiliary=known(seen.auxiliary),
+        other_images=known(seen.other_images),
+        upper=None,
     )
 
 

@@ -1,0 +1,153 @@
+"""A vertical split: several parties hold different columns of the same records, and the server joins what they send."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from privkit.constraints import Checked, Count
+from privkit.domains.domain import Domain
+from privkit.domains.images.domain import Images
+from privkit.domains.tables.domain import Tables
+from privkit.errors import UsageError
+from privkit.models.base import SplitModel
+from privkit.models.tables import Columns
+from privkit.models.tokens import centered
+from privkit.torch_utils.seeded import seeded
+
+Ranges = tuple[tuple[int, int], ...]
+"""Columns that one party holds: from, up to."""
+
+
+class Parties(nn.Module):
+    """The parties' segments: each reads its columns of a record, and their outputs stand side by side.
+
+    Args:
+        ranges: of each party.
+        segments: of each party, its columns [N, ..., columns] -> [N, width].
+    """
+
+    def __init__(self, ranges: Sequence[Ranges], segments: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.ranges, self.segments = tuple(ranges), nn.ModuleList(segments)
+
+    def forward(self, records: Tensor) -> Tensor:
+        """[N, ..., columns] -> [N, parties·width], party after party."""
+        columns = [torch.cat([records[..., a:b] for a, b in own], -1) for own in self.ranges]
+        return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
+
+    def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
+        """The records as some parties, 0-based, know them: other columns are 0.
+
+        >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
+        >>> parties.of(torch.ones(1, 4), [1])
+        tensor([[0., 0., 1., 1.]])
+        """
+        known = torch.zeros_like(records)
+        for a, b in (columns for number in numbers for columns in self.ranges[number]):
+            known[..., a:b] = records[..., a:b]
+        return known
+
+
+def parties_of(lower: nn.Module) -> Parties | None:
+    """The parties in a lower segment, or None."""
+    return next((part for part in lower.modules() if isinstance(part, Parties)), None)
+
+
+class Join(nn.Module):
+    """The parties' outputs [N, parties·width] joined: as they are, or added up to [N, width]."""
+
+    def __init__(self, parties: int, aggregate: str) -> None:
+        super().__init__()
+        self.parties, self.aggregate = parties, aggregate
+
+    def forward(self, sent: Tensor) -> Tensor:
+        return sent if self.aggregate == "concatenate" else sent.unflatten(-1, (self.parties, -1)).sum(-2)
+
+
+class _Strip(nn.Module):
+    """Two convolutions and a linear layer on a strip of an image."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        self.pool, self.last = nn.AdaptiveAvgPool2d(4), nn.Linear(32 * 16, width)
+
+    def forward(self, strip: Tensor) -> Tensor:
+        maps = self.second(self.first(centered(strip)).relu()).relu()
+        sent: Tensor = self.last(self.pool(maps).flatten(1))
+        return sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertical(Checked):
+    """One segment a party; the server joins their outputs and classifies them.
+
+    Images are cut into strips from left to right, tables into runs of columns, dense and categorical ones alike. The
+    smashed data [N, parties·width] are vectors. `split_parts:parts=P` with as many parts as parties gives each party's
+    output a name, so that `--parts part_1` audits the first party: its columns, its segment and its gradients.
+
+    Attributes:
+        parties: how many hold columns; the server, or another party at it, holds the labels.
+        width: of each party's output.
+        hidden: units of the server's hidden layer.
+        aggregate: "concatenate" or "sum", at the server, who sees each output.
+
+    Source: Vepakomma et al. 2018, "Split learning for health", §2, vertically partitioned data.
+
+    >>> split = VERTICAL.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)
+    >>> split.lower(torch.rand(3, 1, 8, 8)).shape
+    torch.Size([3, 64])
+    """
+
+    domain: ClassVar[str] = "any"
+
+    parties: Annotated[int, Ge(2), "one party is no vertical split"] = 2
+    width: Count = 32
+    hidden: Count = 64
+    aggregate: Literal["concatenate", "sum"] = "concatenate"
+
+    def build(self, domain: Domain, classes: int, *, positions: bool, seed: int) -> SplitModel:
+        with seeded(torch.device("cpu"), seed):
+            if isinstance(domain, Images):
+                channels, _, side = domain.shape
+                ranges: list[Ranges] = [(run,) for run in self._runs(side, "columns of pixels")]
+                lowers: list[nn.Module] = [_Strip(channels, self.width) for _ in ranges]
+            elif isinstance(domain, Tables):
+                ranges, lowers = self._of_table(domain)
+            else:
+                raise UsageError(f"vertical splits images and table rows, and these records are {domain.records}")
+            joined = self.width * (self.parties if self.aggregate == "concatenate" else 1)
+            upper = nn.Sequential(
+                Join(self.parties, self.aggregate),
+                nn.ReLU(),
+                nn.Linear(joined, self.hidden),
+                nn.ReLU(),
+                nn.Linear(self.hidden, classes),
+            )
+        return SplitModel(lower=Parties(ranges, lowers), upper=upper, hides_places=False, parties=self.parties)
+
+    def _of_table(self, domain: Tables) -> tuple[list[Ranges], list[nn.Module]]:
+        dense, sizes = len(domain.dense), domain.sizes
+        runs = self._runs(dense + len(sizes), "columns")
+        lowers: list[nn.Module] = []
+        for start, stop in runs:
+            numbers, own = max(0, min(stop, dense) - start), sizes[max(0, start - dense) : max(0, stop - dense)]
+            columns = Columns(numbers, own, 8)
+            lowers.append(nn.Sequential(columns, nn.Linear(columns.features, self.width)))
+        return [(run,) for run in runs], lowers
+
+    def _runs(self, count: int, of: str) -> list[tuple[int, int]]:
+        """The parties' runs of so many columns, as equal as possible, the first ones longer."""
+        if count < self.parties:
+            raise UsageError(f"parties={self.parties} need as many {of}, and a record has {count}")
+        return [(int(part[0]), int(part[-1]) + 1) for part in torch.arange(count).tensor_split(self.parties)]
+
+
+VERTICAL = Vertical()
+"""Two parties, each with half of the columns."""
