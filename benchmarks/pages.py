@@ -192,7 +192,10 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
         seeds = sorted(run["seed"] for run in runs)
         cells = [*(f"`{cell}`" for cell in key), ", ".join(map(str, seeds))]
         for value, places in digits.items():
-            several = [run[value] for run in runs]
+            several = [run[value] for run in runs if value in run]
+            if not several:  # an attack that asks for one label names none
+                cells.append("–")
+                continue
             one = f"{sum(several) / len(several):.{places}f}"
             within = measure(value.removeprefix("floor_")).within
             cells.append(interval(over_values(several, 0.95, within), places) if len(runs) > 1 and places else one)
