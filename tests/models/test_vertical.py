@@ -50,7 +50,7 @@ def test_the_server_joins_what_the_parties_send(aggregate: Any) -> None:
     split = Vertical(width=4, hidden=5, aggregate=aggregate).build(PICTURES, 3, positions=True, seed=0)
     sent = torch.rand(6, 8, generator=generator())
     joined = sent if aggregate == "concatenate" else sent[:, :4] + sent[:, 4:]
-    _, _, first, _, last = split.upper
+    _, _, first, _, last = split.upper.children()
     assert torch.equal(split.upper(sent), last(first(joined.relu()).relu()))
 
 

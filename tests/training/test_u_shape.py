@@ -18,7 +18,7 @@ from privkit.domains.partition import Iid
 from privkit.errors import UsageError
 from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, train
 from privkit.training.costs import client_costs
-from privkit.training.loop import with_loss
+from privkit.training.losses import with_loss
 from privkit.training.u_shape import UShaped, u_shaped
 from privkit.wire.channel import black_box_query, record
 from privkit.wire.hijack import LiveClients
@@ -70,8 +70,8 @@ def test_each_client_has_the_gradient_of_its_own_uncut_network() -> None:
     torch.stack(losses).mul(shares).sum().backward()
     for one, other in zip(upper.middle.parameters(), middle.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-6)
-    for client, tail in enumerate(tails):
-        for stack, weight in zip(upper.tails.parameters(), tail.parameters(), strict=True):
+    for client, alone_tail in enumerate(tails):
+        for stack, weight in zip(upper.tails.parameters(), alone_tail.parameters(), strict=True):
             torch.testing.assert_close(stack.grad[client], weight.grad, rtol=0, atol=1e-6)  # type: ignore[index]
     lower = alone.copy(1)
     nn.functional.cross_entropy(tails[1](middle(lower(x[1]))), y[1]).backward()
@@ -116,7 +116,7 @@ def test_no_label_crosses_in_rounds_queries_or_a_hijack() -> None:
         views = record(edge, data, batch_size=20, seed=0).views
         hijacked: list[Any] = []
         live = LiveClients(edge, data, Iid().assign(data.y, 1, 0), TrainingSpec(batch_size=20), data, 0)
-        live.round(lambda view: (hijacked.append(view), torch.zeros_like(view.smashed))[1])  # noqa: B023
+        live.round(lambda view: hijacked.append(view) or torch.zeros_like(view.smashed))  # type: ignore[func-returns-value]  # noqa: B023
         assert all((view.labels is not None) is sends for view in (*views, *hijacked))
         assert black_box_query(edge)(data.x[:20], Generator().manual_seed(0)).view.labels is None
 
