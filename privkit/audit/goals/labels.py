@@ -149,7 +149,7 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
     """The sentence on what the server of a U-shape read, and where.
 
     >>> _both_cuts({"second": 0.98, "first": 0.5})
-    'the server of a U-shape was asked for the clients\' labels: AUC 0.980 at the second cut, 0.500 at the first one'
+    "the server of a U-shape was asked for the clients' labels: AUC 0.980 at the second cut, 0.500 at the first one"
     """
     told = [
         f"{value:.3f} at the {cut} {'cut' if number == 0 else 'one'}" for number, (cut, value) in enumerate(auc.items())

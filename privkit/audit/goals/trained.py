@@ -142,7 +142,7 @@ def must_send_labels(context: TrainedContext) -> None:
     Raises:
         NotApplicable: it says so.
     """
-    if context.keeps_labels():
+    if context.model.edge.protocol.labels == "kept":
         raise NotApplicable(
             "labels=kept leaves labels and predictions to the clients, and this attack starts from them"
         )
