@@ -56,6 +56,12 @@ def test_an_attack_that_needs_more_than_the_server_has_says_so(
     assert reason in row.reason
 
 
+def test_parts_of_a_release_are_not_the_servers(tmp_path: Path) -> None:
+    settings = {**SMALL, "protocol": "u_shape", "parts": "part_1", "attack": "release_clustering"}
+    run = run_audit(defense="split_parts", out=tmp_path / "run", **settings)
+    assert "computes on all parts of a release" in run.rows[-1].reason
+
+
 def test_a_u_shape_is_not_exported(audited: tuple[dict[str, Row], Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="this run has less"):
         export(audited[1], tmp_path / "out")

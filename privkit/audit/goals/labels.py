@@ -31,7 +31,7 @@ from privkit.reports.schema import Row
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
 from privkit.training import Clients, Round
-from privkit.wire.channel import HeldParts
+from privkit.wire.channel import HeldParts, holds_all
 from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
@@ -56,6 +56,8 @@ def ask(context: AttackContext) -> Row:
     cuts: tuple[Cut, ...] = ("second", "first") if context.keeps_labels() else ("own",)
     if attack.mounting.gradients and isinstance(context, TrainedContext) and cuts == ("own",):
         must_get_gradients(context)
+    if cuts != ("own",) and isinstance(context, TrainedContext) and not holds_all(context.model.edge):
+        raise NotApplicable("the server of a U-shape computes on all parts of a release; leave out --parts")
     if attack.mounting.labeled:
         must_have_one_label(context)
     if attack.positive >= seed_data.splits.classes:
@@ -90,6 +92,8 @@ def ask(context: AttackContext) -> Row:
             said[cut] = by_epoch, _pooled(by_epoch, records) if pooled else by_epoch[-1]
             scores, truth, _ = said[cut][1]
             auc[cut] = told_apart(scores, truth == attack.positive)["auc"].value if len(cuts) > 1 else 0.0
+        if not said:
+            raise NotApplicable(f"{attack.name} could be asked in some epochs only, at one cut or the other")
         by_epoch, (scores, truth, rounds) = said[max(auc, key=lambda cut: abs(auc[cut] - 0.5))]
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
