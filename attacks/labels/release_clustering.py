@@ -104,11 +104,11 @@ class ReleaseClustering(Checked):
         if images is None or labels is None or images.ndim != 4 or labels.ndim != 1:
             raise NotApplicable("release_clustering:named_by=likeness needs images of its own with one label each")
         names, of_own = labels.cpu().unique(return_inverse=True)
-        if len(names) > len(rows):
-            raise NotApplicable(f"{len(names)} labels cannot be told apart by {len(rows)} rows")
         sent = observation.releases
         sent = torch.cat([view.smashed for view in observation.views]) if sent is None else sent
         directions = rows if self.on == "smashed" else nn.functional.normalize(rows, dim=1)
+        if len(directions.unique(dim=0)) < len(names):
+            raise NotApplicable(f"{len(names)} labels cannot be told apart by fewer different rows")
         amid, of_row = _clusters(directions.double().cpu().numpy(), len(names), generator)
         named = _named(
             _layout(sent[examples].flatten(1).double().cpu().numpy(), of_row, len(names)),

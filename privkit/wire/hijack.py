@@ -57,7 +57,7 @@ class LiveClients:
         passes: how often the attacked images cross in `views`.
 
     Attributes:
-        labels: int64 [n·B], those of the last round, for an honest server beside which a U-shape's tails learn.
+        labels: [n·B] or [n·B, L], of the last round's messages, for an honest server beside a U-shape's tails.
 
     Raises:
         NotApplicable: if lower segments do not learn, or there is no single server that answers whole releases.
@@ -116,11 +116,11 @@ class LiveClients:
             labels = (
                 labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
             ) % edge.classes
-        self.labels = labels.flatten(0, 1)
         secret = Generator(device).manual_seed(derive(self._seed, "hijack", "updates", number))
         with private_gradients(edge, spec, secret):
             with seeded(device, derive(self._seed, "hijack", "module", number)):
                 sent = edge.release(self._private.x[rows], labels, draws, number)
+            self.labels = sent.release.labels.flatten(0, 1)
             view = answer_of(sent, number, edge).view
             back = answer(replace(view, smashed=view.smashed.detach())).detach()
             if back.shape != view.smashed.shape:

@@ -68,7 +68,7 @@ QUICK_PROTOCOLS = ("cutmixsfl", "sl")
     [p if p in QUICK_PROTOCOLS else pytest.param(p, marks=pytest.mark.slow) for p in sorted(table("protocols"))],
 )
 def test_every_protocol_goes_through_an_audit(tmp_path: Path, protocol: str) -> None:
-    mixes = protocol not in ("sl", "standalone")
+    mixes = protocol not in ("sl", "standalone", "u_shape")
     name = protocol if protocol == "sl" else f"{protocol}:clients=4"
     run = run_audit(
         defense="random_cutmix" if mixes else "none",

@@ -80,6 +80,9 @@ def test_likeness_needs_images_with_labels_and_no_lines() -> None:
     seen: Any = observe(nn.Flatten(), nn.Linear(4, 3), torch.rand(6, 1, 2, 2), torch.arange(6) % 3, batch_size=3)
     with pytest.raises(NotApplicable, match="needs images of its own with one label each"):
         ReleaseClustering(named_by="likeness").run(seen, Generator())
+    own = {"other_images": torch.rand(9, 1, 2, 2), "other_labels": torch.arange(9)}
+    with pytest.raises(NotApplicable, match="9 labels cannot be told apart by fewer different rows"):
+        ReleaseClustering(named_by="likeness").run(type(seen)(**vars(seen) | own), Generator())
 
 
 def test_likeness_reads_what_distances_tell() -> None:

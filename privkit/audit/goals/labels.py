@@ -94,7 +94,7 @@ def ask(context: AttackContext) -> Row:
             auc[cut] = told_apart(scores, truth == attack.positive)["auc"].value if len(cuts) > 1 else 0.0
         if not said:
             raise NotApplicable(f"{attack.name} could be asked in some epochs only, at one cut or the other")
-        by_epoch, (scores, truth, rounds) = said[max(auc, key=lambda cut: abs(auc[cut] - 0.5))]
+        by_epoch, (scores, truth, rounds) = said[max(auc, key=lambda cut: auc[cut])]
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
             answers |= named(scores, truth)
@@ -106,6 +106,7 @@ def ask(context: AttackContext) -> Row:
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
     who, at_cut = ("each client", "") if cuts == ("own",) else ("the server", _both_cuts(found.auc))
     party = _party(context) if cuts == ("own",) else ""
+    who = "the adversary" if party else who
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
     many, labeled = seed_data.splits.classes, attack.mounting.labeled
@@ -131,7 +132,7 @@ def ask(context: AttackContext) -> Row:
 class _Answered:
     """What an attack said in each epoch, the labels of the rows that count, and how often it was right.
 
-    `auc` is what each cut gave, of which the one farther from chance is in `answers`.
+    `auc` is what each cut gave, of which the larger one is in `answers`.
     """
 
     by_epoch: list[Asked]
@@ -152,13 +153,13 @@ def _party(context: AttackContext) -> str:
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
     """The sentence on what the server of a U-shape read, and where.
 
-    >>> _both_cuts({"second": 0.98, "first": 0.5})
-    "the server of a U-shape was asked for the clients' labels: AUC 0.980 at the second cut, 0.500 at the first one"
+    >>> _both_cuts({"second": 0.98, "first": 0.5}).partition(": ")[2]
+    'AUC 0.980 at the second cut, 0.500 at the first one; the row has the larger'
     """
     told = [
         f"{value:.3f} at the {cut} {'cut' if number == 0 else 'one'}" for number, (cut, value) in enumerate(auc.items())
     ]
-    return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}"
+    return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}; the row has the larger"
 
 
 def _judged(found: _Answered) -> tuple[bool, float]:
