@@ -28,6 +28,7 @@ from privkit.models import MODELS
 from privkit.models.base import check_class_token
 from privkit.models.imported import told_places
 from privkit.models.tokens import first_block, has_block
+from privkit.models.vertical import parties_of
 from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
@@ -320,11 +321,8 @@ def assemble(
     edge = Clients.build(
         model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block
     )
-    if model.parties > 1 and defense.storages and len(defense.storages) != model.parties:
-        raise UsageError(
-            f"{defense.name} cuts the outputs of {model.parties} parties into {len(defense.storages)} parts; use "
-            f"split_parts:parts={model.parties}, which gives each party's output a name"
-        )
+    if (parties := parties_of(model.lower)) is not None and defense.storages:
+        _check_parts(defense, len(parties.ranges))
     edge.held = config.held if defense.storages else ()
     places, edge.other_tokens = model.hides_places, model.other_tokens
     if shuffled and not defense.position_embedding:
@@ -336,18 +334,36 @@ def assemble(
     if short:
         _check_fewer_tokens(edge, upper, domain, short)
     if protocol.labels == "kept":
-        sent = domain.zeros(edge.lowers.copies * max(2, defense.smallest_batch)).unflatten(0, (edge.lowers.copies, -1))
-        with torch.no_grad(), seeded(torch.device("cpu"), 0):
-            arrived = edge.eval().infer(sent, torch.zeros(sent.shape[:2], dtype=torch.int64), Generator())
-        upper = u_shaped(upper, arrived.flatten(0, 1), edge.lowers.copies)
+        upper = u_shaped(upper, _messages(edge, domain, edge.lowers.copies).flatten(0, 1), edge.lowers.copies)
     if protocol.stacked:
         upper = Stacked(upper, protocol.uppers)
-        records = domain.zeros(protocol.clients * (each := defense.smallest_batch)).unflatten(0, (-1, each))
-        labels = torch.zeros(records.shape[:2], dtype=torch.int64)
-        with torch.no_grad(), seeded(torch.device("cpu"), 0):
-            messages = edge.eval().infer(records, labels, Generator())
+        messages = _messages(edge, domain, protocol.clients)
+        with seeded(torch.device("cpu"), 0):
             upper.eval().settle(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
     return edge, upper, places
+
+
+@torch.no_grad()
+def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
+    """What the clients send of the smallest batches of empty records, [n, B, ...]."""
+    records = domain.zeros(clients * (each := edge.defense.smallest_batch)).unflatten(0, (-1, each))
+    labels = torch.zeros(records.shape[:2], dtype=torch.int64)
+    with seeded(torch.device("cpu"), 0):
+        return edge.eval().infer(records, labels, Generator())
+
+
+def _check_parts(defense: Defense, parties: int) -> None:
+    """Refuse parts of a release that are not the outputs of the parties of a vertical split."""
+    if len(defense.storages) != parties:
+        raise UsageError(
+            f"{defense.name} cuts the outputs of {parties} parties into {len(defense.storages)} parts; use "
+            f"split_parts:parts={parties}, which gives each party's output a name"
+        )
+    if mixing := [stage.name for stage in stages_of(defense) if "maps" in (stage.effects or ())]:
+        raise UsageError(
+            f"{mixing[0]} acts on the outputs of all parties together, so that no part is one party's; leave out "
+            "split_parts, or that stage"
+        )
 
 
 @torch.no_grad()

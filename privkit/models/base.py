@@ -35,7 +35,6 @@ class SplitModel:
         other_tokens: number of tokens that stand for no patch (a class token, registers), if places are hidden.
         class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
             is token 0 of the smashed data [N, T+1, D]. "none": there is none, or the model is a user's own.
-        parties: of a vertical split, each with columns of its own; 1 for none.
     """
 
     lower: nn.Module
@@ -43,7 +42,6 @@ class SplitModel:
     hides_places: bool | None = None
     other_tokens: int = 0
     class_token: Literal["none", "server", "client"] = "none"
-    parties: int = 1
 
 
 class ModelSpec(Protocol):

@@ -130,7 +130,7 @@ class Vertical(Checked):
                 nn.ReLU(),
                 nn.Linear(self.hidden, classes),
             )
-        return SplitModel(lower=Parties(ranges, lowers), upper=upper, hides_places=False, parties=self.parties)
+        return SplitModel(lower=Parties(ranges, lowers), upper=upper, hides_places=False)
 
     def _of_table(self, domain: Tables) -> tuple[list[Ranges], list[nn.Module]]:
         dense, sizes = len(domain.dense), domain.sizes

@@ -11,7 +11,7 @@ from torch import Generator
 from privkit.attacks.base import Mounting, NotApplicable, Observation, Scores, Session
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.attacks.hijack.hijack_detection import SplitGuard
-from privkit.audit.goals import labels
+from privkit.audit.goals import label_adversary, label_answers, labels
 from privkit.audit.goals.canaries_sent import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
 from privkit.audit.run import run_audit
@@ -44,10 +44,10 @@ def test_a_records_scores_are_pooled_over_epochs_whatever_their_order_and_scale(
         values = 10.0**-epoch * (positive + 2 * torch.randn(400, generator=draws))[order]
         epochs.append((Scores(values=values, examples=torch.arange(400)), positive[order], rounds))
         records.append(order)
-    one, nine = (told_apart(*labels._pooled(epochs[-count:], records[-count:]))["auc"] for count in (1, 9))
+    one, nine = (told_apart(*label_answers._pooled(epochs[-count:], records[-count:]))["auc"] for count in (1, 9))
     assert one.value < 0.7
     assert nine.value > 0.8
-    assert labels._pooled(epochs[-1:], records[-1:])[0].values is epochs[-1][0].values
+    assert label_answers._pooled(epochs[-1:], records[-1:])[0].values is epochs[-1][0].values
 
 
 def test_scores_of_all_labels_are_pooled_likewise() -> None:
@@ -61,7 +61,7 @@ def test_scores_of_all_labels_are_pooled_likewise() -> None:
         scores = Scores(values=of_labels[:, 1], examples=torch.arange(300), of_labels=of_labels)
         epochs.append((scores, truth[order], rounds))
         records.append(order)
-    pooled, of, _ = labels._pooled(epochs, records)
+    pooled, of, _ = label_answers._pooled(epochs, records)
     alone, together = labels.named(epochs[-1][0], truth[order]), labels.named(pooled, of)
     assert alone["label_accuracy"].value < 0.6 < 0.75 < together["label_accuracy"].value
 
@@ -212,7 +212,7 @@ def test_members_are_asked_of_both_kinds() -> None:
 
 def test_first_positives_of_every_round() -> None:
     positive = torch.tensor([0, 1, 1, 0, 0, 0, 1, 1, 0]).bool()
-    assert labels._first_positives(positive, torch.arange(3).repeat_interleave(3)).tolist() == [1, 6]
+    assert label_adversary._first_positives(positive, torch.arange(3).repeat_interleave(3)).tolist() == [1, 6]
 
 
 def test_rows_of_canaries_are_found_behind_mixing() -> None:
@@ -376,7 +376,9 @@ def test_the_order_of_an_epoch_is_the_one_that_was_trained_in(tmp_path: Path, mo
     """Labels of the rows that the context names are those that the rounds had, in the order of the clients."""
     asked, agree = labels.asked, []
 
-    def watched(attack: Any, transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any) -> labels.Asked:
+    def watched(
+        attack: Any, transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any
+    ) -> label_answers.Asked:
         sent = torch.cat([kept.labels.unflatten(0, (2, -1)) for kept in transcript.rounds], 1)
         agree.append(torch.equal(context.seed_data.splits.private.y[of_epoch[0]], sent))
         return asked(attack, transcript, context, stage, of_epoch, cut)

@@ -14,7 +14,7 @@ from privkit.attacks import base
 from privkit.attacks.base import Mounting, Scores, View, known_to
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.hijack import fsha
-from privkit.audit.goals import labels
+from privkit.audit.goals import label_adversary, labels
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
@@ -180,7 +180,7 @@ def test_no_answer_can_be_reached_from_what_an_attack_on_labels_members_or_canar
 ) -> None:
     """Labels that are asked for, which candidates are members, and the coins of canaries."""
     given: list[tuple[str, Any, Tensor]] = []
-    named, told, inner = {"attack": ""}, AttackContext.told, labels._observed
+    named, told, inner = {"attack": ""}, AttackContext.told, label_adversary.observed
 
     def answer(self: Any, observation: Any, generator: Generator, session: Any = None) -> Scores:
         named["attack"], named["observation"] = self.name, observation  # type: ignore[assignment]
@@ -201,7 +201,7 @@ def test_no_answer_can_be_reached_from_what_an_attack_on_labels_members_or_canar
 
     for name in ASKED:
         monkeypatch.setattr(LOADED[name], "run", answer)
-    monkeypatch.setattr(labels, "_observed", observed)
+    monkeypatch.setattr(labels, "observed", observed)
     monkeypatch.setattr(AttackContext, "told", judged)
     run_audit(defense="none", attack=ASKED, out=tmp_path / "run", **SMALL)
     of_server = ["label_leak", "release_clustering:named_by=likeness"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privkit.audit.goals import labels
+from privkit.audit.goals import label_adversary
 from privkit.audit.run import run_audit
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
@@ -78,7 +78,7 @@ ATTACKS = ("release_clustering", "model_completion", "label_leak:at=lower,epoch=
 def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Row], dict[str, Any]]:
     """An audit whose adversary is the second of three parties, and what each attack was given."""
     given: dict[str, Any] = {}
-    inner = labels._to_parties
+    inner = label_adversary.to_parties
 
     def watched(seen: Any, parties: Parties, edge: Any) -> Any:
         given["before"], given["after"] = seen, inner(seen, parties, edge)
@@ -86,7 +86,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Row], d
 
     settings = SMALL | {"budget": "smoke:private=800,epochs=1", "attack": ATTACKS[:3], "parts": "part_2"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "_to_parties", watched)
+        patch.setattr(label_adversary, "to_parties", watched)
         run = run_audit(
             defense="split_parts:parts=3", model="vertical:parties=3,width=64", out=_out(tmp_path_factory), **settings
         )
@@ -121,6 +121,13 @@ def test_one_party_names_the_labels_from_its_own_gradients(audited: tuple[dict[s
     assert any("the adversary is part_2 of a vertical split" in note for note in row.notes)
 
 
-def test_parts_that_are_not_the_parties_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"use split_parts:parts=2, which gives each party's output a name"):
-        run_audit(defense="split_parts:parts=3", model="vertical", out=tmp_path / "run", **SMALL)
+@pytest.mark.parametrize(
+    ("defense", "says"),
+    [
+        ("split_parts:parts=3", "use split_parts:parts=2, which gives each party's output a name"),
+        ("orthogonal_map+split_parts", "acts on the outputs of all parties together, so that no part is one party's"),
+    ],
+)
+def test_parts_that_are_not_the_parties_are_refused(tmp_path: Path, defense: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        run_audit(defense=defense, model="vertical", out=tmp_path / "run", **SMALL)

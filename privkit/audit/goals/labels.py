@@ -6,38 +6,34 @@ Where labels travel, a client reads the gradients that come back. In a U-shape t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from privkit.attacks.base import NotApplicable, Scores, Session, known_to, require
 from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
-from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls, first_of_each
+from privkit.attacks.goals.labels import LabelAttack, controls
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
 from privkit.audit.goals.goal import AuditGoal, Probe
+from privkit.audit.goals.label_adversary import Cut, known_rows, observed, party
+from privkit.audit.goals.label_answers import Asked, best_cut
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.audit.probe import ROUNDS, Timed, attack_on_labels
-from privkit.defenses.split_parts import held_parts
 from privkit.domains.base import several
-from privkit.models.vertical import Parties, parties_of
 from privkit.recording.read import Recording
 from privkit.reports.schema import Row
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
-from privkit.training import Clients, Round
-from privkit.wire.channel import HeldParts, holds_all
+from privkit.training import Round
+from privkit.wire.channel import holds_all
 from privkit.wire.transcript import Transcript
 
-Cut = Literal["own", "second", "first"]
-"""Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
-Asked = tuple[Scores, Tensor, Tensor]
-"""Scores of rows, counted client after client, the label of each, and the round of each."""
 Stages = Callable[[str], Session]
 """The session of one client's attack on some rounds, by its name."""
 Remembered = dict[int, Tensor]
@@ -85,16 +81,7 @@ def ask(context: AttackContext) -> Row:
             found, records = _each_epoch(cuts, attack, context, stage)
             if not found:
                 raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
-        auc: dict[Cut, float] = {}
-        said: dict[Cut, tuple[list[Asked], Asked]] = {}
-        for cut in (cut for cut in cuts if all(cut in one for one in found)):
-            by_epoch = [one[cut] for one in found]
-            said[cut] = by_epoch, _pooled(by_epoch, records) if pooled else by_epoch[-1]
-            scores, truth, _ = said[cut][1]
-            auc[cut] = told_apart(scores, truth == attack.positive)["auc"].value if len(cuts) > 1 else 0.0
-        if not said:
-            raise NotApplicable(f"{attack.name} could be asked in some epochs only, at one cut or the other")
-        by_epoch, (scores, truth, rounds) = said[max(auc, key=lambda cut: auc[cut])]
+        auc, by_epoch, (scores, truth, rounds) = best_cut(attack, cuts, found, records if pooled else None)
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
             answers |= named(scores, truth)
@@ -104,9 +91,8 @@ def ask(context: AttackContext) -> Row:
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
     found, went = escalated(mounted, _judged, checkpoint, most=doublings)
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
-    who, at_cut = ("each client", "") if cuts == ("own",) else ("the server", _both_cuts(found.auc))
-    party = _party(context) if cuts == ("own",) else ""
-    who = "the adversary" if party else who
+    asker = party(context) if cuts == ("own",) else _both_cuts(found.auc)
+    who = "the adversary" if asker else "each client"
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
     many, labeled = seed_data.splits.classes, attack.mounting.labeled
@@ -114,8 +100,7 @@ def ask(context: AttackContext) -> Row:
     notes = {
         went.sentence: bool(doublings and went.sentence),
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
-        at_cut: bool(at_cut),
-        party: bool(party),
+        asker: bool(asker),
         f"{who} knows the labels of {labeled} records of each class, which it was not asked for": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
         "each client knows its own labels, and asked for that of the other record that is mixed with it": knows_own,
@@ -139,15 +124,6 @@ class _Answered:
     truth: Tensor
     answers: dict[str, Interval]
     auc: dict[Cut, float]
-
-
-def _party(context: AttackContext) -> str:
-    """The sentence on which parties of a vertical split ask; empty without one."""
-    edge = context.model.edge if isinstance(context, TrainedContext) else None
-    if edge is None or parties_of(edge.lowers) is None:
-        return ""
-    who = " and ".join(edge.held) if edge.held else "all parties together"
-    return f"the adversary is {who} of a vertical split, with its columns, its outputs and the gradients of these"
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
@@ -230,10 +206,10 @@ def asked(
     rounds = torch.arange(len(labels)).repeat_interleave(labels[0].shape[1])
     first = transcript.rounds[0].view.round
     for client, (own, truth) in enumerate(zip(owned, truths, strict=True)):
-        known = _known(attack, own, rounds) if "known_rows" in declared else own[:0]
+        known = known_rows(attack, own, rounds) if "known_rows" in declared else own[:0]
         if of_epoch is not None and attack.mounting.labeled:
             known = _again(known, of_epoch[0][client], of_epoch[1], client)
-        observation = _observed(attack, transcript, context, client, own, known, cut)
+        observation = observed(attack, transcript, context, client, own, known, cut)
         where = "" if cut == "own" else f", {cut} cut"
         if cut != "own":
             require(attack, observation)
@@ -251,76 +227,6 @@ def asked(
         raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
     scored = Scores(values=values, examples=examples, of_labels=torch.cat(of_labels) if of_labels else None)
     return scored, true, batches
-
-
-def _observed(
-    attack: LabelAttack,
-    transcript: Transcript,
-    context: AttackContext,
-    client: int,
-    own: Tensor,
-    known: Tensor,
-    cut: Cut,
-) -> LabelObservation:
-    """What one client, or the server of a U-shape, holds, as far as the attack declares it."""
-    declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
-    data, same_classes = context.seed_data, ("disjoint", "training")
-    common = LabelObservation(
-        image_shape=data.splits.domain.shape,
-        batch_size=context.round_size,
-        known_rows=known if len(known) else None,
-        known_labels=own[known] if len(known) else None,
-        label_shares=context.label_shares() if "label_shares" in declared else None,
-        other_images=data.own_images if "other_images" in declared else None,
-        other_labels=data.own_labels
-        if "other_labels" in declared and context.config.auxiliary in same_classes
-        else None,
-    )
-    if cut != "own":
-        sent = torch.cat([view.smashed for view in transcript.of_server(client, "first")])
-        return replace(
-            common, views=transcript.of_server(client, cut), releases=sent if "releases" in declared else None
-        )
-    model = context.model if isinstance(context, TrainedContext) else None
-    images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
-    seen = replace(
-        common,
-        views=transcript.received(client),
-        upper=None if "upper" not in declared else model.upper if model else context.upper(),
-        lower=model.edge.lowers.copy(client) if model and "lower" in declared else None,
-        lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
-        auxiliary=torch.cat(images) if "auxiliary" in declared else None,
-        own_labels=own if "own_labels" in declared else None,
-    )
-    parties = None if model is None or not model.edge.held else parties_of(model.edge.lowers)
-    return seen if model is None or parties is None else _to_parties(seen, parties, model.edge)
-
-
-def _to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
-    """What the adversary's parties of a vertical split hold: their columns, outputs and gradients of these."""
-    storages, lower = edge.defense.storages, seen.lower
-    numbers = [number for number, name in enumerate(storages) if name in edge.held]
-
-    def own(rows: Tensor | None) -> Tensor | None:
-        return None if rows is None else held_parts(rows, storages, edge.held)
-
-    def known(records: Tensor | None) -> Tensor | None:
-        return None if records is None else parties.of(records, numbers)
-
-    return replace(
-        seen,
-        views=[
-            replace(view, smashed=held_parts(view.smashed, storages, edge.held), cut_gradient=own(view.cut_gradient))
-            for view in seen.views
-        ],
-        lower=None if lower is None else nn.Sequential(lower, HeldParts(edge)),
-        lower_weights=None
-        if seen.lower_weights is None
-        else [{f"0.{name}": weight for name, weight in state.items()} for state in seen.lower_weights],
-        auxiliary=known(seen.auxiliary),
-        other_images=known(seen.other_images),
-        upper=None,
-    )
 
 
 def _others(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
@@ -423,54 +329,6 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
     return torch.isin(records, remembered.setdefault(client, records[known])).nonzero().flatten()
 
 
-def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch.
-
-    Args:
-        epochs: what the attack said in each.
-        records: int64 [N] of each epoch, which record each score is of.
-    """
-    last, labels, rounds = epochs[-1]
-    if len(epochs) == 1:
-        return epochs[-1]
-    of_labels = [scores.of_labels for scores, *_ in epochs if scores.of_labels is not None]
-    pooled = Scores(
-        values=_means([scores.values for scores, *_ in epochs], records),
-        examples=last.examples,
-        of_labels=_means(of_labels, records) if of_labels else None,
-    )
-    return pooled, labels, rounds
-
-
-def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:
-    """Of the last epoch's records, the mean of their standardized values [N] or [N, L]: an epoch has one scale."""
-    count = 1 + int(torch.cat(records).max())
-    sums, times = epochs[-1].new_zeros(count, *epochs[-1].shape[1:], dtype=torch.float64), torch.zeros(count)
-    for values, of in zip(epochs, records, strict=True):
-        values = values.double()
-        sums.index_add_(0, of, (values - values.mean()) / values.std().clamp_min(1e-300))
-        times += of.bincount(minlength=count)
-    last = records[-1]
-    return sums[last] / times[last].view(-1, *[1] * (sums.ndim - 1))
-
-
-def _known(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
-    """Rows whose labels the adversary knows: some of each label, or the first positive one of each round."""
-    if not attack.mounting.labeled:
-        return _first_positives(own == attack.positive, rounds)
-    return first_of_each(own, attack.mounting.labeled)
-
-
-def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
-    """The first positive row of every round that has one."""
-    rows = positive.nonzero().flatten()
-    if not len(rows):
-        return rows
-    first = torch.ones(len(rows), dtype=torch.bool)
-    first[1:] = rounds[rows][1:] != rounds[rows][:-1]
-    return rows[first]
-
-
 class _Labels(AuditGoal):
     """Labels are asked of what comes back to clients, so that the training is repeated if it was not recorded."""
 
@@ -500,14 +358,15 @@ class _Labels(AuditGoal):
         return attack_on_labels if hasattr(attack, "epochs") else None
 
     def seconds(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
-        """The attack is made for each client, in one epoch or in all.
+        """The attack is made for each client, in one epoch or in all, and at both cuts of a U-shape.
 
         One that reads gradients learns from all rows; another one from the few whose labels it knows.
         """
         clients: int = config.protocol.spec.active
         epochs = config.budget.epochs if attack.epoch in ("pooled", "every") else 1
+        cuts = 2 if config.protocol.spec.labels == "kept" else 1
         larger = sizes["private"] / (ROUNDS * clients * timed.round_size)  # rows of an epoch over those of the probe
-        return timed.seconds * (epochs * clients * (larger if attack.mounting.gradients else 1.0))
+        return timed.seconds * (cuts * epochs * clients * (larger if attack.mounting.gradients else 1.0))
 
     def control_seconds(self, attack: LabelAttack, timed: Timed, auxiliary: int, a_round: int, defenses: int) -> float:
         """Both have few rows."""

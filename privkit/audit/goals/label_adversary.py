@@ -1,0 +1,117 @@
+"""Who wants a label, and what it holds: a client, the server of a U-shape, or parties of a vertical split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from privkit.attacks.base import known_to
+from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
+from privkit.audit.goals.context import AttackContext
+from privkit.audit.goals.trained import TrainedContext
+from privkit.defenses.split_parts import held_parts
+from privkit.models.vertical import Parties, parties_of
+from privkit.training import Clients
+from privkit.wire.channel import HeldParts
+from privkit.wire.transcript import Transcript
+
+Cut = Literal["own", "second", "first"]
+"""Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
+
+
+def observed(
+    attack: LabelAttack,
+    transcript: Transcript,
+    context: AttackContext,
+    client: int,
+    own: Tensor,
+    known: Tensor,
+    cut: Cut,
+) -> LabelObservation:
+    """What one client, or the server of a U-shape, holds, as far as the attack declares it."""
+    declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
+    data, same_classes = context.seed_data, ("disjoint", "training")
+    common = LabelObservation(
+        image_shape=data.splits.domain.shape,
+        batch_size=context.round_size,
+        known_rows=known if len(known) else None,
+        known_labels=own[known] if len(known) else None,
+        label_shares=context.label_shares() if "label_shares" in declared else None,
+        other_images=data.own_images if "other_images" in declared else None,
+        other_labels=data.own_labels
+        if "other_labels" in declared and context.config.auxiliary in same_classes
+        else None,
+    )
+    if cut != "own":
+        views, sent = (transcript.of_server(client, at) for at in (cut, "first"))
+        rows = torch.cat([view.smashed for view in sent]) if "releases" in declared else None
+        return replace(common, views=views, releases=rows)
+    model = context.model if isinstance(context, TrainedContext) else None
+    images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
+    seen = replace(
+        common,
+        views=transcript.received(client),
+        upper=None if "upper" not in declared else model.upper if model else context.upper(),
+        lower=model.edge.lowers.copy(client) if model and "lower" in declared else None,
+        lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
+        auxiliary=torch.cat(images) if "auxiliary" in declared else None,
+        own_labels=own if "own_labels" in declared else None,
+    )
+    parties = None if model is None or not model.edge.held else parties_of(model.edge.lowers)
+    return seen if model is None or parties is None else to_parties(seen, parties, model.edge)
+
+
+def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
+    """What the adversary's parties of a vertical split hold: their columns, outputs and gradients of these."""
+    storages, lower = edge.defense.storages, seen.lower
+    numbers = [number for number, name in enumerate(storages) if name in edge.held]
+
+    def own(rows: Tensor | None) -> Tensor | None:
+        return None if rows is None else held_parts(rows, storages, edge.held)
+
+    def known(records: Tensor | None) -> Tensor | None:
+        return None if records is None else parties.of(records, numbers)
+
+    return replace(
+        seen,
+        views=[
+            replace(view, smashed=held_parts(view.smashed, storages, edge.held), cut_gradient=own(view.cut_gradient))
+            for view in seen.views
+        ],
+        lower=None if lower is None else nn.Sequential(lower, HeldParts(edge)),
+        lower_weights=None
+        if seen.lower_weights is None
+        else [{f"0.{name}": weight for name, weight in state.items()} for state in seen.lower_weights],
+        auxiliary=known(seen.auxiliary),
+        other_images=known(seen.other_images),
+        upper=None,
+    )
+
+
+def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
+    """Rows whose labels the adversary knows: some of each label, or the first positive one of each round."""
+    if not attack.mounting.labeled:
+        return _first_positives(own == attack.positive, rounds)
+    return first_of_each(own, attack.mounting.labeled)
+
+
+def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
+    """The first positive row of every round that has one."""
+    rows = positive.nonzero().flatten()
+    if not len(rows):
+        return rows
+    first = torch.ones(len(rows), dtype=torch.bool)
+    first[1:] = rounds[rows][1:] != rounds[rows][:-1]
+    return rows[first]
+
+
+def party(context: AttackContext) -> str:
+    """The sentence on which parties of a vertical split ask; empty without one."""
+    edge = context.model.edge if isinstance(context, TrainedContext) else None
+    if edge is None or parties_of(edge.lowers) is None:
+        return ""
+    who = " and ".join(edge.held) if edge.held else "all parties together"
+    return f"the adversary is {who} of a vertical split, with its columns, its outputs and the gradients of these"

@@ -1,0 +1,66 @@
+"""What an attack on labels said in several epochs, and at either cut of a U-shape, as one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from privkit.attacks.base import NotApplicable, Scores
+from privkit.attacks.goals.labels import LabelAttack
+from privkit.attacks.scores.leak import pooled_auc
+from privkit.audit.goals.label_adversary import Cut
+
+Asked = tuple[Scores, Tensor, Tensor]
+"""Scores of rows, counted client after client, the label of each, and the round of each."""
+
+
+def best_cut(
+    attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
+) -> tuple[dict[Cut, float], list[Asked], Asked]:
+    """The AUC at each cut that every epoch has, what was said in each epoch at the best one, and all of it together.
+
+    Epochs are pooled by their `records`; without them the last one counts.
+    """
+    said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
+    if not said:
+        raise NotApplicable(f"{attack.name} could be asked in some epochs only, at one cut or the other")
+    whole = {cut: one[-1] if records is None else _pooled(one, records) for cut, one in said.items()}
+    auc = {
+        cut: pooled_auc(scores.values.double().cpu().numpy(), (of == attack.positive).cpu().numpy()).auc.value
+        for cut, (scores, of, _) in whole.items()
+    }
+    best = max(auc, key=lambda cut: auc[cut])
+    return auc, said[best], whole[best]
+
+
+def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
+    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch.
+
+    Args:
+        epochs: what the attack said in each.
+        records: int64 [N] of each epoch, which record each score is of.
+    """
+    last, labels, rounds = epochs[-1]
+    if len(epochs) == 1:
+        return epochs[-1]
+    of_labels = [scores.of_labels for scores, *_ in epochs if scores.of_labels is not None]
+    pooled = Scores(
+        values=_means([scores.values for scores, *_ in epochs], records),
+        examples=last.examples,
+        of_labels=_means(of_labels, records) if of_labels else None,
+    )
+    return pooled, labels, rounds
+
+
+def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:
+    """Of the last epoch's records, the mean of their standardized values [N] or [N, L]: an epoch has one scale."""
+    count = 1 + int(torch.cat(records).max())
+    sums, times = epochs[-1].new_zeros(count, *epochs[-1].shape[1:], dtype=torch.float64), torch.zeros(count)
+    for values, of in zip(epochs, records, strict=True):
+        values = values.double()
+        sums.index_add_(0, of, (values - values.mean()) / values.std().clamp_min(1e-300))
+        times += of.bincount(minlength=count)
+    last = records[-1]
+    return sums[last] / times[last].view(-1, *[1] * (sums.ndim - 1))
