@@ -26,8 +26,8 @@ _IDEAL = (
     "covered"
 )
 GIVEN_LABELS = (
-    "labels reach the server without noise, themselves or by gradients that follow from them: neighbors share them, and "
-    "ε does not cover them"
+    "labels reach the server without noise, themselves or by gradients that follow from them: neighbors share them, "
+    "and ε does not cover them"
 )
 _CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
 _TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
