@@ -149,19 +149,21 @@ def observe(
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     """Gradients of a linear server for two unequally frequent labels, and gradients of pure noise.
 
-    An attack on the other record's label gets gradients of the sum of both records' losses. An attack that reads no
-    gradients, or holds labeled images of its own, gets smashed data and images that are separated by label, and others
-    that are independent of it.
+    There are three labels for an attack that knows some records of each. An attack on the other record's label gets
+    gradients of the sum of both records' losses. An attack that reads no gradients, or holds labeled images of its own,
+    gets smashed data and images that are separated by label, and others that are independent of it.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)
-    upper = nn.Linear(16, max(2, attack.positive + 1))
+    kinds = 3 if mounting.labeled else 2  # gradients of two labels lie on one line, up to the sign
+    upper = nn.Linear(16, max(kinds, attack.positive + 1))
     with torch.no_grad():
         upper.weight.copy_(torch.randn(upper.weight.shape, generator=draws) / 16)
         upper.bias.zero_()
         upper.bias[attack.positive] = -2.0  # so that its rows have the longer gradients
     positive = torch.rand(_CONTROL_ROUNDS, _CONTROL_ROWS, generator=draws) < (0.3 if of_other else 0.6)
-    labels = torch.where(positive, attack.positive, (attack.positive + 1) % upper.out_features)
+    beside = torch.randint(1, 3, positive.shape, generator=draws) if mounting.labeled else 1
+    labels = torch.where(positive, attack.positive, (attack.positive + beside) % upper.out_features)
     smashed = torch.randn(_CONTROL_ROUNDS, _CONTROL_ROWS, 16, generator=draws)
     given = smashed.clone().requires_grad_()
     logits = upper(given.flatten(0, 1))

@@ -67,9 +67,10 @@ def test_a_u_shape_is_not_exported(audited: tuple[dict[str, Row], Path], tmp_pat
         export(audited[1], tmp_path / "out")
 
 
-def test_likeness_wins_where_it_must_and_fails_on_noise() -> None:
+@pytest.mark.parametrize("attack", [ReleaseClustering(named_by="likeness"), ReleaseClustering(on="line")], ids=str)
+def test_clusters_win_where_they_must_and_fail_on_noise(attack: ReleaseClustering) -> None:
     for seed in range(20):
-        won, failed = controls(ReleaseClustering(named_by="likeness"), seed)
+        won, failed = controls(attack, seed)
         assert won.passed
         assert failed.passed
 
