@@ -88,6 +88,7 @@ ATTACKS: dict[str, str] = {
     "ridge": "privkit.attacks.inversion.ridge:Ridge",
     "sara": "privkit.attacks.inversion.sara:Sara",
     "sdar": "privkit.attacks.inversion.sdar:SDAR",
+    "tail_inversion": "privkit.attacks.labels.tail_inversion:TailInversion",
     "token_decoder": "privkit.attacks.inversion.token_decoder:TokenDecoder",
     "token_search": "privkit.attacks.inversion.token_search:TokenSearch",
     "union": "privkit.attacks.inversion.union:Union",

@@ -5,7 +5,7 @@
 The default audit's model and digits, trained for fewer epochs on fewer records (but 2,000 of each side
 where the server of a U-shape attacks, and of CIFAR-10); one client. CIFAR-10 is read from DIR.
 Gradients are read in the first epoch, smashed data and the lower segment at the end. A row of "no client segment" is
-model completion on the images themselves: what they tell without any split learning. Each run appends its lines to
+model completion on the images themselves: what they tell without any split learning. Texts need the extra `language`. Each run appends its lines to
 results/labels/inference.jsonl and is not repeated if they are there; the page follows from them.
 """
 
@@ -34,6 +34,8 @@ U_SHAPE = {
     "attack": ["release_clustering", "release_clustering:named_by=likeness", "exploit", "label_leak:epoch=0"],
     "budget": "small:private=2000,auxiliary=2000,test=500,victims=50,epochs=5",
 }
+GPT2 = {"model_type": "gpt2", "vocab_size": 2000, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}
+"""A language model whose weights the seed draws."""
 PARTIES = {
     "dataset": "digits",
     "model": "vertical",
@@ -56,6 +58,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "dataset": "digits",
         "defense": "max_norm",
         "attack": [*U_SHAPE["attack"], "release_clustering:on=line"],
+    },
+    "digits, U-shape, known last layer": {
+        **U_SHAPE,
+        "dataset": "digits",
+        "defense": "max_norm",
+        "attack": ["tail_inversion", "tail_inversion:on=line"],
+    },
+    "texts, next token, known last layer": {
+        **U_SHAPE,
+        "dataset": "definitions",
+        "model": "hf:path={folder},block=1,task=next_token",
+        "defense": "gaussian_noise:sigma=2",
+        "attack": ["tail_inversion"],
     },
     "digits, vertical": {**PARTIES, "parts": []},
     "digits, vertical, one of two parties": PARTIES,
@@ -114,6 +129,8 @@ def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]
     settings = {"attack": list(ATTACKS), "budget": size, **SETTINGS[setting], "seed": seed, **root}
     lines: list[dict[str, object]] = []
     with TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(GPT2), encoding="utf-8")
+        settings |= {"model": settings["model"].format(folder=folder)} if "model" in settings else {}
         for row in run_audit(**settings, threads=torch.get_num_threads(), out=f"{folder}/run").rows:
             if row.status != "done":
                 raise ValueError(f"{row.defense} / {row.attack}: {row.status}: {row.reason}")

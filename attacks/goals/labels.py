@@ -42,6 +42,7 @@ class LabelObservation(Observation):
             the label of the one other record in the gradient.
         label_shares: float [L], the share of each label among all records, which is public.
         releases: float [N, ...], what was sent for each row of the views, if the views are of a U-shape's second cut.
+        tail: the clients' last layer of a U-shape before training, features [N, D] -> logits [N, L].
         other_images: float [M, C, H, W] in [0, 1], images of the adversary's own that resemble the clients'.
         other_labels: int64 [M], their labels.
 
@@ -58,6 +59,7 @@ class LabelObservation(Observation):
     own_labels: Tensor | None = None
     label_shares: Tensor | None = None
     releases: Tensor | None = None
+    tail: nn.Module | None = None
     other_images: Tensor | None = None
     other_labels: Tensor | None = None
 
@@ -194,6 +196,7 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
                 for number, (sent, back) in enumerate(zip(rows, gradient, strict=True))
             ],
             upper=upper,
+            tail=upper if "tail" in attack.needs else None,
             known_rows=known,
             known_labels=labels.flatten()[known],
             own_labels=None if own is None else own.flatten(),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
+from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import contained, has_own_part, is_own
 from privkit.audit.defended import defended_model
@@ -47,7 +48,7 @@ from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
-from privkit.training.losses import own_loss
+from privkit.training.losses import next_tokens, own_loss
 from privkit.wire.channel import Recording, record, shared_lower
 
 
@@ -229,6 +230,9 @@ def _of_model(context: AttackContext) -> tuple[Check, ...]:
     test, accuracy = context.seed_data.splits.test, context.row.accuracy
     if not isinstance(context, TrainedContext) or accuracy is None:
         return ()
+    if context.model.edge.predicts == "texts":
+        following = next_tokens(test.x)
+        return (learned(accuracy, following[following != PADDING]),)
     return () if several(test.y) or own_loss(context.model.upper) is not None else (learned(accuracy, test.y),)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from privkit.accountants.spec.records import to_json
-from privkit.audit.defended import assemble, defended_model
+from privkit.audit.assembled import assemble
+from privkit.audit.defended import defended_model
 from privkit.audit.seed_data import prepare
 from privkit.audit.standing import certified
 from privkit.domains.images.domain import Images

@@ -20,7 +20,7 @@ from privkit.attacks.base import NoSession, NotApplicable, View, known_to
 from privkit.attacks.fit import JUDGED_FROM
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each, observe
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
-from privkit.audit.defended import assemble
+from privkit.audit.assembled import assemble
 from privkit.domains.base import Batch, Pools, several
 from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, PrivkitError, UsageError, one_line

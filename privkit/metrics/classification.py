@@ -60,14 +60,15 @@ class TaskScores:
     """How well a model solves its task on some records; higher is better.
 
     Attributes:
-        accuracy: share of records whose class is right; of several labels a record, the share of labels that are right.
-        mcc: Matthews' correlation coefficient in [-1, 1], 0 for a constant guess.
+        accuracy: share of records whose class is right; of several labels a record, the share of labels that are right;
+            of predicted texts, the share of tokens.
+        mcc: Matthews' correlation coefficient in [-1, 1], 0 for a constant guess; None for predicted texts.
         auc: area under the ROC curve in [0, 1], the mean over classes; None if no class has both kinds of records.
     """
 
     accuracy: Interval
-    mcc: Interval
-    auc: Interval | None
+    mcc: Interval | None = None
+    auc: Interval | None = None
 
     @property
     def defined(self) -> dict[str, Interval]:
@@ -98,6 +99,25 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
         mcc=mcc(labels, predicted, classes),
         auc=auc(scores, targets.astype(bool)),
     )
+
+
+def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
+    """Share of right tokens in whole texts, with its interval over texts; tokens of one text are not independent.
+
+    Args:
+        predicted: [N, T].
+        tokens: [N, T], 0 where there is none.
+
+    >>> token_scores(np.array([[3, 4], [5, 0]]), np.array([[3, 9], [5, 0]])).accuracy.value
+    0.6666666666666666
+    """
+    asked = tokens != 0
+    right, each, n = ((predicted == tokens) & asked).sum(1), asked.sum(1), len(tokens)
+    if not asked.any():
+        return TaskScores(accuracy=unknown(0.0, n, (0.0, 1.0), "no text has a second token"))
+    value = float(right.sum() / each.sum())
+    found = _delta_method(value, (right - value * each) / each.mean(), (0.0, 1.0), "the logit scale")
+    return TaskScores(accuracy=found or unknown(value, n, (0.0, 1.0), "the texts show no spread"))
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:

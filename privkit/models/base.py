@@ -27,12 +27,14 @@ class SplitModel:
         lower: the client's segment, records [N, ...] -> smashed data [N, T, D], [N, C', H', W'] or [N, D].
             Normalisation lives in it. The segments of n clients can be run as one, by `torch.func.vmap` over their
             stacked weights and images.
-        upper: the server's segment, smashed data -> logits [N, classes].
+        upper: the server's segment, smashed data -> logits [N, classes]; see `predicts`.
         hides_places: whether permuting the patches of an image only permutes its tokens, which every permutation count
             presumes; None if this is unknown. It may be False for a model built without positions: if patches overlap,
             tokens reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this claim
             for privkit's own models; an audit measures it for any other model.
         other_tokens: number of tokens that stand for no patch (a class token, registers), if places are hidden.
+        predicts: what outputs are compared with: "labels", or "texts" for logits [N, T, words] of the token behind each
+            place; `upper` then has the loss of it (`privkit.training.losses.next_token`).
         class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
             is token 0 of the smashed data [N, T+1, D]. "none": there is none, or the model is a user's own.
     """
@@ -41,6 +43,7 @@ class SplitModel:
     upper: nn.Module
     hides_places: bool | None = None
     other_tokens: int = 0
+    predicts: Literal["labels", "texts"] = "labels"
     class_token: Literal["none", "server", "client"] = "none"
 
 

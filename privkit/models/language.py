@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,6 +19,7 @@ from privkit.models.base import SplitModel
 from privkit.models.imported import hides_places
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.seeded import seeded
+from privkit.training.losses import next_token
 
 _CLOSE = 1e-3
 """Rounding of a cut network, as a share of its largest number; a wrong cut changes far more."""
@@ -28,7 +29,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(Checked):
-    """A language model of Hugging Face, a decoder or an encoder, with a linear classifier of the last place.
+    """A language model of Hugging Face: a decoder or an encoder with a classifier of the last place, or a causal model.
 
     The client has the embeddings and the first blocks; tokens [N, T, D] cross the cut. The model's own forward runs
     both segments, so that positions and masks are its own; there is no dropout. Padding is a token like any other,
@@ -43,6 +44,9 @@ class HuggingFace(Checked):
         block: blocks of the client, from 0 (embeddings alone) to all that the model has.
         lora: rank of adapters in all linear layers of the client's blocks, which alone learn there; 0 for none, and
             all of the client's weights learn. Needs the package peft (extra `language`).
+        task: "label", which a new linear layer reads from the last place; or "next_token", which the model's own head
+            reads from each place, of the tokens that the dataset has. Texts are then the labels, so that the protocol
+            must keep these at the clients.
 
     Source: Wolf et al. 2020, "Transformers: state-of-the-art natural language processing"; Hu et al. 2022, "LoRA".
 
@@ -56,6 +60,7 @@ class HuggingFace(Checked):
     path: str = ""
     block: Whole = 1
     lora: Whole = 0
+    task: Literal["label", "next_token"] = "label"
 
     def files(self) -> list[Path]:
         """What is read of the folder; all of it counts for a run's provenance."""
@@ -69,18 +74,44 @@ class HuggingFace(Checked):
                 model, or if it cannot be cut there.
         """
         with seeded(torch.device("cpu"), seed):
-            base = self._read()
+            whole = self._read()
+            base = whole.base_model
             self._check_fit(base.config, domain)
             embedding, ids = base.get_input_embeddings(), self._ids(base.config, domain)
+            drawn = self.task == "label"
+            head = nn.Linear(base.config.hidden_size, classes) if drawn else self._own_head(whole, ids, domain)
             embedding.weight = nn.Parameter(embedding.weight.detach()[ids])  # an attack finds its words there
             embedding.num_embeddings = len(ids)
-            split = self._cut(base, nn.Linear(base.config.hidden_size, classes), domain)
+            split = self._cut(base, head, domain)
             if self.lora:
                 self._adapt(split.lower)
         return split
 
+    @torch.no_grad()
+    def _own_head(self, whole: Any, ids: Tensor, domain: Tokens) -> nn.Linear:
+        """The head of a causal model, for the dataset's tokens; it starts as the model's and learns by itself."""
+        own, text = whole.get_output_embeddings(), ids[domain.random(1, Generator().manual_seed(0))]
+        states = whole.base_model(input_ids=text, use_cache=False).last_hidden_state
+        first = whole.base_model(input_ids=text[:, : (domain.length + 1) // 2], use_cache=False).last_hidden_state
+        if not _close(first, states[:, : first.shape[1]]):
+            raise UsageError(
+                f"hf: task=next_token needs a causal model, and a place of {self.path} sees the tokens behind it; use "
+                "task=label"
+            )
+        logits = whole(input_ids=text, use_cache=False).logits
+        if not isinstance(own, nn.Linear) or not _close(own(states), logits):
+            raise UsageError(
+                f"hf: task=next_token reads tokens by a last linear layer, and {self.path} does more behind it; use "
+                "task=label"
+            )
+        head = nn.Linear(own.in_features, len(ids), bias=own.bias is not None)
+        head.weight.copy_(own.weight[ids])
+        if own.bias is not None:
+            head.bias.copy_(own.bias[ids])
+        return head
+
     def _read(self) -> Any:
-        """The whole model without its head, in evaluation mode and single precision."""
+        """The whole model, with a head for the next token if that is the task; in evaluation mode and float32."""
         folder = Path(self.path)
         if not self.path or not (folder / "config.json").is_file():
             given = f", and {self.path} has none" if self.path else ""
@@ -93,18 +124,19 @@ class HuggingFace(Checked):
             )
         with _quiet():
             try:
-                from transformers import AutoConfig, AutoModel
+                from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
             except ImportError:
                 raise UsageError(
                     "hf needs the package transformers: pip install 'privkit-sl[language]', or take another model of "
                     "texts"
                 ) from None
+            kind: Any = AutoModel if self.task == "label" else AutoModelForCausalLM
             local = {"local_files_only": True, "trust_remote_code": False}
             try:
                 config = AutoConfig.from_pretrained(folder, **local)
                 if not weights:
-                    return AutoModel.from_config(config, trust_remote_code=False).float().eval()
-                base, told = AutoModel.from_pretrained(
+                    return kind.from_config(config, trust_remote_code=False).float().eval()
+                base, told = kind.from_pretrained(
                     folder, config=config, use_safetensors=True, output_loading_info=True, **local
                 )
             except Exception as error:  # of a user's files
@@ -161,12 +193,11 @@ class HuggingFace(Checked):
             most = len(_blocks(base)[1])
             if self.block > most:
                 raise UsageError(f"hf: block must lie in 0..{most}, the blocks of {self.path}, got {self.block}")
-            lower, upper = _Lower(base, self.block), _Upper(base, self.block, head)
+            lower, upper = _Lower(base, self.block), _Upper(base, self.block, head, every=self.task == "next_token")
             text = domain.random(1, Generator().manual_seed(0))
             whole = base(input_ids=text, use_cache=False).last_hidden_state
             tokens = lower(text)
-            apart = upper.states(tokens.detach()) - whole
-            if not apart.abs().max() <= _CLOSE * whole.abs().max():
+            if not _close(upper.states(tokens.detach()), whole):
                 raise ValueError("its segments give something else than the whole model")
             _freeze_unused(lower, tokens)
             _freeze_unused(upper, upper(tokens.detach()))
@@ -176,7 +207,9 @@ class HuggingFace(Checked):
             raise UsageError(
                 f"hf cannot cut a model of type {base.config.model_type} behind block {self.block}: {one_line(error)}"
             ) from None
-        return SplitModel(lower=lower, upper=upper, hides_places=hides_places(lower, domain) or None)
+        predicts: Literal["labels", "texts"] = "labels" if self.task == "label" else "texts"
+        places = hides_places(lower, domain) or None
+        return SplitModel(lower=lower, upper=upper, hides_places=places, predicts=predicts)
 
     def _adapt(self, lower: nn.Module) -> None:
         """LoRA in the linear layers of the blocks; everything else is frozen."""
@@ -193,6 +226,11 @@ class HuggingFace(Checked):
         turned = any(type(module).__name__ == _LINEAR[1] for module in blocks.modules())
         config = LoraConfig(r=self.lora, lora_alpha=2 * self.lora, target_modules=layers, fan_in_fan_out=turned)
         inject_adapter_in_model(config, lower)
+
+
+def _close(given: Tensor, wanted: Tensor) -> bool:
+    """Whether two states or logits are equal up to rounding."""
+    return bool((given - wanted).abs().max() <= _CLOSE * wanted.abs().max())
 
 
 _LINEAR = ("Linear", "Conv1D")
@@ -292,13 +330,15 @@ class _Lower(_Segment):
 
 
 class _Upper(_Segment):
-    """Server: tokens [N, T, D] -> logits [N, classes] of the last place, by the other blocks and the final norm."""
+    """Server: tokens [N, T, D] -> logits of the last place or of every one, by the other blocks and the final norm."""
 
-    def __init__(self, base: nn.Module, block: int, head: nn.Linear) -> None:
+    def __init__(self, base: nn.Module, block: int, head: nn.Linear, *, every: bool) -> None:
         above = list(_blocks(base)[1])[block:]
         super().__init__(base, [_Door(above[0] if above else None), *above[1:]], block if above else block - 1)
         self.base.set_input_embeddings(nn.Identity())
-        self.head = head
+        self.head, self.every = head, every
+        if every:
+            self.loss = next_token
 
     def states(self, tokens: Tensor) -> Tensor:
         """[N, T, D] -> [N, T, D]. What the model's forward embeds anew is replaced at the door."""
@@ -310,7 +350,8 @@ class _Upper(_Segment):
         return states
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.states(tokens)[:, -1])
+        states = self.states(tokens)
+        logits: Tensor = self.head(states if self.every else states[:, -1])
         return logits
 
 

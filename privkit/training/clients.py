@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -88,6 +89,7 @@ class Clients(nn.Module):
         counts_orders: whether a shuffle of their tokens may count its orders; False if it is not shown that tokens hide
             their places.
         other_tokens: number of the lower segments' tokens that stand for no patch; see `SplitModel`.
+        predicts: what the loss compares outputs with, likewise.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Clients(nn.Module):
         self.held: tuple[str, ...] = ()
         self.precision: Precision = "auto"
         self.counts_orders, self.other_tokens = True, 0
+        self.predicts: Literal["labels", "texts"] = "labels"
 
     def mixed_precision(self, device: torch.device) -> torch.autocast:
         """A context in which both sides compute in the chosen precision; weights and losses stay float32."""
@@ -250,8 +253,8 @@ class Clients(nn.Module):
         if soft := [stage.name for stage in stages if stage.soft_labels]:
             if labels.ndim > 2:
                 raise UsageError(
-                    f"{soft[0]} mixes or bounds one label a record, and these records have several; choose a defense "
-                    "that leaves labels as they are"
+                    f"{soft[0]} mixes or bounds one label a record, and these records have several, or predict their "
+                    "own text; choose a defense that leaves labels as they are"
                 )
             labels = nn.functional.one_hot(labels, self.classes).float()
         made = Release(smashed=images, labels=labels)

@@ -8,11 +8,11 @@ from torch import Generator, nn
 from privkit.defenses.denoising import switch
 from privkit.domains.base import Batch
 from privkit.errors import UsageError
-from privkit.metrics.classification import TaskScores, task_scores
+from privkit.metrics.classification import TaskScores, task_scores, token_scores
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
-from privkit.training.losses import class_scores
+from privkit.training.losses import class_scores, next_tokens
 from privkit.training.round import answered
 
 
@@ -27,7 +27,7 @@ def evaluate(
     stage: tuple[str | int, ...] = ("test",),
     noise_free: bool = False,
 ) -> TaskScores:
-    """Accuracy, MCC and AUC through the defended release, in whole batches.
+    """Accuracy, MCC and AUC through the defended release, in whole batches; of predicted texts, accuracy alone.
 
     With n clients, images go through their lower segments in turn, so the result is a mean over clients.
 
@@ -57,6 +57,9 @@ def evaluate(
         for part in torch.arange(count, device=device).view(-1, copies, batch_size):
             with clients.mixed_precision(device):
                 smashed = clients.infer(images.x[part], images.y[part], draws, noise_free=noise_free)
-                scores.append(class_scores(answered(upper, smashed, clients.protocol)))
+                outputs = class_scores(answered(upper, smashed, clients.protocol))
+            scores.append(outputs if clients.predicts == "labels" else outputs.argmax(-1))
     switch(upper, off=False)
+    if clients.predicts == "texts":
+        return token_scores(torch.cat(scores).cpu().numpy(), next_tokens(images.x[:count]).cpu().numpy())
     return task_scores(torch.cat(scores).double().cpu().numpy(), images.y[:count].cpu().numpy())

@@ -217,7 +217,7 @@ def train(
                 clients,
                 upper,
                 images,
-                private.y[rows],
+                images if clients.predicts == "texts" else private.y[rows],
                 draws,
                 shares=sending,
                 number=number,

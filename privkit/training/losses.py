@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
+from privkit.attacks.scores.tokens import PADDING
 from privkit.training.stacked import Stacked
 
 Outputs = Any
@@ -34,6 +36,30 @@ def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
     """Binary cross-entropy with logits, the mean over labels: float [rows, L], or int64 [rows] of one."""
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
+
+
+def next_tokens(texts: Tensor) -> Tensor:
+    """The token behind each place of texts [..., T]; padding behind the last one.
+
+    >>> next_tokens(torch.tensor([5, 3, 0]))
+    tensor([3, 0, 0])
+    """
+    return torch.cat([texts[..., 1:], torch.full_like(texts[..., :1], PADDING)], -1)
+
+
+def next_token(logits: Tensor, texts: Tensor) -> Tensor:
+    """Cross-entropy of the token behind each place, the mean over a text's tokens; 0 for a text of one token.
+
+    Args:
+        logits: [rows, T, words].
+        texts: token ids [rows, T].
+
+    Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; its sum over a
+    text is a mean here, so that each text counts alike.
+    """
+    following = next_tokens(texts.long())
+    losses = cross_entropy(logits.float().transpose(1, 2), following, ignore_index=PADDING, reduction="none")
+    return losses.sum(1) / (following != PADDING).sum(1).clamp_min(1)
 
 
 def with_loss(upper: nn.Module, name: str) -> nn.Module:
@@ -65,7 +91,8 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
 
     Args:
         outputs: of M·B rows.
-        labels: [M, B]; [M, B, L] if mixed, or if records have several labels, which need the segment's own loss.
+        labels: [M, B]; [M, B, L] if mixed, or if records have several labels; [M, B, T] of texts. The last two need the
+            segment's own loss.
         own: the upper segment's, which must give one value a record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)

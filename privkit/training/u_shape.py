@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from privkit.errors import UsageError
 from privkit.torch_utils.seeded import seeded
-from privkit.training.losses import own_loss
+from privkit.training.losses import next_token, own_loss
 from privkit.training.stacked import Stacked
 
 
@@ -31,15 +32,16 @@ class UShaped(nn.Module):
 
     Args:
         middle: smashed data [N, ...] -> features [N, ...].
-        tails: features [n, B, ...] -> logits [n, B, classes].
+        tails: features [n, B, ...] -> logits [n, B, classes], or [n, B, T, words].
+        loss: the clients' loss of each record (`privkit.training.losses.OwnLoss`); None for cross-entropy.
     """
 
-    def __init__(self, middle: nn.Module, tails: Stacked) -> None:
+    def __init__(self, middle: nn.Module, tails: Stacked, loss: Callable[[Tensor, Tensor], Tensor] | None) -> None:
         super().__init__()
-        self.middle, self.tails = middle, tails
+        self.middle, self.tails, self.loss = middle, tails, loss
 
     def forward(self, smashed: Tensor) -> Tensor:
-        """Smashed data [n·B, ...], client after client, -> logits [n·B, classes]."""
+        """Smashed data [n·B, ...], client after client, -> logits [n·B, ...]."""
         return self.logits(self.middle(smashed))
 
     def logits(self, features: Tensor) -> Tensor:
@@ -58,7 +60,8 @@ def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
         copies: n, the clients that send in a round; their tails start equal.
 
     Raises:
-        UsageError: if `upper` has a loss of its own, is one layer, or does more behind its last layer with weights.
+        UsageError: if `upper` has a loss of its own but `next_token`, is one layer, or does more behind its last layer
+            with weights.
 
     Source: Gupta and Raskar 2018, §3.4, "U-shaped configurations for split learning without label sharing".
 
@@ -70,7 +73,7 @@ def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
       (2): Identity()
     )
     """
-    if own_loss(upper) is not None:
+    if (loss := own_loss(upper)) not in (None, next_token):
         raise UsageError(
             "labels=kept takes the last layer to the clients, and this upper segment has a loss of its own"
         )
@@ -100,4 +103,4 @@ def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
         )
     tails = Stacked(tail, copies)
     tails.settle(features[:1].expand(copies, 1, *features.shape[1:]))
-    return UShaped(upper, tails)
+    return UShaped(upper, tails, loss)

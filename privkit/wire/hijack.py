@@ -83,6 +83,8 @@ class LiveClients:
         if not holds_all(edge):
             held = ", ".join(edge.held)
             raise NotApplicable(f"the adversary holds {held} alone, and the server, who answers the clients, all parts")
+        if edge.predicts != "labels":
+            raise NotApplicable("a hijack was built for clients that learn labels, and these predict the next token")
         if edge.protocol.upper == "own":
             raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
         check_private(edge, spec)

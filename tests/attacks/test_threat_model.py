@@ -14,7 +14,8 @@ MODELS = {
     "weights": "field_order jigsaw_white_box model_completion token_search white_box vocabulary:source=lower",
     "many_passes": "adaptive adaptive:passes=2 union unmix jigsaw:passes=8 ridge:passes=8",
     "weights_and_many_passes": "white_box:passes=8",
-    "passive": "exploit fora gradient_matching label_leak mean_image mid_grey pcat release_clustering sdar unsplit",
+    "passive": "exploit fora gradient_matching label_leak mean_image mid_grey pcat release_clustering sdar "
+    "tail_inversion unsplit",
     "malicious": "canaries fsha",
 }
 OF = {attack: model for model, attacks in MODELS.items() for attack in attacks.split()}

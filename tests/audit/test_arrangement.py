@@ -2,8 +2,8 @@
 
 import pytest
 
+from privkit.audit.assembled import assemble
 from privkit.audit.cell import arrangement
-from privkit.audit.defended import assemble
 from privkit.domains.images.domain import Images
 from privkit.run.plan import plan
 from privkit.settings.resolve import resolve

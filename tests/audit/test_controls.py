@@ -16,7 +16,7 @@ from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.ridge import Ridge
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
-from privkit.audit.defended import assemble
+from privkit.audit.assembled import assemble
 from privkit.audit.goals.control_clients import HonestClients, defense_of
 from privkit.audit.seed_data import read_records
 from privkit.defenses import DEFENSES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from privkit.audit.defended import assemble
+from privkit.audit.assembled import assemble
 from privkit.audit.run import run_audit
 from privkit.domains.images.domain import Images
 from privkit.settings.resolve import resolve

@@ -21,9 +21,9 @@ from privkit.attacks.base import Mounting
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.audit import attack as attack_module
 from privkit.audit import cell as cells
+from privkit.audit.assembled import assemble
 from privkit.audit.attack import Attacked
 from privkit.audit.contained import contained
-from privkit.audit.defended import assemble
 from privkit.audit.run import run_audit
 from privkit.defenses.none import NoDefense
 from privkit.errors import Misbehaved

@@ -12,7 +12,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.adaptive import Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.known_lower import check_release
-from privkit.audit.defended import assemble
+from privkit.audit.assembled import assemble
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.fewer_tokens import TokenDropping, TokenMerging, merge_step
 from privkit.errors import UsageError

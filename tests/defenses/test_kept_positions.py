@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from privkit.audit.defended import assemble
+from privkit.audit.assembled import assemble
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.errors import UsageError
 from privkit.parts.registry import parse

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 from torch import Generator
 
-from privkit.audit.defended import assemble
+from privkit.audit.assembled import assemble
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains import Domain, Images, Tables, Tokens
 from privkit.errors import UsageError

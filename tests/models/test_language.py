@@ -242,3 +242,40 @@ def test_both_segments_learn(lora: int, tmp_path: Path) -> None:
     learns = {name for name, weight in split.lower.named_parameters() if weight.requires_grad}
     assert moved
     assert moved <= learns
+
+
+@needs
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_next_token_is_read_by_the_models_own_head(name: str, tmp_path: Path) -> None:
+    """The head's logits are those of transformers, and its dataset's tokens alone; tied weights or not."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = folder(tmp_path, CONFIGS[name])
+    split = build(path, task="next_token")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        whole = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path)).eval()
+    with torch.no_grad():
+        logits = split.upper(split.lower(TEXTS))
+        torch.testing.assert_close(logits, whole(input_ids=TEXTS).logits[..., :10], atol=1e-5, rtol=0)
+    assert split.predicts == "texts"
+
+
+@needs
+def test_a_model_that_sees_what_follows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"needs a causal model, and a place of .* sees the tokens behind it"):
+        build(folder(tmp_path, GPT2 | {"model_type": "bert", **SIZE, "is_decoder": False}), task="next_token")
+
+
+@needs
+def test_an_audit_of_the_next_token_reads_words_from_gradients(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "dataset": "definitions:vocabulary=300",
+        "model": f"hf:path={folder(tmp_path / 'gpt2', GPT2 | {'vocab_size': 300, 'n_positions': 16})},task=next_token",
+        "budget": "smoke:epochs=1,private=40,auxiliary=40,test=20,victims=10",
+        "training": "batch_size=10",
+    }
+    run = run_audit(defense="none", attack="tail_inversion", protocol="u_shape", out=tmp_path / "run", **settings)
+    assert run.rows[0].answers["label_accuracy"].value > 0.9
+    with pytest.raises(UsageError, match="this protocol sends labels to the server: use --protocol u_shape"):
+        run_audit(defense="none", attack="token_search", out=tmp_path / "sent", **settings)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.audit.defended import assemble
+from privkit.audit.assembled import assemble
 from privkit.domains.images.domain import Images
 from privkit.domains.tokens.domain import Tokens
 from privkit.papers import paper

@@ -130,6 +130,7 @@ def test_scores_of_the_task_are_sklearns(classes: int) -> None:
     found = task_scores(scores, labels)
     sure = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     area = roc_auc_score(labels, sure[:, 1]) if classes == 2 else roc_auc_score(labels, sure, multi_class="ovr")
+    assert found.mcc is not None
     assert found.mcc.value == pytest.approx(matthews_corrcoef(labels, scores.argmax(1)), abs=1e-12)
     assert found.auc is not None
     assert found.auc.value == pytest.approx(area, abs=1e-12)
@@ -143,10 +144,12 @@ def test_scores_of_several_labels_are_sklearns() -> None:
     found = task_scores(scores, labels)
     assert found.auc is not None
     assert found.auc.value == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert found.mcc is not None
     assert found.mcc.value == pytest.approx(matthews_corrcoef(labels.ravel(), scores.ravel() > 0), abs=1e-12)
     assert found.accuracy.n == len(labels)  # labels of one record depend on each other
 
 
 def test_one_class_alone_has_no_auc() -> None:
     found = task_scores(np.zeros((4, 2)), np.zeros(4, dtype=np.int64))
+    assert found.mcc is not None
     assert (found.auc, found.mcc.value, found.accuracy.value) == (None, 0.0, 1.0)

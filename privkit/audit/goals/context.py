@@ -113,6 +113,10 @@ class AttackContext:
         """The server's segment."""
         return None
 
+    def predicts_texts(self) -> bool:
+        """Whether clients learn the next token of their texts; recordings know no such loss."""
+        return False
+
     def keeps_labels(self) -> bool:
         """Whether the clients of a U-shape keep their labels, so that the server is who wants them."""
         return False

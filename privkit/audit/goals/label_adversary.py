@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from privkit.attacks.base import known_to
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
+from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.trained import TrainedContext
 from privkit.defenses.split_parts import held_parts
 from privkit.models.vertical import Parties, parties_of
 from privkit.training import Clients
+from privkit.training.losses import next_tokens
 from privkit.wire.channel import HeldParts
 from privkit.wire.transcript import Transcript
 
@@ -48,7 +50,8 @@ def observed(
     if cut != "own":
         views, sent = (transcript.of_server(client, at) for at in (cut, "first"))
         rows = torch.cat([view.smashed for view in sent]) if "releases" in declared else None
-        return replace(common, views=views, releases=rows)
+        tail = context.tail() if "tail" in declared and isinstance(context, TrainedContext) else None
+        return replace(common, views=views, releases=rows, tail=tail)
     model = context.model if isinstance(context, TrainedContext) else None
     images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
     seen = replace(
@@ -62,6 +65,21 @@ def observed(
     )
     parties = None if model is None or not model.edge.held else parties_of(model.edge.lowers)
     return seen if model is None or parties is None else to_parties(seen, parties, model.edge)
+
+
+def of_places(transcript: Transcript) -> Transcript:
+    """The second cut of clients that predict texts, each place a row with the token behind it as its label, or −1."""
+    made = Transcript()
+    for kept in transcript.rounds:
+        following = next_tokens(kept.labels).flatten()
+        rows = [
+            replace(view, smashed=view.smashed.flatten(0, 1), cut_gradient=view.cut_gradient.flatten(0, 1))
+            for view in kept.returned
+            if view.cut_gradient is not None
+        ]
+        labels = torch.where(following == PADDING, -1, following)
+        made.rounds.append(replace(kept, returned=tuple(rows), labels=labels))
+    return made
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:

@@ -21,11 +21,12 @@ from privkit.audit.contained import is_own
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
 from privkit.audit.goals.goal import AuditGoal, Probe
-from privkit.audit.goals.label_adversary import Cut, known_rows, observed, party
+from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, party
 from privkit.audit.goals.label_answers import Asked, best_cut
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.audit.probe import ROUNDS, Timed, attack_on_labels
 from privkit.domains.base import several
+from privkit.domains.tokens.domain import Tokens
 from privkit.recording.read import Recording
 from privkit.reports.schema import Row
 from privkit.settings.config import AuditConfig
@@ -50,14 +51,19 @@ def ask(context: AttackContext) -> Row:
     seed_data = context.seed_data
     context.refuse()
     cuts: tuple[Cut, ...] = ("second", "first") if context.keeps_labels() else ("own",)
+    many, domain = seed_data.splits.classes, seed_data.splits.domain
+    if texts := context.predicts_texts() and isinstance(domain, Tokens):
+        if "tail" not in attack.needs:
+            raise NotApplicable("it names one label of each record, and here each place of a text has a next token")
+        cuts, many = ("second",), len(domain.vocabulary)
     if attack.mounting.gradients and isinstance(context, TrainedContext) and cuts == ("own",):
         must_get_gradients(context)
     if cuts != ("own",) and isinstance(context, TrainedContext) and not holds_all(context.model.edge):
         raise NotApplicable("the server of a U-shape computes on all parts of a release; leave out --parts")
     if attack.mounting.labeled:
         must_have_one_label(context)
-    if attack.positive >= seed_data.splits.classes:
-        raise NotApplicable(f"positive={attack.positive} is no label: there are {seed_data.splits.classes} classes")
+    if attack.positive >= many:
+        raise NotApplicable(f"positive={attack.positive} is no label: there are {many} classes")
     checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
     checkpoint, recorded = context.checkpoint(), context.rounds()
@@ -67,6 +73,7 @@ def ask(context: AttackContext) -> Row:
     pooled = pooled and not regrouped
     if recorded is None and isinstance(context, TrainedContext) and not (every or pooled):
         recorded = _repeated(attack, context)
+        recorded = of_places(recorded) if texts else recorded
 
     def mounted(session: Session) -> _Answered:
         saved = session.load() or {}
@@ -84,7 +91,7 @@ def ask(context: AttackContext) -> Row:
         auc, by_epoch, (scores, truth, rounds) = best_cut(attack, cuts, found, records if pooled else None)
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
-            answers |= named(scores, truth)
+            answers |= named(scores, truth, clusters=not texts)
         return _Answered(by_epoch, truth, answers, auc)
 
     # Over all epochs each doubling would repeat the training of the model.
@@ -95,7 +102,7 @@ def ask(context: AttackContext) -> Row:
     who = "the adversary" if asker else "each client"
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
-    many, labeled = seed_data.splits.classes, attack.mounting.labeled
+    labeled = attack.mounting.labeled
     most = truth.bincount().max().item() / len(truth)
     notes = {
         went.sentence: bool(doublings and went.sentence),
@@ -142,12 +149,16 @@ def _judged(found: _Answered) -> tuple[bool, float]:
     return better_than_chance(found.answers)
 
 
-def named(scores: Scores, labels: Tensor) -> dict[str, Interval]:
-    """The share of right labels if the attack names one for each row; nothing if it asks for one label only."""
+def named(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
+    """The share of right labels if the attack names one for each row; nothing if it asks for one label only.
+
+    With `clusters`, also after the best renaming of labels, which is not computed for words: there are too many.
+    """
     if scores.of_labels is None:
         return {}
     truth, guesses = labels.cpu().numpy(), scores.of_labels.argmax(1).cpu().numpy()
-    return {"label_accuracy": label_accuracy(truth, guesses), "cluster_accuracy": cluster_accuracy(truth, guesses)}
+    right = {"label_accuracy": label_accuracy(truth, guesses)}
+    return right | ({"cluster_accuracy": cluster_accuracy(truth, guesses)} if clusters else {})
 
 
 def at_cuts(

@@ -23,6 +23,7 @@ from privkit.training import Clients
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import learns, round_order
 from privkit.training.round import Round, split_round
+from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
@@ -79,6 +80,15 @@ class TrainedContext(AttackContext):
     def keeps_labels(self) -> bool:
         """As the protocol says."""
         return self.model.edge.protocol.labels == "kept"
+
+    def tail(self) -> nn.Module | None:
+        """The clients' last layer of a U-shape before training; None without one."""
+        _, upper, _ = untrained(self.config, self.cell, self.seed_data)
+        return upper.tails.copy(0) if isinstance(upper, UShaped) else None
+
+    def predicts_texts(self) -> bool:
+        """Whether the loss predicts the texts themselves."""
+        return self.model.edge.predicts == "texts"
 
     def upper_history(self) -> list[nn.Module] | None:
         """The server's segment at evenly spaced moments before the end of training, which is repeated for it."""

@@ -1,0 +1,86 @@
+"""Labels from the gradient at the second cut of a U-shape, by whoever knows the last layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.goals.labels import LabelObservation, one_against_rest
+from privkit.attacks.returned import returned_gradients
+from privkit.constraints import Checked, Whole
+from privkit.torch_utils.out_of_memory import in_chunks
+
+_NUMBERS = 2**22
+"""Scores that are computed at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TailInversion(Checked):
+    """Names each row's label by the gradient that the known last layer would give for it.
+
+    The server of a U-shape computes the features h itself. If it knows the last layer, softmax(Wh + b), it also knows
+    the gradient Wᵀ(p − e_y) of each label y. Its length depends on weights of records, which are the clients'; so the
+    score of a label is the cosine to the gradient that came up. Of the right label it is 1.
+
+    The layer is the one before training. A published model's is known; a drawn one is its client's secret. Clients
+    train it in every round, so that the first epoch is read best.
+
+    Attributes:
+        on: the gradient's "direction", or its "line" if a defense such as `max_norm` may have turned it around. With two
+            labels both have the same line.
+        positive: the positive label, ≥ 0.
+        epoch: of training, from 0.
+
+    Source: privkit's own; the gradient is that of Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from
+    gradients", Eq. 3, which reads a label from its sign at the logits.
+    """
+
+    name: ClassVar[str] = "tail_inversion"
+    goal: ClassVar[str] = "labels"
+    needs: ClassVar[frozenset[str]] = frozenset({"tail"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[Mounting[LabelObservation, Scores]] = Mounting()
+
+    on: Literal["direction", "line"] = "direction"
+    positive: Whole = 1
+    epoch: Whole = 0
+
+    @torch.no_grad()
+    def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
+        """Score every row for every label.
+
+        Raises:
+            NotApplicable: if the tail is no linear layer on these features.
+
+        >>> from privkit.attacks.goals.labels import observe
+        >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9
+        >>> seen = observe(nn.Identity(), tail, rows, labels, batch_size=10)
+        >>> known = LabelObservation(image_shape=(4,), batch_size=10, views=seen.views, tail=tail)
+        >>> TailInversion().run(known, Generator()).of_labels.argmax(1).equal(labels)
+        True
+        """
+        gradients, _, examples = returned_gradients(self.name, observation.views)
+        features = torch.cat([view.smashed.flatten(1).float() for view in observation.views])[examples]
+        tail = observation.tail
+        if not isinstance(tail, nn.Linear) or tail.in_features != features.shape[1]:
+            found = "none" if tail is None else f"{tail}"
+            raise NotApplicable(
+                f"{self.name} needs the last layer, linear in {features.shape[1]} features of a row, and was given "
+                f"{found}"
+            )
+        tail = tail.to(features.device)
+
+        def cosines(part: slice) -> Tensor:
+            mean = tail(features[part]).softmax(1) @ tail.weight
+            along = (gradients[part] * mean).sum(1, keepdim=True) - gradients[part] @ tail.weight.T
+            squares = mean.square().sum(1, keepdim=True) - 2 * mean @ tail.weight.T + tail.weight.square().sum(1)
+            lengths = squares.clamp_min(1e-30).sqrt() * gradients[part].norm(dim=1, keepdim=True).clamp_min(1e-30)
+            likeness: Tensor = along / lengths
+            return likeness if self.on == "direction" else likeness.abs()
+
+        of_labels = in_chunks(cosines, len(features), max(1, _NUMBERS // tail.out_features))
+        return one_against_rest(of_labels, self.positive, examples)

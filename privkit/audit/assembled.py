@@ -1,0 +1,133 @@
+"""The clients and the server of a cell before training: model, defense and protocol joined and checked."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Generator, nn
+
+from privkit.audit.contained import is_own
+from privkit.defenses.base import Defense
+from privkit.defenses.chain import stages_of
+from privkit.domains.domain import Domain
+from privkit.errors import UsageError, one_line
+from privkit.models import MODELS
+from privkit.models.base import check_class_token
+from privkit.models.imported import told_places
+from privkit.models.tokens import first_block, has_block
+from privkit.models.vertical import parties_of
+from privkit.settings.config import AuditConfig
+from privkit.shared.seeds import derive
+from privkit.torch_utils.out_of_memory import ran_out
+from privkit.torch_utils.seeded import seeded
+from privkit.training import Clients, SplitProtocol, Stacked
+from privkit.training.u_shape import u_shaped
+
+
+def assemble(
+    config: AuditConfig, defense: Defense, domain: Domain, classes: int, seed: int
+) -> tuple[Clients, nn.Module, bool | None]:
+    """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
+    protocol = config.protocol.spec
+    model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
+    if is_own(config.model.spec):  # it may build the same modules again, which this cell trains
+        model = deepcopy(model)
+    shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(defense))
+    if model.class_token == "client" and shuffled:
+        check_class_token(False, "leave the class token to the server")
+    short = next((stage.name for stage in stages_of(defense) if "shortens" in (stage.effects or ())), "")
+    if short and model.class_token == "client":
+        raise UsageError(f"{short} may drop or merge the class token that the client sends; leave it to the server")
+    wanted = defense.frozen_block
+    if wanted == "auto" and domain.name == "images" and has_block(model.upper):
+        wanted = "first"
+    block = first_block(model.upper) if wanted == "first" else None
+    edge = Clients.build(
+        model.lower, defense, domain, classes=classes, seed=derive(seed, "frozen block"), protocol=protocol, block=block
+    )
+    if (parties := parties_of(model.lower)) is not None and defense.storages:
+        _check_parts(defense, len(parties.ranges))
+    edge.held = config.held if defense.storages else ()
+    if model.predicts == "texts":
+        _check_texts(defense, protocol)
+    edge.predicts = model.predicts
+    places, edge.other_tokens = model.hides_places, model.other_tokens
+    if shuffled and not defense.position_embedding:
+        if config.model.name not in MODELS:  # what it says of itself is nobody's but its author's
+            places, edge.other_tokens = told_places(model.lower, domain)
+            places = places or None
+        edge.counts_orders = places is not None
+    upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))
+    if short:
+        _check_fewer_tokens(edge, upper, domain, short)
+    if protocol.labels == "kept":
+        upper = u_shaped(upper, _messages(edge, domain, edge.lowers.copies).flatten(0, 1), edge.lowers.copies)
+    if protocol.stacked:
+        upper = Stacked(upper, protocol.uppers)
+        messages = _messages(edge, domain, protocol.clients)
+        with seeded(torch.device("cpu"), 0):
+            upper.eval().settle(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
+    return edge, upper, places
+
+
+@torch.no_grad()
+def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
+    """What the clients send of the smallest batches of empty records, [n, B, ...]."""
+    records = domain.zeros(clients * (each := edge.defense.smallest_batch)).unflatten(0, (-1, each))
+    labels = torch.zeros(records.shape[:2], dtype=torch.int64)
+    with seeded(torch.device("cpu"), 0):
+        return edge.eval().infer(records, labels, Generator())
+
+
+def _check_texts(defense: Defense, protocol: SplitProtocol) -> None:
+    """Refuse to send texts as labels, and stages after which no place's next token is known."""
+    if protocol.labels == "sent" and protocol.upper != "own":
+        raise UsageError(
+            "a model of the next token has the texts themselves as labels, and this protocol sends labels to the "
+            "server: use --protocol u_shape, or labels=kept"
+        )
+    if moved := [s.name for s in stages_of(defense) if {"permutes", "shortens"} & set(s.effects or ())]:
+        raise UsageError(
+            f"{moved[0]} moves or drops tokens, so that no place has a next token; use a model of labels, or another "
+            "defense"
+        )
+
+
+def _check_parts(defense: Defense, parties: int) -> None:
+    """Refuse parts of a release that are not the outputs of the parties of a vertical split."""
+    if len(defense.storages) != parties:
+        raise UsageError(
+            f"{defense.name} cuts the outputs of {parties} parties into {len(defense.storages)} parts; use "
+            f"split_parts:parts={parties}, which gives each party's output a name"
+        )
+    if mixing := [stage.name for stage in stages_of(defense) if "maps" in (stage.effects or ())]:
+        raise UsageError(
+            f"{mixing[0]} acts on the outputs of all parties together, so that no part is one party's; leave out "
+            "split_parts, or that stage"
+        )
+
+
+@torch.no_grad()
+def _check_fewer_tokens(edge: Clients, upper: nn.Module, domain: Domain, defense: str) -> None:
+    """Refuse a server's segment that reads all tokens of a record or none."""
+    each = max(2, edge.defense.smallest_batch)
+    records = domain.zeros(edge.lowers.copies * each).unflatten(0, (-1, each))
+    labels = torch.zeros(records.shape[:2], dtype=torch.int64)
+    training = edge.training, upper.training
+    with seeded(torch.device("cpu"), 0):
+        try:
+            sent = edge.eval().release(records, labels, Generator().manual_seed(0)).release.smashed
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        try:
+            upper.eval()(sent.flatten(0, 1))
+        except Exception as error:
+            if ran_out(error):
+                raise
+            raise UsageError(
+                f"{defense} sends fewer tokens, and this model's server needs all of them ({one_line(error)}); take a "
+                "model whose upper segment is blocks of attention, such as vit_micro, t2t_vit or transformer_micro"
+            ) from None
+    edge.train(training[0])
+    upper.train(training[1])
