@@ -3,10 +3,11 @@
     python benchmarks/run.py label_inference --seeds 0 1 2 --data-root DIR
 
 The default audit's model and digits, trained for fewer epochs on fewer records (but 2,000 of each side
-where the server of a U-shape attacks, and of CIFAR-10); one client. CIFAR-10 is read from DIR.
-Gradients are read in the first epoch, smashed data and the lower segment at the end. A row of "no client segment" is
-model completion on the images themselves: what they tell without any split learning. Texts need the extra `language`. Each run appends its lines to
-results/labels/inference.jsonl and is not repeated if they are there; the page follows from them.
+where the server of a U-shape attacks, and of CIFAR-10); one client. CIFAR-10 is read from DIR, and texts
+need the extra `language`. Gradients are read in the first epoch, smashed data and the lower segment at the
+end. A row of "no client segment" is model completion on the images themselves: what they tell without any
+split learning. Each run appends its lines to results/labels/inference.jsonl and is not repeated if they are
+there; the page follows from them.
 """
 
 import json

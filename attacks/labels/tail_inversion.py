@@ -30,8 +30,8 @@ class TailInversion(Checked):
     train it in every round, so that the first epoch is read best.
 
     Attributes:
-        on: the gradient's "direction", or its "line" if a defense such as `max_norm` may have turned it around. With two
-            labels both have the same line.
+        on: the gradient's "direction", or its "line" if a defense such as `max_norm` may have turned it around; two
+            labels have the same line.
         positive: the positive label, ≥ 0.
         epoch: of training, from 0.
 
