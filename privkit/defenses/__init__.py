@@ -11,6 +11,7 @@ DEFENSES: dict[str, str] = {
     "blur": "privkit.defenses.blur:Blur",
     "bounded": "privkit.defenses.clip:Bounded",
     "clip": "privkit.defenses.clip:Clip",
+    "confusional_labels": "privkit.defenses.confusional_labels:ConfusionalLabels",
     "cutsmashed": "privkit.defenses.cutout:CutSmashed",
     "disco": "privkit.defenses.adversarial:Disco",
     "dp_cutmixsl": "privkit.defenses.dp_cutmixsl:DpCutMixSl",

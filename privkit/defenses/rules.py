@@ -137,7 +137,7 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
                     f"{learner.name} trains lower segments on each client's own images, past {stage.name}:level=input: "
                     "what they learn is not covered; use level=smashed"
                 )
-        for sender in (other for other in stages if _with([stage], "answers") and other.soft_labels):
+        for sender in (other for other in stages if _with([stage], "answers") and _sends(other)):
             yield (
                 f"{stage.name} protects labels that the server holds, but {sender.name} lets clients send them mixed "
                 "or noised; combine it with a defense of the smashed data alone"
@@ -161,6 +161,11 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
             f"{late[0].name} after {stage.name} does not bound what the noise hides: the sensitivity is that of the "
             "data before the noise; put it before"
         )
+
+
+def _sends(stage: Defense) -> bool:
+    """Whether a stage changes the labels that clients send."""
+    return stage.soft_labels and stage.place != "server"
 
 
 def _with(stages: Sequence[Defense], *effects: Effect) -> list[Defense]:

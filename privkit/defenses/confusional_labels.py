@@ -1,0 +1,87 @@
+"""Confusional labels: the server learns soft labels that stand for the true ones, and decodes its predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Generator, Tensor, nn
+
+from privkit.constraints import Whole
+from privkit.defenses.base import Defense, Effect, FrozenBlock, Release
+from privkit.defenses.none import require_messages
+from privkit.defenses.receipts import NOT_DP, Nothing
+from privkit.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfusionalLabels(Defense):
+    """The label holder replaces label y by row y of a secret matrix C of soft labels; nothing is proven.
+
+    The loss is the cross-entropy with C[y], so that a gradient seems to be of other labels. Predictions p of soft
+    labels are decoded by p·C⁻¹. All records of a label still share one soft label, and their gradients still share a
+    direction: C renames labels and does not mix their records.
+
+    Attributes:
+        spread: share of a soft label that lies on all labels alike; the rest lies on one wrong label.
+        seed: of the wrong labels, one for each label.
+        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+
+    Source: Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated
+    learning", §4 (CAE): a confusional autoencoder, whose encoder is C and whose decoder its inverse. There it is
+    trained to give wrong labels of high entropy; here C is drawn so and inverted, which decodes exactly.
+    """
+
+    name: ClassVar[str] = "confusional_labels"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"answers"})
+    soft_labels: ClassVar[bool] = True
+    place = "server"
+    at_inference = False
+
+    spread: Annotated[float, Ge(0), Lt(1)] = 0.5
+    seed: Whole = 0
+    frozen_block: FrozenBlock = False
+
+    def matrix(self, classes: int) -> Tensor:
+        """C, float64 [classes, classes]; rows sum to 1.
+
+        >>> ConfusionalLabels().matrix(3).sum(1)
+        tensor([1., 1., 1.], dtype=torch.float64)
+        """
+        cycle = torch.randperm(classes, generator=Generator().manual_seed(self.seed))
+        soft = torch.full((classes, classes), self.spread / classes, dtype=torch.float64)
+        soft[cycle, cycle.roll(1)] += 1 - self.spread
+        return soft
+
+    def apply(
+        self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
+    ) -> tuple[Release, Nothing]:
+        require_messages(self.name, smashed)
+        soft = labels @ self.matrix(labels.shape[-1]).to(labels)
+        return Release(smashed=smashed, labels=soft), Nothing(
+            reason=f"smashed data leave as they are, and gradients of one label stay alike {NOT_DP}",
+            source="Zou et al. 2022 claim no bound",
+        )
+
+    def head(self) -> nn.Module:
+        return _Decoder(self)
+
+
+class _Decoder(nn.Module):
+    """Behind the server's segment: in training the logits of soft labels, afterwards those of labels."""
+
+    def __init__(self, stage: ConfusionalLabels) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """[N, L] -> [N, L]."""
+        if not isinstance(logits, Tensor):
+            raise UsageError(f"{self.stage.name} needs a server's segment with one output, got several")
+        if self.training:
+            return logits
+        inverse = torch.linalg.inv(self.stage.matrix(logits.shape[1])).to(logits.device)
+        shares = logits.double().softmax(1) @ inverse
+        return shares.clamp_min(1e-12).log().to(logits.dtype)
