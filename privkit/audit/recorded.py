@@ -21,7 +21,6 @@ from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.control_clients import defense_of
 from privkit.audit.goals.goal import audit_goal
 from privkit.defenses.charge import given_labels, nothing
-from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
@@ -58,11 +57,11 @@ class RecordedContext(AttackContext):
 
     def refuse(self) -> None:
         """Refuse what the attack's goal refuses, and more passes than were recorded."""
-        attack, described = self.attack, self.source.description
+        attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if attack.mounting.passes > described.passes:
             raise NotApplicable(
-                f"{attack.name} reads {attack.mounting.passes} passes of the attacked images, and {described.passes} "
+                f"{attack.name} reads {attack.mounting.passes} passes of the attacked {nouns}, and {described.passes} "
                 "were recorded; record more, or lower its passes"
             )
 
@@ -203,8 +202,8 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
         "accuracy": measured.accuracy is None,
         "epsilon (no mechanism was recorded)": source.mechanism is None,
         "costs": True,
-        "scores of images (no true image was recorded)": not len(source.truth),
-        "controls (no own image was recorded)": not len(source.own),
+        f"scores of {source.domain.records} (no true {source.record} was recorded)": not len(source.truth),
+        f"controls (no own {source.record} was recorded)": not len(source.own),
         "answers to queries (no lower segment was recorded)": source.description.lower is None,
     }
     if (rounds := len(source.views)) < source.description.rounds:
@@ -212,7 +211,9 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
     else:
         attacked = ""
     amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
-    sent = " and ".join(f"{value:g} bytes {way} an image" for way, value in amounts.items() if value is not None)
+    sent = " and ".join(
+        f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None
+    )
     told = [f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}"]
     repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
     if repeated:
@@ -242,7 +243,7 @@ def why_not(context: AttackContext) -> str:
     if {"lower", "query"} & lacks and context.source.description.lower is None:
         what.append("lower")
     if {"auxiliary"} & lacks and not len(context.source.own):
-        what.append("own.images")
+        what.append(f"own.{context.source.domain.name}")
     if "auxiliary_labels" in lacks and not context.source.own_labels:
         what.append("own.labels")
     if "upper" in lacks and context.source.description.upper is None:
@@ -256,15 +257,23 @@ def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None
     if isinstance(lower, Clients):
         return
     wanted = list(source.views[0].smashed.shape[1:])
-    domain: Images = source.domain
+    domain, one = source.domain, _a(source.record)
     try:
         made = list(lower(domain.zeros(2).to(device)).shape[1:])
+        if not domain.kind.pictures:  # the largest id of each column or word may lie beyond a table of embeddings
+            with torch.random.fork_rng(devices=[]):
+                lower(domain.extremes(Generator().manual_seed(0)).to(device))
     except Exception as error:
         raise UsageError(
-            f"the recorded lower segment fails on images {list(domain.shape)}: {one_line(error)}"
+            f"the recorded lower segment fails on {domain.records} {list(domain.shape)}: {one_line(error)}; record it "
+            "with the records that it was trained on"
         ) from None
     if made != wanted:
         raise UsageError(
-            f"the recorded lower segment makes {made} of an image, and the rounds hold {wanted}; record the segment "
-            "with its defense, up to what crosses the cut"
+            f"the recorded lower segment makes {made} of {one}, and the rounds hold {wanted}; record the segment with "
+            "its defense, up to what crosses the cut"
         )
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

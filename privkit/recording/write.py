@@ -10,12 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from privkit.attacks.base import View
+from privkit.domains.domain import Domain
 from privkit.errors import UsageError
 from privkit.files.paths import root
 from privkit.files.sealed import digests
 from privkit.files.storage import write_bytes, write_record, writing
 from privkit.recording.files import packed
 from privkit.recording.read import Recording, read_recording
+from privkit.recording.records import described_domain
 from privkit.recording.schema import FILE, SCHEMA_VERSION
 
 
@@ -23,6 +25,7 @@ def write_recording(
     folder: Path,
     views: Sequence[View],
     *,
+    domain: Domain,
     files: Mapping[str, bytes],
     own: tuple[Tensor | None, Tensor | None] = (None, None),
     truth: tuple[Tensor | None, Tensor | None] = (None, None),
@@ -34,10 +37,11 @@ def write_recording(
     Args:
         folder: new or empty.
         views: all rounds, pass after pass, of one form.
+        domain: what a record is.
         files: name -> content, of weights and programs.
-        own: the adversary's images and labels.
-        truth: the true images and labels.
-        members: see `Recording.members`; None if image n is on row n.
+        own: the adversary's records and labels.
+        truth: the true records and labels.
+        members: see `Recording.members`; None if record n is on row n.
         **described: fields of `Description` that do not follow from the views.
 
     Raises:
@@ -55,15 +59,17 @@ def write_recording(
         for kind in ("smashed", "cut_gradient", "labels", "weights", "clients")
     }
     for kind, pair in (("own", own), ("truth", truth)):
-        tensors |= dict(zip((f"{kind}.images", f"{kind}.labels"), pair, strict=True))
+        tensors |= dict(zip((f"{kind}.{domain.name}", f"{kind}.labels"), pair, strict=True))
     tensors["truth.members"] = members
     content = {"tensors.safetensors": packed({name: value for name, value in tensors.items() if value is not None})}
-    content |= files
+    kind_of_record, described_by = described_domain(domain)
+    content |= {**described_by, **files}
     for name, data in content.items():
         write_bytes(folder / name, data)
     first = views[0]
     fields = {
         "schema_version": SCHEMA_VERSION,
+        **kind_of_record,
         "rounds": len(views),
         "mixed": first.mixed,
         "messages": first.messages,

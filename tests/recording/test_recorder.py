@@ -165,7 +165,7 @@ def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
     recorder(torch.rand(2, 4))
     with pytest.raises(UsageError, match="give x to the recorder, or image_shape"):
         recorder.save(tmp_path / "r", name="plain")
-    with pytest.raises(UsageError, match="lower is traced on recorded images, and there are none"):
+    with pytest.raises(UsageError, match="lower is traced on the recorded x, and there is none"):
         recorder.save(tmp_path / "r", name="plain", own=IMAGES, lower=client())
     with pytest.raises(DataError, match=r"own\.images: images must lie in"):
         recorder.save(tmp_path / "r", name="plain", own=IMAGES + 2)
