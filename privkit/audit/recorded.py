@@ -76,8 +76,25 @@ class RecordedContext(AttackContext):
             labels = self.source.labels[members.flatten()]
             seats = torch.arange(size).unsqueeze(1)
             returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
-            transcript.rounds.append(RecordedRound(view=view, received=(returned,), members=seats, labels=labels))
+            second = tuple(moved(one, lambda value: value.to(self.device).clone()) for one in self._second(number))
+            transcript.rounds.append(
+                RecordedRound(
+                    view=replace(view, messages=1),
+                    received=(returned,),
+                    members=seats,
+                    labels=labels,
+                    returned=second,
+                )
+            )
         return transcript
+
+    def _second(self, number: int) -> tuple[View, ...]:
+        """The second cut of a U-shape in one round, for its one client."""
+        return self.source.second[number : number + 1]
+
+    def keeps_labels(self) -> bool:
+        """Whether a second cut was recorded."""
+        return bool(self.source.second)
 
     def label_shares(self) -> Tensor:
         """The share of each label among the recorded records, [L]."""
@@ -100,8 +117,8 @@ class RecordedContext(AttackContext):
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
 
     def upper(self) -> nn.Module | None:
-        """The recorded upper segment, if any."""
-        upper = self.source.upper()
+        """The recorded upper segment, if any; that of a U-shape gives no logits."""
+        upper = None if self.keeps_labels() else self.source.upper()
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:

@@ -24,10 +24,11 @@ from privkit.recording.files import Files
 from privkit.recording.networks import network
 from privkit.recording.records import check_labels, domain_of, records
 from privkit.recording.schema import FILE, Description, Network, description, description_file
+from privkit.recording.second_cut import OF_ROUND, second_cut
 
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
-_ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join(_ROUND)})")
+_ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
 _MOST_SEATS = 1 << 26
 """Of all released rows, in numbers of true records."""
 
@@ -48,6 +49,7 @@ class Recording:
         mechanism: the mechanism for the certificate, with the first pass counted; or None.
         left_out: fields that are missing in an old recording's mechanism, so that it proves nothing.
         trust: modules that its segments and its defense may be built from, beside privkit.
+        second: the second cut of a U-shape in each of these rounds, with features as `smashed`; or none.
         untrimmed: the recording before it was cut to a budget; None if it was not cut.
         files: file -> SHA-256 of what was read.
         folder: of the recording.
@@ -65,6 +67,7 @@ class Recording:
     folder: Path
     left_out: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
+    second: tuple[View, ...] = ()
     untrimmed: Recording | None = None
 
     @property
@@ -107,6 +110,7 @@ class Recording:
             self,
             untrimmed=self.whole,
             views=tuple(view for number, view in enumerate(self.views) if number % each < kept),
+            second=tuple(view for number, view in enumerate(self.second) if number % each < kept),
             own=self.own[:own],
             truth=self.truth[used] if len(self.truth) else self.truth,
             labels=None if self.labels is None else self.labels[used],
@@ -235,6 +239,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
         members=torch.empty(0),
         mechanism=mechanism,
         left_out=left_out,
+        second=second_cut(views, tensors, here),
         trust=tuple(trust),
         files=dict(sorted({**files.read, FILE: digest(data)}.items())),
         folder=folder,

@@ -32,11 +32,21 @@ class _Round:
         self.smashed = _kept(smashed)
         self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
         self.gradient: Tensor | None = None
+        self.features: Tensor | None = None
+        self.sent_up: Tensor | None = None
         if smashed.requires_grad:
             smashed.register_hook(self._arrived)
 
     def _arrived(self, gradient: Tensor) -> None:
         self.gradient = _kept(gradient)
+
+    def returned(self, features: Tensor) -> None:
+        self.features = _kept(features)
+        if features.requires_grad:
+            features.register_hook(self._went_up)
+
+    def _went_up(self, gradient: Tensor) -> None:
+        self.sent_up = _kept(gradient)
 
 
 class Recorder:
@@ -69,6 +79,7 @@ class Recorder:
         if rounds < 1:
             raise UsageError(f"rounds must be a whole number >= 1, got {rounds}; it is how many of the last are kept")
         self._rounds: deque[_Round] = deque(maxlen=rounds)
+        self._last: _Round | None = None
         self.left_out = self.watched = 0
         self._handle = None if client is None else client.register_forward_hook(self._hook)
 
@@ -86,12 +97,25 @@ class Recorder:
             y: their labels, int64 [N], for scoring.
         """
         self.watched += 1
-        made = _Round(smashed, x, y)
+        made = self._last = _Round(smashed, x, y)
         if self._rounds and made.smashed.shape != self._rounds[0].smashed.shape:
             self.left_out += 1
         else:
             self._rounds.append(made)
         return smashed
+
+    def features(self, features: Tensor) -> Tensor:
+        """Remember what the server of a U-shape sends down in the last round, and return it unchanged.
+
+        The gradient that the client sends up is recorded, too. Give the round's labels as `y`: they are for scoring.
+
+        Args:
+            features: [N, …], a row for each released one.
+        """
+        if self._last is None:
+            raise UsageError("features come back in a round, and none was recorded: call the recorder on the release")
+        self._last.returned(features)
+        return features
 
     def save(
         self,
@@ -125,7 +149,7 @@ class Recorder:
             lower_builder: "module:object" that builds it, so that its weights are recorded and an audit must trust the
                 module (`--trust module`); empty to record it as a
                 TorchScript program, traced on the recorded `x`.
-            upper: the server's segment, from what crosses the cut to logits.
+            upper: the server's segment, from what crosses the cut to logits; no attack gets that of a U-shape.
             upper_builder: "module:object" that builds `upper`; empty to record it as a program.
             domain: what a record is: `privkit.domains.Tokens(…)` or `Tables(…)`; None for images.
             mechanism: the mechanism for the defense's certificate.
@@ -152,6 +176,13 @@ class Recorder:
         views = [
             View(round=number, smashed=one.smashed, cut_gradient=one.gradient) for number, one in enumerate(rounds)
         ]
+        second = [
+            View(round=number, smashed=one.features, cut_gradient=one.sent_up)
+            for number, one in enumerate(rounds)
+            if one.features is not None
+        ]
+        if len(second) not in (0, len(rounds)):
+            raise UsageError(f"features were given in {len(second)} of {len(rounds)} rounds; give those of each round")
         files: dict[str, bytes] = {}
         if lower is not None:
             last = rounds[-1] if rounds[-1].x is not None and not described.get("defense") else None
@@ -167,6 +198,7 @@ class Recorder:
             Path(folder),
             views,
             domain=domain,
+            second=second,
             files=files,
             own=(own, own_labels),
             truth=(x, labels),

@@ -19,6 +19,7 @@ from privkit.recording.files import packed
 from privkit.recording.read import Recording, read_recording
 from privkit.recording.records import described_domain
 from privkit.recording.schema import FILE, SCHEMA_VERSION
+from privkit.recording.second_cut import named
 
 
 def write_recording(
@@ -26,6 +27,7 @@ def write_recording(
     views: Sequence[View],
     *,
     domain: Domain,
+    second: Sequence[View] = (),
     files: Mapping[str, bytes],
     own: tuple[Tensor | None, Tensor | None] = (None, None),
     truth: tuple[Tensor | None, Tensor | None] = (None, None),
@@ -38,6 +40,7 @@ def write_recording(
         folder: new or empty.
         views: all rounds, pass after pass, of one form.
         domain: what a record is.
+        second: the second cut of a U-shape in each round, see `Recording.second`.
         files: name -> content, of weights and programs.
         own: the adversary's records and labels.
         truth: the true records and labels.
@@ -60,7 +63,7 @@ def write_recording(
     }
     for kind, pair in (("own", own), ("truth", truth)):
         tensors |= dict(zip((f"{kind}.{domain.name}", f"{kind}.labels"), pair, strict=True))
-    tensors["truth.members"] = members
+    tensors |= {"truth.members": members, **named(second)}
     content = {"tensors.safetensors": packed({name: value for name, value in tensors.items() if value is not None})}
     kind_of_record, described_by = described_domain(domain)
     content |= {**described_by, **files}
@@ -78,8 +81,8 @@ def write_recording(
     }
     write_description(folder, fields)
     segments = [fields[part] for part in ("lower", "upper") if isinstance(fields.get(part), dict)]
-    named = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # by this call, not by a file
-    return read_recording(folder, trust=sorted(filter(None, named)))
+    modules = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # by this call, not by a file
+    return read_recording(folder, trust=sorted(filter(None, modules)))
 
 
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:

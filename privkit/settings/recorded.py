@@ -95,7 +95,8 @@ def chosen(recording: Recording) -> Chosen:
         and spec.mounting.passes <= described.passes
     ]
     passive = [*kind.passive] if own and described.lower is None else []
-    leaks = recording.labels is not None and recording.views[0].cut_gradient is not None
+    returned = recording.views[0].cut_gradient is not None or recording.second
+    leaks = recording.labels is not None and returned
     attacks = (*fits, *passive, *(["label_leak"] if leaks else []))
     if not attacks:
         raise UsageError(
