@@ -277,13 +277,18 @@ def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None
     domain, one = source.domain, _a(source.record)
     try:
         made = list(lower(domain.zeros(2).to(device)).shape[1:])
-        if not domain.kind.pictures:  # the largest id of each column or word may lie beyond a table of embeddings
-            with torch.random.fork_rng(devices=[]):
-                lower(domain.extremes(Generator().manual_seed(0)).to(device))
     except Exception as error:
         raise UsageError(
-            f"the recorded lower segment fails on {domain.records} {list(domain.shape)}: {one_line(error)}; record it "
-            "with the records that it was trained on"
+            f"the recorded lower segment fails on {domain.records} {list(domain.shape)}: {one_line(error)}"
+        ) from None
+    try:
+        if not domain.kind.pictures:
+            with torch.random.fork_rng(devices=[]):
+                lower(domain.extremes(Generator().manual_seed(0)).to(device))
+    except Exception:
+        raise UsageError(
+            f"the recorded lower segment fails on {domain.records} of the largest ids, so it embeds fewer words or "
+            "categories than the recording names; record the domain that it was trained on"
         ) from None
     if made != wanted:
         raise UsageError(
