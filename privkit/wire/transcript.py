@@ -122,7 +122,8 @@ def _of_message(view: View, number: int) -> View:
     """The rows of one message, which holds one client's records."""
 
     def of_it(rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (view.messages, -1))[number]
+        own: Tensor = rows.unflatten(0, (view.messages, -1))[number]
+        return own
 
     gradient = None if view.cut_gradient is None else of_it(view.cut_gradient)
     return View(

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks import base
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.audit.export import export
-from privkit.audit.goals import labels
+from privkit.audit.goals import label_adversary, labels
 from privkit.audit.run import run_audit
 from privkit.errors import UsageError
 from privkit.recording.recorder import Recorder
@@ -82,7 +82,7 @@ def test_fields_are_put_back_behind_a_recorded_shuffle(tmp_path: Path) -> None:
         torch.manual_seed(0)
         for x in cars(ROWS * ROUNDS, 1).split(ROWS):
             recorder(client(x).detach(), x=x)
-    built = {"lower": client.lower, "lower_builder": "tests.recording.kinds:Fields"}
+    built: dict[str, Any] = {"lower": client.lower, "lower_builder": "tests.recording.kinds:Fields"}
     recorder.save(tmp_path / "r", name="shuffle", own=cars(OWN, 2), domain=CARS, defense="patch_shuffle", **built)
     found = rows(tmp_path, "field_order", "nearest_record", trust=["tests"])
     assert found["field_order"].recovered["unaligned"]["cells"].value > 0.9
@@ -173,8 +173,8 @@ def test_no_true_text_can_be_reached_by_an_attack(tmp_path: Path, monkeypatch: p
 )
 def test_a_trained_model_of_texts_or_tables_is_recorded(dataset: str, attacks: list[str], tmp_path: Path) -> None:
     """The audit of its recording has the run's numbers, bit for bit."""
-    budget = {"budget": "smoke:private=60,auxiliary=280,test=40,victims=20,epochs=1", "threads": 1}
-    given = {"dataset": dataset, "defense": "gaussian_noise:sigma=.1,clip=5", "training": "batch_size=10"}
+    budget: dict[str, Any] = {"budget": "smoke:private=60,auxiliary=280,test=40,victims=20,epochs=1", "threads": 1}
+    given: dict[str, Any] = {"dataset": dataset, "defense": "gaussian_noise:sigma=.1,clip=5", "training": "batch_size=10"}
     run = run_audit(attack=attacks, out=tmp_path / "trained", **given, **budget)
     export(tmp_path / "trained", tmp_path / "r")
     again = rows(tmp_path, *attacks, **budget)
@@ -210,7 +210,7 @@ def test_labels_of_a_recorded_u_shape_are_asked_for_at_both_cuts(
 ) -> None:
     u_shape(tmp_path)
     given: list[tuple[Any, Tensor, str]] = []
-    inner = labels.observed
+    inner = label_adversary.observed
 
     def observed(*of: Any) -> Any:
         seen = inner(*of)

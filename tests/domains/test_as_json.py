@@ -26,6 +26,8 @@ NO_DOMAINS: list[tuple[Any, str]] = [
     ({"name": ["tokens"]}, "name must be one of images, tokens, tables, got ['tokens']"),
     ({"name": "sounds"}, "name must be one of images, tokens, tables, got 'sounds'"),
     ({"name": "tokens", "length": 3}, "vocabulary: "),
+    ({"name": "images", "shape": [1, 8, -8]}, "shape.2: input should be greater than or equal to 1"),
+    ({"name": "images", "shape": [1, 8]}, "shape.2: field required"),
     (to_json(WORDS) | {"size": 3}, "'size' is no field of tokens, which have length, vocabulary, separator"),
     (to_json(WORDS) | {"length": "3"}, "length: input should be a valid integer"),
     (to_json(WORDS) | {"length": 0}, "a text has a length >= 1"),

@@ -1,6 +1,8 @@
 """Recordings of texts and table rows: they come back as they were, and each mistake is one sentence."""
 
 import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ from privkit.recording.recorder import Recorder
 from tests.recording.edited import redescribed
 from tests.recording.kinds import CARS, OWN, ROUNDS, ROWS, WORDS, Fields, Words, cars, recorded, texts
 from tests.recording.made import written
+from tests.recording.test_untrusted import end, spoiled, within
 
-KINDS = {"tokens": (WORDS, Words, texts), "tables": (CARS, Fields, cars)}
+KINDS: dict[str, tuple[Any, Any, Any]] = {"tokens": (WORDS, Words, texts), "tables": (CARS, Fields, cars)}
 
 
 def edited(folder: Path, domain: Any = None, **tensors: Tensor | None) -> Path:
@@ -133,3 +136,21 @@ def test_the_recorder_asks_for_the_domain(tmp_path: Path) -> None:
         recorder.save(tmp_path / "tables", name="none", domain=CARS)
     with pytest.raises(DataError, match=r"truth\.tokens: token sequences must be int64 \[N, 5\]"):
         recorder.save(tmp_path / "words", name="none", domain=Tokens(length=5, vocabulary=WORDS.vocabulary))
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_domains_end_in_a_sentence(kind: str, count: int, tmp_path: Path) -> None:
+    """Each is refused, or harmless: none takes long, or ends in a traceback."""
+    domain, lower, _ = KINDS[kind]
+    draws, ends = random.Random(1), []
+    recorded(str(tmp_path / "honest"), domain, lower())
+    plain = json.loads(json.dumps(to_json(domain)))
+    for number in range(count):
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "honest", folder)
+        with within(20):
+            ends.append(end(edited(folder, spoiled(plain, draws))))
+        shutil.rmtree(folder)
+    assert sum(1 for said in ends if said) > count / 2
+    assert not any("\n" in said for said in ends)
