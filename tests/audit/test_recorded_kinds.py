@@ -174,8 +174,8 @@ def test_no_true_text_can_be_reached_by_an_attack(tmp_path: Path, monkeypatch: p
 def test_a_trained_model_of_texts_or_tables_is_recorded(dataset: str, attacks: list[str], tmp_path: Path) -> None:
     """The audit of its recording has the run's numbers, bit for bit."""
     budget: dict[str, Any] = {"budget": "smoke:private=60,auxiliary=280,test=40,victims=20,epochs=1", "threads": 1}
-    given: dict[str, Any] = {"dataset": dataset, "defense": "gaussian_noise:sigma=.1,clip=5", "training": "batch_size=10"}
-    run = run_audit(attack=attacks, out=tmp_path / "trained", **given, **budget)
+    given: dict[str, Any] = {"defense": "gaussian_noise:sigma=.1,clip=5", "training": "batch_size=10"}
+    run = run_audit(dataset=dataset, attack=attacks, out=tmp_path / "trained", **given, **budget)
     export(tmp_path / "trained", tmp_path / "r")
     again = rows(tmp_path, *attacks, **budget)
     own = [row for row in run.rows if row.defense != "none"]
