@@ -21,7 +21,7 @@ from privkit.settings.resolve import resolve
 from tests.audit.audits import registered
 from tests.audit.test_truth_outside import reachable, tells
 from tests.recording.kinds import CARS, OWN, ROUNDS, ROWS, WORDS, Fields, Shuffled, Words, cars, recorded, texts
-from tests.small import IMAGES, SMALL, digits
+from tests.small import IMAGES, SMALL, digits, generator
 
 TINY: dict[str, Any] = {"budget": f"smoke:victims={ROWS * ROUNDS},auxiliary={OWN}", "threads": 1}
 LOUD = 30.0
@@ -87,6 +87,23 @@ def test_fields_are_put_back_behind_a_recorded_shuffle(tmp_path: Path) -> None:
     found = rows(tmp_path, "field_order", "nearest_record", trust=["tests"])
     assert gain(found["field_order"], "cells") > 0.4
     assert gain(found["nearest_record"], "cells") < 0.35
+
+
+def padded() -> Words:
+    """A lower segment with more embeddings than words, as published models have."""
+    return Words(60)
+
+
+def test_a_search_guesses_no_word_beyond_the_vocabulary(tmp_path: Path) -> None:
+    """It ended in an error behind noise: rows of the embedding stood for no word."""
+    recorder, lower = Recorder(), padded()
+    for x in texts(ROWS * ROUNDS, 1).split(ROWS):
+        released = lower(x).detach()
+        recorder(released + 2 * torch.randn(released.shape, generator=generator()), x=x)
+    built = "tests.audit.test_recorded_kinds:padded"
+    recorder.save(tmp_path / "r", name="noise", own=texts(OWN, 2), lower=lower, lower_builder=built, domain=WORDS)
+    (row,) = rows(tmp_path, "token_search:epochs=1", trust=["tests"]).values()
+    assert gain(row, "token_accuracy") > 0
 
 
 def test_auto_mounts_the_attacks_of_the_records(tmp_path: Path) -> None:
