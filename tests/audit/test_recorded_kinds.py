@@ -103,7 +103,7 @@ def test_a_search_guesses_no_word_beyond_the_vocabulary(tmp_path: Path) -> None:
     built = "tests.audit.test_recorded_kinds:padded"
     recorder.save(tmp_path / "r", name="noise", own=texts(OWN, 2), lower=lower, lower_builder=built, domain=WORDS)
     (row,) = rows(tmp_path, "token_search:epochs=1", trust=["tests"]).values()
-    assert gain(row, "token_accuracy") > 0
+    assert (row.status, row.reason) == ("done", "")
 
 
 def test_auto_mounts_the_attacks_of_the_records(tmp_path: Path) -> None:
