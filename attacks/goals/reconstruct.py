@@ -38,6 +38,7 @@ class ImageObservation(Observation):
 
     Attributes:
         columns: of table rows, the number of categories of each column, 0 for a dense one; empty for other records.
+        words: of token sequences, how many words the public vocabulary has; 0 if that is unknown.
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
         auxiliary_labels: their labels, int64 [M].
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
@@ -53,6 +54,7 @@ class ImageObservation(Observation):
 
     image_shape: tuple[int, int, int]
     columns: tuple[int, ...] = ()
+    words: int = 0
     auxiliary: Tensor | None = None
     auxiliary_labels: Tensor | None = None
     query: Query | None = None

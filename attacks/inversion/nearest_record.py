@@ -23,7 +23,8 @@ class NearestRecord(Checked):
     """Sends own records through the defended clients, and returns the one with the most similar release.
 
     It learns nothing, and reads records of every kind. If a sequence's release has one token for each token of the
-    sequence, it is guessed token by token, possibly from many records. Positions that public masks remove are left out
+    sequence, it is guessed token by token, possibly from many records; fields of a table with categories are guessed
+    column by column. Positions that public masks remove are left out
     of the distance.
 
     Attributes:
@@ -58,6 +59,10 @@ class NearestRecord(Checked):
         releases, kept = _mean_releases(observation.query, own, batch, self.repeats, draws)
         seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, views), strict=True))
         if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
+            if any(observation.columns):  # a category of one column is no value of another
+                sides = [part.unbind(1) for part in (seen, known, releases, kept)]
+                columns = zip(own.unbind(1), *sides, strict=True)
+                return Reconstruction(images=torch.stack([cell[_nearest_releases(*of)] for cell, *of in columns], 1))
             seen, known, releases, kept = (part.flatten(0, 1) for part in (seen, known, releases, kept))
             nearest = _nearest_releases(seen, known, releases, kept)
             return Reconstruction(images=own.flatten()[nearest].view(-1, own.shape[1]))

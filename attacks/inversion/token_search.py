@@ -113,6 +113,7 @@ class TokenSearch(Checked):
         lower = frozen(observation.lower, device)
         own = None if observation.auxiliary is None else observation.auxiliary.to(device)
         words = _words(lower, length, own, device)
+        words = min(words, observation.words or words)  # embeddings may be padded with rows that stand for no word
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
         like = torch.ones(length, length, dtype=torch.int64, device=device).tril() if own is None else own
         texts = torch.cat([like[:0] if own is None else own, drawn_texts(like, words, PADDING, draws)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from privkit.audit.assembled import assemble
 from privkit.audit.defended import defended_model
 from privkit.audit.seed_data import prepare
 from privkit.audit.standing import certified
+from privkit.domains.base import several
+from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
 from privkit.files.paths import root
@@ -46,7 +48,7 @@ def export(
         seed: one of the run's; None for the first.
 
     Raises:
-        UsageError: if the run has no such defense or seed, or its records are no images.
+        UsageError: if the run has no such defense or seed, or its records have several labels each.
         RunFolderError: if it is no run folder, or that model was not trained in it.
     """
     run, folder = root(run), root(folder)
@@ -76,8 +78,8 @@ def export(
 def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, passes: int) -> Recording:
     seed_data = prepare(config, cell.seed, torch.device("cpu"))
     domain, classes = seed_data.splits.domain, seed_data.splits.classes
-    if not isinstance(domain, Images) or seed_data.victims.y.ndim > 1:
-        raise UsageError("a recording holds images with one label each; audit other records by the run itself")
+    if several(seed_data.victims.y):
+        raise UsageError("a recording holds records with one label each; audit others by the run itself")
     model = defended_model(config, cell, seed_data, home, Silent(), lambda text: None)
     edge, batch, victims = model.edge, config.training.batch_size, seed_data.victims
     if not holds_all(edge) or edge.protocol.upper == "own" or edge.protocol.labels == "kept":
@@ -94,26 +96,26 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
         "model": _named(config.model.to_json()),
         "defense": cell.defense.to_json(),
         "protocol": config.protocol.to_json(),
-        "image_shape": list(domain.shape),
         "classes": classes,
         "seed": cell.seed,
     }
+    built = {"options": again, "domain": True}
     accuracy = model.known["accuracy"]
     return write_recording(
         folder,
         wire.views,
+        domain=domain,
         files={"lower.safetensors": packed(edge.state_dict()), "upper.safetensors": packed(model.upper.state_dict())},
         own=(own.x, own.y if own.y.ndim == 1 else None),
         truth=(victims.x, victims.y),
         members=wire.members.view(passes, -1, wire.views[0].mixed)[0],
         name=cell.defense.label,
-        image_shape=list(domain.shape),
         batch_size=batch,
         clients=edge.protocol.active,
         passes=passes,
         classes=classes,
-        lower={"builder": f"{_BUILDER}:clients", "options": again, "weights": "lower.safetensors"},
-        upper={"builder": f"{_BUILDER}:server", "options": again, "weights": "upper.safetensors"},
+        lower={"builder": f"{_BUILDER}:clients", **built, "weights": "lower.safetensors"},
+        upper={"builder": f"{_BUILDER}:server", **built, "weights": "upper.safetensors"},
         mechanism=None if mechanism is None else to_json(mechanism),
         measured={"accuracy": accuracy["value"], "test_images": accuracy["n"]},
         dataset=config.dataset.label,
@@ -137,14 +139,18 @@ def _assembled(
     model: str | Mapping[str, Any],
     defense: Mapping[str, Any],
     protocol: Mapping[str, Any],
-    image_shape: list[int],
     classes: int,
     seed: int,
+    domain: Domain | None = None,
+    image_shape: Sequence[int] = (),
 ) -> tuple[Clients, nn.Module]:
-    config = resolve({"model": model, "defense": [defense], "protocol": protocol, "attack": "mid_grey"})
-    if getattr(config.model.spec, "checkpoint", None) is not None:  # the recorded weights follow, and no other file
-        config = replace(config, model=config.model.replace(checkpoint=None))
-    domain = Images(shape=(image_shape[0], image_shape[1], image_shape[2]))
+    network = parse("models", model)
+    if getattr(network.spec, "checkpoint", None) is not None:  # the recorded weights follow, and no other file
+        network = network.replace(checkpoint=None)
+    # The model takes no part in the settings: it need not fit the default dataset.
+    config = replace(resolve({"defense": [defense], "protocol": protocol, "attack": "mid_grey"}), model=network)
+    if domain is None:  # an older recording, of images
+        domain = Images(shape=(image_shape[0], image_shape[1], image_shape[2]))
     edge, upper, _ = assemble(config, config.defenses[-1].spec, domain, classes, seed)
     return edge, upper
 

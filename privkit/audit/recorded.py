@@ -21,7 +21,6 @@ from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.control_clients import defense_of
 from privkit.audit.goals.goal import audit_goal
 from privkit.defenses.charge import given_labels, nothing
-from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
@@ -58,11 +57,11 @@ class RecordedContext(AttackContext):
 
     def refuse(self) -> None:
         """Refuse what the attack's goal refuses, and more passes than were recorded."""
-        attack, described = self.attack, self.source.description
+        attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if attack.mounting.passes > described.passes:
             raise NotApplicable(
-                f"{attack.name} reads {attack.mounting.passes} passes of the attacked images, and {described.passes} "
+                f"{attack.name} reads {attack.mounting.passes} passes of the attacked {nouns}, and {described.passes} "
                 "were recorded; record more, or lower its passes"
             )
 
@@ -77,8 +76,25 @@ class RecordedContext(AttackContext):
             labels = self.source.labels[members.flatten()]
             seats = torch.arange(size).unsqueeze(1)
             returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
-            transcript.rounds.append(RecordedRound(view=view, received=(returned,), members=seats, labels=labels))
+            second = tuple(moved(one, lambda value: value.to(self.device).clone()) for one in self._second(number))
+            transcript.rounds.append(
+                RecordedRound(
+                    view=replace(view, messages=1),
+                    received=(returned,),
+                    members=seats,
+                    labels=labels,
+                    returned=second,
+                )
+            )
         return transcript
+
+    def _second(self, number: int) -> tuple[View, ...]:
+        """The second cut of a U-shape in one round, for its one client."""
+        return self.source.second[number : number + 1]
+
+    def keeps_labels(self) -> bool:
+        """Whether a second cut was recorded."""
+        return bool(self.source.second)
 
     def label_shares(self) -> Tensor:
         """The share of each label among the recorded records, [L]."""
@@ -101,8 +117,8 @@ class RecordedContext(AttackContext):
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
 
     def upper(self) -> nn.Module | None:
-        """The recorded upper segment, if any."""
-        upper = self.source.upper()
+        """The recorded upper segment, if any; that of a U-shape gives no logits."""
+        upper = None if self.keeps_labels() else self.source.upper()
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
@@ -203,8 +219,8 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
         "accuracy": measured.accuracy is None,
         "epsilon (no mechanism was recorded)": source.mechanism is None,
         "costs": True,
-        "scores of images (no true image was recorded)": not len(source.truth),
-        "controls (no own image was recorded)": not len(source.own),
+        f"scores of {source.domain.records} (no true {source.record} was recorded)": not len(source.truth),
+        f"controls (no own {source.record} was recorded)": not len(source.own),
         "answers to queries (no lower segment was recorded)": source.description.lower is None,
     }
     if (rounds := len(source.views)) < source.description.rounds:
@@ -212,7 +228,9 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
     else:
         attacked = ""
     amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
-    sent = " and ".join(f"{value:g} bytes {way} an image" for way, value in amounts.items() if value is not None)
+    sent = " and ".join(
+        f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None
+    )
     told = [f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}"]
     repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
     if repeated:
@@ -242,7 +260,7 @@ def why_not(context: AttackContext) -> str:
     if {"lower", "query"} & lacks and context.source.description.lower is None:
         what.append("lower")
     if {"auxiliary"} & lacks and not len(context.source.own):
-        what.append("own.images")
+        what.append(f"own.{context.source.domain.name}")
     if "auxiliary_labels" in lacks and not context.source.own_labels:
         what.append("own.labels")
     if "upper" in lacks and context.source.description.upper is None:
@@ -256,15 +274,28 @@ def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None
     if isinstance(lower, Clients):
         return
     wanted = list(source.views[0].smashed.shape[1:])
-    domain: Images = source.domain
+    domain, one = source.domain, _a(source.record)
     try:
         made = list(lower(domain.zeros(2).to(device)).shape[1:])
     except Exception as error:
         raise UsageError(
-            f"the recorded lower segment fails on images {list(domain.shape)}: {one_line(error)}"
+            f"the recorded lower segment fails on {domain.records} {list(domain.shape)}: {one_line(error)}"
+        ) from None
+    try:
+        if not domain.kind.pictures:
+            with torch.random.fork_rng(devices=[]):
+                lower(domain.extremes(Generator().manual_seed(0)).to(device))
+    except Exception:
+        raise UsageError(
+            f"the recorded lower segment fails on {domain.records} of the largest ids, so it embeds fewer words or "
+            "categories than the recording names; record the domain that it was trained on"
         ) from None
     if made != wanted:
         raise UsageError(
-            f"the recorded lower segment makes {made} of an image, and the rounds hold {wanted}; record the segment "
-            "with its defense, up to what crosses the cut"
+            f"the recorded lower segment makes {made} of {one}, and the rounds hold {wanted}; record the segment with "
+            "its defense, up to what crosses the cut"
         )
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"

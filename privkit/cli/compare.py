@@ -75,7 +75,7 @@ def record(
     seed: Annotated[int | None, typer.Option(parser=whole, help="Which of the run's. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
-    """Write a trained model of a run as a recording: its release of the attacked images, weights, own images and truth.
+    """Write a trained model of a run as a recording: the attacked release, weights, own records and truth.
 
     `privkit audit --recorded` on it gives the same numbers as the run, bit for bit on a CPU. The recording contains the
     attacked images, so share it only if they may be seen.
@@ -86,5 +86,5 @@ def record(
     described = recording.description
     say(
         f"{out}: {described.rounds} rounds of {described.name}, {len(recording.truth)} true and "
-        f"{len(recording.own)} own images; audit it with privkit audit --recorded {out}"
+        f"{len(recording.own)} own {recording.domain.records}; audit it with privkit audit --recorded {out}"
     )

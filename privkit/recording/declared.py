@@ -111,12 +111,13 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
         less = mechanism.rounds < max(rounds, watched)
         found.hold("rounds", f"rounds = {mechanism.rounds}, but {seen}" if less else "")
     elif often is None:
-        found.unchecked.append("how often a record is released (no true image was recorded)")
+        found.unchecked.append(f"how often a record is released (no true {recording.record} was recorded)")
     else:
         said = f"rounds = {mechanism.turns}, which count the releases of a record, but the file holds {often} of one"
         found.hold("releases of a record", said if mechanism.turns < often else "")
     if mechanism.unit == "client":
-        said = f"releases = {mechanism.releases}, but a client sends {described.batch_size} images in a round"
+        sent = f"{described.batch_size} {recording.domain.records}"
+        said = f"releases = {mechanism.releases}, but a client sends {sent} in a round"
         found.hold("releases of a round", said if mechanism.releases < described.batch_size else "")
         if mechanism.turn > 1 and (most := recording.rounds_of_one) is not None:
             said = f"that a client takes part in {mechanism.turns} rounds, but one of its records is in {most}"
@@ -134,7 +135,7 @@ def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) 
         found.hold("how many take part in a round", said if senders > part.chosen else "")
     most = recording.rounds_of_one
     if most is None:
-        found.unchecked.append("how often one takes part (no true image was recorded)")
+        found.unchecked.append(f"how often one takes part (no true {recording.record} was recorded)")
         return
     rounds = len(recording.views) // described.passes
     if isinstance(part, RandomAllocation):

@@ -54,13 +54,16 @@ class Files:
         self.folder, self._listed, self._every = folder, listed, every
         self.read: dict[str, str] = {}
 
-    def content(self, name: str) -> bytes:
+    def content(self, name: str, most: int | None = None) -> bytes:
         """The bytes of one file.
+
+        Args:
+            most: the largest number of bytes; None for that of any file.
 
         Raises:
             DataError: if it lies outside the folder, cannot be read, is too large, or differs from what was recorded.
         """
-        data = plain(self.folder, name, _MOST_BYTES)
+        data = plain(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
             raise DataError(

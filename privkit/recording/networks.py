@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from privkit.domains.domain import Domain
 from privkit.errors import DataError, PrivkitError, UsageError, one_line
 from privkit.files.import_path import Untrusted, imported, is_trusted
 from privkit.recording.files import Files, archived
@@ -30,10 +31,13 @@ _OBJECTS = ("custom_obj_", "opaque_obj_")
 """How members of an exported program begin that hold pickled objects."""
 
 
-def network(described: Network, files: Files, *, trust: Sequence[str] = (), training: bool = False) -> nn.Module:
+def network(
+    described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
+) -> nn.Module:
     """A segment whose weights need no gradients, permanently in evaluation or in training mode.
 
     Args:
+        domain: what a record is, for a builder that asks for it.
         trust: modules that the command named; other import paths are refused (`privkit.files.import_path.only`).
         training: whether it stays in training mode.
 
@@ -43,17 +47,17 @@ def network(described: Network, files: Files, *, trust: Sequence[str] = (), trai
     """
     if described.program:
         return _program(described.program, files, trust)
-    built = _built(described, files).train(training).requires_grad_(False)
+    built = _built(described, files, domain).train(training).requires_grad_(False)
     return _Program(built) if training else built
 
 
-def _built(described: Network, files: Files) -> nn.Module:
+def _built(described: Network, files: Files, domain: Domain) -> nn.Module:
     if ":" not in described.builder or described.builder.partition(".")[0].partition(":")[0] in sys.stdlib_module_names:
         raise UsageError(f"builder {described.builder!r} names no segment; write module:object, such as mynets:Lower")
     builder = imported("the builder", described.builder)
     try:
         with _limited() if described.builder.startswith("privkit.") else nullcontext():
-            module = builder(**described.options)
+            module = builder(**described.options, **({"domain": domain} if described.domain else {}))
     except PrivkitError:
         raise
     except (Exception, SystemExit) as error:

@@ -16,20 +16,21 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.records import from_json, to_json
 from privkit.attacks.base import View
 from privkit.domains.base import Batch
-from privkit.domains.images.domain import Images
+from privkit.domains.domain import Domain
 from privkit.errors import DataError, shortened
 from privkit.files.import_path import check_trusted, only
 from privkit.files.sealed import digest
 from privkit.recording.files import Files
 from privkit.recording.networks import network
-from privkit.recording.schema import FILE, MOST_CLASSES, Description, Network, description, description_file
+from privkit.recording.records import check_labels, domain_of, records
+from privkit.recording.schema import FILE, Description, Network, description, description_file
+from privkit.recording.second_cut import OF_ROUND, second_cut
 
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
-_ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join(_ROUND)})")
+_ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
 _MOST_SEATS = 1 << 26
-"""Of all released rows, in numbers of true images."""
-_REST = ("own.images", "own.labels", "truth.images", "truth.labels", "truth.members")
+"""Of all released rows, in numbers of true records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +40,16 @@ class Recording:
     Attributes:
         description: its `recording.json`.
         views: what crossed the cut, round after round and pass after pass.
-        own: the adversary's own images, perhaps none.
+        own: the adversary's own records, perhaps none.
         own_labels: whether these have labels.
-        truth: the true images, perhaps none; their labels are 0 if only images are known.
-        labels: true labels of all images, int64 [M]; None if they are not known.
-        members: int64 [R·N, k], for all rounds of one pass: the true image on each seat of each released row; −1 if
+        truth: the true records, perhaps none; their labels are 0 if only records are known.
+        labels: true labels of all records, int64 [M]; None if they are not known.
+        members: int64 [R·N, k], for all rounds of one pass: the true record on each seat of each released row; −1 if
             unknown.
         mechanism: the mechanism for the certificate, with the first pass counted; or None.
         left_out: fields that are missing in an old recording's mechanism, so that it proves nothing.
         trust: modules that its segments and its defense may be built from, beside privkit.
+        second: the second cut of a U-shape in each of these rounds, with features as `smashed`; or none.
         untrimmed: the recording before it was cut to a budget; None if it was not cut.
         files: file -> SHA-256 of what was read.
         folder: of the recording.
@@ -65,6 +67,7 @@ class Recording:
     folder: Path
     left_out: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
+    second: tuple[View, ...] = ()
     untrimmed: Recording | None = None
 
     @property
@@ -73,9 +76,14 @@ class Recording:
         return self.untrimmed or self
 
     @property
-    def domain(self) -> Images:
+    def domain(self) -> Domain:
         """What a private record is."""
-        return self.truth.domain  # type: ignore[return-value]
+        return self.truth.domain
+
+    @property
+    def record(self) -> str:
+        """The noun for one of them."""
+        return self.domain.records.removesuffix("s")
 
     @property
     def classes(self) -> int:
@@ -90,7 +98,7 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """The first rounds of each pass and the first own images, as far as a budget allows; at least one round."""
+        """The first rounds of each pass and the first own records, as far as a budget allows; at least one round."""
         each = len(self.views) // self.description.passes
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
@@ -102,6 +110,7 @@ class Recording:
             self,
             untrimmed=self.whole,
             views=tuple(view for number, view in enumerate(self.views) if number % each < kept),
+            second=tuple(view for number, view in enumerate(self.second) if number % each < kept),
             own=self.own[:own],
             truth=self.truth[used] if len(self.truth) else self.truth,
             labels=None if self.labels is None else self.labels[used],
@@ -109,7 +118,7 @@ class Recording:
         )
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The mechanism with further passes of the attacked images; the recorded mechanism counts the first one.
+        """The mechanism with further passes of the attacked records; the recorded mechanism counts the first one.
 
         A further pass adds its rounds for a client, and its releases for a record. In a shuffled run each of these adds
         an epoch, since an epoch is charged as one release.
@@ -124,18 +133,18 @@ class Recording:
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each * self.mechanism.turn)
 
     def members_of(self, number: int) -> Tensor:
-        """The true image on each seat of each row of a round, int64 [N, k]; −1 where it is unknown."""
+        """The true record on each seat of each row of a round, int64 [N, k]; −1 where it is unknown."""
         each = len(self.views) // self.description.passes
         parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[:each]])
         return parts[number % each]
 
     @property
     def most_released(self) -> int | None:
-        """How often one record is released in a pass; None if no true image is known.
+        """How often one record is released in a pass; None if no true one is known.
 
-        It is the largest number of rows of one true image. Without `truth.members` images are numbered by row, and
-        equal images count as one record. Since a dataset may hold an image twice, only a number that one image in ten
-        reaches counts.
+        It is the largest number of rows of one true record. Without `truth.members` records are numbered by row, and
+        equal ones count as one. Since a dataset may hold a record twice, only a number that one record in ten reaches
+        counts.
         """
         known = self.members[self.members >= 0]
         if not len(known):
@@ -153,11 +162,11 @@ class Recording:
 
     @cached_property
     def _alike(self) -> Tensor:
-        """For every true image the number of the first one that is equal to it, int64 [M]."""
+        """For every true record the number of the first one that is equal to it, int64 [M]."""
         if not len(self.truth):
             return torch.arange(0 if self.labels is None else len(self.labels))
         first: dict[bytes, int] = {}
-        return torch.tensor([first.setdefault(image.numpy().tobytes(), at) for at, image in enumerate(self.truth.x)])
+        return torch.tensor([first.setdefault(one.numpy().tobytes(), at) for at, one in enumerate(self.truth.x)])
 
     def lower(self) -> nn.Module | None:
         """The clients' part, rebuilt in the mode of its release; None if it was not recorded."""
@@ -172,7 +181,8 @@ class Recording:
         if described is None:
             return None
         with only(self.trust):
-            return network(described, Files(self.folder, self.files), trust=self.trust, training=training)
+            files = Files(self.folder, self.files)
+            return network(described, files, self.domain, trust=self.trust, training=training)
 
 
 def _of_one_in_ten(counts: Tensor) -> int:
@@ -198,15 +208,16 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
             check_trusted("the builder", segment.builder, trust)
     files = Files(folder, described.files, every=described.schema_version > 1)
     tensors = files.tensors(described.tensors)
-    here = folder / described.tensors
-    if strangers := sorted(name for name in tensors if not _known(name, described.rounds)):
+    here, domain = folder / described.tensors, domain_of(described, files)
+    rest = (f"own.{domain.name}", "own.labels", f"truth.{domain.name}", "truth.labels", "truth.members")
+    if strangers := sorted(name for name in tensors if name not in rest and not _of_round(name, described.rounds)):
         raise DataError(
-            f"{here}: unknown tensor {shortened(strangers[0])}; {described.rounds} rounds have round_0.smashed to "
-            f"round_{described.rounds - 1}.smashed, beside {', '.join(_REST)}"
+            f"{here}: unknown tensor {shortened(strangers[0])}; {described.rounds} rounds of {domain.records} have "
+            f"round_0.smashed to round_{described.rounds - 1}.smashed, beside {', '.join(rest)}"
         )
     for name, value in tensors.items():
         if not value.ndim:
-            raise DataError(f"{here}: {name} is a single number; give a tensor with a row for each image")
+            raise DataError(f"{here}: {name} is a single number; give a tensor with a row for each record")
         if value.is_floating_point() and not bool(value.float().isfinite().all()):
             raise DataError(f"{here}: {name} holds NaN or infinity, as float32; record a training that did not diverge")
     for segment in filter(None, [described.lower, described.upper]):
@@ -215,8 +226,8 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     views = tuple(_view(described, number, tensors, here) for number in range(described.rounds))
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] for view in views):
         raise DataError(f"{here}: rounds have smashed data of different shapes; record one form only")
-    truth, labels = _images(described, tensors, "truth", here)
-    own, own_labels = _images(described, tensors, "own", here)
+    truth, labels = records(described, domain, tensors, "truth", here)
+    own, own_labels = records(described, domain, tensors, "own", here)
     mechanism, left_out = _mechanism(described, folder)
     recording = Recording(
         description=described,
@@ -228,6 +239,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
         members=torch.empty(0),
         mechanism=mechanism,
         left_out=left_out,
+        second=second_cut(views, tensors, here),
         trust=tuple(trust),
         files=dict(sorted({**files.read, FILE: digest(data)}.items())),
         folder=folder,
@@ -236,10 +248,10 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     return replace(recording, members=_members(recording, tensors, known, here))
 
 
-def _known(name: str, rounds: int) -> bool:
-    """Whether a recording of so many rounds may have a tensor of this name."""
+def _of_round(name: str, rounds: int) -> bool:
+    """Whether a tensor of this name is one of so many rounds."""
     found = _ROUND_NAME.fullmatch(name)
-    return name in _REST or (found is not None and int(found[1]) < rounds)
+    return found is not None and int(found[1]) < rounds
 
 
 def _view(described: Description, number: int, tensors: Mapping[str, Tensor], here: Path) -> View:
@@ -268,7 +280,7 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
     }
     if len(smashed) * described.mixed < described.clients:
         raise DataError(
-            f"{here}: round_{number}.smashed has {len(smashed)} rows of {described.mixed} images, too few for "
+            f"{here}: round_{number}.smashed has {len(smashed)} rows of {described.mixed} records, too few for "
             f"{described.clients} clients; correct clients or mixed"
         )
     for kind, value in given.items():
@@ -277,7 +289,7 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
                 f"{here}: round_{number}.{kind} must be {wanted[kind]}, got {value.dtype} {list(value.shape)}"
             )
     if given["labels"] is not None and not given["labels"].is_floating_point():
-        _check_labels(given["labels"], f"{here}: round_{number}.labels")
+        check_labels(given["labels"], f"{here}: round_{number}.labels")
     return View(
         round=number,
         smashed=smashed.float(),
@@ -296,55 +308,19 @@ def _single(value: Tensor | None) -> Tensor | None:
     return None if value is None else value.float() if value.is_floating_point() else value.long()
 
 
-def _images(
-    described: Description, tensors: Mapping[str, Tensor], kind: str, here: Path
-) -> tuple[Batch, Tensor | None]:
-    """Images of one kind with their labels, which are 0 if there are none; and the labels, if they are known."""
-    images, labels = tensors.get(f"{kind}.images"), tensors.get(f"{kind}.labels")
-    domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
-    if labels is not None and (labels.is_floating_point() or labels.ndim != 1 or bool((labels < 0).any())):
-        raise DataError(
-            f"{here}: {kind}.labels must be whole numbers [N] from 0, got {labels.dtype} {list(labels.shape)}"
-        )
-    if images is not None and labels is not None and len(labels) != len(images):
-        raise DataError(
-            f"{here}: {kind}.labels has {len(labels)} labels for {len(images)} {kind}.images; give one each"
-        )
-    if labels is not None:
-        _check_labels(labels, f"{here}: {kind}.labels")
-    if described.classes is not None and labels is not None and len(labels) and int(labels.max()) >= described.classes:
-        raise DataError(
-            f"{here}: {kind}.labels has label {int(labels.max())}, and classes={described.classes} end below"
-        )
-    x = domain.zeros(0) if images is None else images
-    try:
-        domain.check(x)
-    except DataError as error:
-        raise DataError(f"{here}: {kind}.images: {error}") from None
-    y = torch.zeros(len(x), dtype=torch.int64) if labels is None or images is None else labels.long()
-    return Batch(x=x, y=y, ids=torch.arange(len(x)), domain=domain), None if labels is None else labels.long()
-
-
-def _check_labels(labels: Tensor, what: str) -> None:
-    """Refuse numbers that are no classes: as many columns are made as the largest one has."""
-    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < MOST_CLASSES):
-        held = f"{int(labels.min())}..{int(labels.max())}"
-        raise DataError(f"{what} must lie in 0..{MOST_CLASSES - 1}, got {held}; number the classes")
-
-
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """The true image on each seat of one pass; without `truth.members`, image n is on row n."""
-    described, given = recording.description, tensors.get("truth.members")
+    """The true record on each seat of one pass; without `truth.members`, record n is on row n."""
+    described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:
         raise DataError(
-            f"{here}: {seats[0]} rows of {seats[1]} images (mixed) are more than {_MOST_SEATS:,}; record fewer rounds"
+            f"{here}: {seats[0]} rows of {seats[1]} {nouns} (mixed) are more than {_MOST_SEATS:,}; record fewer rounds"
         )
     if given is None:
         if known and (described.mixed > 1 or known != seats[0]):
             raise DataError(
-                f"{here}: {known} true images do not match {seats[0]} released rows of {described.mixed} images each; "
-                "give truth.members, the number of the image on each seat of each row"
+                f"{here}: {known} true {nouns} do not match {seats[0]} released rows of {described.mixed} each; "
+                f"give truth.members, the number of the {recording.record} on each seat of each row"
             )
         return torch.arange(seats[0]).unsqueeze(1) if known else torch.full(seats, -1)
     if given.is_floating_point() or tuple(given.shape) not in (seats, seats[:1] if described.mixed == 1 else seats):
@@ -354,11 +330,12 @@ def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, he
         )
     if not known:
         raise DataError(
-            f"{here}: truth.members names true images, and there are none; add truth.images or truth.labels"
+            f"{here}: truth.members names true {nouns}, and there are none; add truth.{recording.domain.name} or "
+            "truth.labels"
         )
     if len(given) and (int(given.min()) < -1 or int(given.max()) >= known):
         raise DataError(
-            f"{here}: truth.members must lie in -1..{known - 1} for {known} true images, got "
+            f"{here}: truth.members must lie in -1..{known - 1} for {known} true {nouns}, got "
             f"{int(given.min())}..{int(given.max())}"
         )
     return given.long().view(seats)

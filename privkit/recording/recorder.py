@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from math import inf
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.records import to_json
 from privkit.attacks.base import View
+from privkit.domains.domain import Domain
+from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.recording.files import packed
 from privkit.recording.read import Recording
@@ -30,11 +32,21 @@ class _Round:
         self.smashed = _kept(smashed)
         self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
         self.gradient: Tensor | None = None
+        self.features: Tensor | None = None
+        self.sent_up: Tensor | None = None
         if smashed.requires_grad:
             smashed.register_hook(self._arrived)
 
     def _arrived(self, gradient: Tensor) -> None:
         self.gradient = _kept(gradient)
+
+    def returned(self, features: Tensor) -> None:
+        self.features = _kept(features)
+        if features.requires_grad:
+            features.register_hook(self._went_up)
+
+    def _went_up(self, gradient: Tensor) -> None:
+        self.sent_up = _kept(gradient)
 
 
 class Recorder:
@@ -42,10 +54,10 @@ class Recorder:
 
     Give it the module whose output crosses the cut, and it watches the module in training mode. Or call it on that
     output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient. The loop's results do not
-    change.
+    change. In a U-shape, call `features` on what the server sends down.
 
     Args:
-        client: the module, from images [N, C, H, W] in [0, 1] to what the server gets; None to call the recorder.
+        client: the module, from records to what the server gets; None to call the recorder.
         rounds: how many of the last rounds are kept. Rounds of another size than the first, such as an incomplete last
             batch, are left out.
 
@@ -67,6 +79,7 @@ class Recorder:
         if rounds < 1:
             raise UsageError(f"rounds must be a whole number >= 1, got {rounds}; it is how many of the last are kept")
         self._rounds: deque[_Round] = deque(maxlen=rounds)
+        self._last: _Round | None = None
         self.left_out = self.watched = 0
         self._handle = None if client is None else client.register_forward_hook(self._hook)
 
@@ -79,16 +92,30 @@ class Recorder:
 
         Args:
             smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D].
-            x: its images [N, C, H, W] in [0, 1], for scoring.
+            x: its records, for scoring: images [N, C, H, W] in [0, 1], or records [N, ...] of the domain that `save`
+                is given.
             y: their labels, int64 [N], for scoring.
         """
         self.watched += 1
-        made = _Round(smashed, x, y)
+        made = self._last = _Round(smashed, x, y)
         if self._rounds and made.smashed.shape != self._rounds[0].smashed.shape:
             self.left_out += 1
         else:
             self._rounds.append(made)
         return smashed
+
+    def features(self, features: Tensor) -> Tensor:
+        """Remember what the server of a U-shape sends down in the last round, and return it unchanged.
+
+        The gradient that the client sends up is recorded, too. Give the round's labels as `y`: they are for scoring.
+
+        Args:
+            features: [N, …], a row for each released one.
+        """
+        if self._last is None:
+            raise UsageError("features come back in a round, and none was recorded: call the recorder on the release")
+        self._last.returned(features)
+        return features
 
     def save(
         self,
@@ -101,6 +128,7 @@ class Recorder:
         lower_builder: str = "",
         upper: nn.Module | None = None,
         upper_builder: str = "",
+        domain: Domain | None = None,
         mechanism: SplitMechanism | None = None,
         accuracy: tuple[float, int] | None = None,
         **described: Any,
@@ -114,15 +142,16 @@ class Recorder:
         Args:
             folder: new or empty.
             name: of the defense, as tables show it.
-            own: the adversary's own images [M, C, H, W] in [0, 1]; most attacks need some hundreds.
+            own: the adversary's own records [M, ...], as `x`; most attacks need some hundreds.
             own_labels: their labels, int64 [M].
-            lower: what an adversary may know of the clients: the module from images to what crosses the cut, defense
+            lower: what an adversary may know of the clients: the module from records to what crosses the cut, defense
                 included. With it an audit asks queries and mounts white boxes; without it, only passive attacks.
             lower_builder: "module:object" that builds it, so that its weights are recorded and an audit must trust the
                 module (`--trust module`); empty to record it as a
-                TorchScript program, traced on the recorded images.
-            upper: the server's segment, from what crosses the cut to logits.
+                TorchScript program, traced on the recorded `x`.
+            upper: the server's segment, from what crosses the cut to logits; no attack gets that of a U-shape.
             upper_builder: "module:object" that builds `upper`; empty to record it as a program.
+            domain: what a record is: `privkit.domains.Tokens(…)` or `Tables(…)`; None for images.
             mechanism: the mechanism for the defense's certificate.
             accuracy: share of right answers, and the number of test images.
             **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
@@ -141,20 +170,23 @@ class Recorder:
         if self._handle is not None:
             self._handle.remove()
         rounds = list(self._rounds)
-        images, labels = (_together([getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
-        shape = next((list(known.shape[1:]) for known in (images, own) if known is not None), None)
-        shape = described.pop("image_shape", shape)
-        if shape is None:
-            raise UsageError(
-                "the shape of the private images is not known; give x to the recorder, or image_shape=(C, H, W)"
-            )
+        x, labels = (_together([getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
+        if domain is None:
+            domain = _images(described.pop("image_shape", None), x, own)
         views = [
             View(round=number, smashed=one.smashed, cut_gradient=one.gradient) for number, one in enumerate(rounds)
         ]
+        second = [
+            View(round=number, smashed=one.features, cut_gradient=one.sent_up)
+            for number, one in enumerate(rounds)
+            if one.features is not None
+        ]
+        if len(second) not in (0, len(rounds)):
+            raise UsageError(f"features were given in {len(second)} of {len(rounds)} rounds; give those of each round")
         files: dict[str, bytes] = {}
         if lower is not None:
             last = rounds[-1] if rounds[-1].x is not None and not described.get("defense") else None
-            described |= _lower(lower, lower_builder, images, last, variance_of(mechanism), files)
+            described |= _lower(lower, lower_builder, x, last, variance_of(mechanism), files)
         if upper is not None:
             described["upper"] = _described("upper", upper, upper_builder, rounds[0].smashed, files)
         if accuracy is not None:
@@ -165,11 +197,12 @@ class Recorder:
         return write_recording(
             Path(folder),
             views,
+            domain=domain,
+            second=second,
             files=files,
             own=(own, own_labels),
-            truth=(images, labels),
+            truth=(x, labels),
             name=name,
-            image_shape=list(shape),
             batch_size=len(rounds[0].smashed),
             watched=self.watched,
             mechanism=None if mechanism is None else to_json(mechanism),
@@ -177,26 +210,41 @@ class Recorder:
         )
 
 
+def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
+    """The domain of images of this shape, or of the first known ones."""
+    shape = next((one.shape[1:] for one in known if one is not None), None) if shape is None else shape
+    if shape is None:
+        raise UsageError(
+            "the shape of the private images is not known; give x to the recorder, or image_shape=(C, H, W)"
+        )
+    if len(shape) != 3:
+        raise UsageError(
+            f"images are [N, C, H, W], and these records have shape {list(shape)} each; of texts or table rows give "
+            "domain=privkit.domains.Tokens(…) or Tables(…)"
+        )
+    return Images(shape=(shape[0], shape[1], shape[2]))
+
+
 def _lower(
     module: nn.Module,
     builder: str,
-    images: Tensor | None,
+    x: Tensor | None,
     last: _Round | None,
     variance: float,
     files: dict[str, bytes],
 ) -> dict[str, Any]:
     """The fields that describe the lower segment, in the mode in which it comes closer to the last release.
 
-    Without a last round, of known images and with nothing behind the segment, it stays in evaluation mode.
+    Without a last round, of known records and with nothing behind the segment, it stays in evaluation mode.
     """
-    kept = _described("lower", module, builder, images, files)
+    kept = _described("lower", module, builder, x, files)
     if last is None:
         return {"lower": kept}
     found = {"eval": _distance(_ask("lower", module, builder, files), last, variance)}
     if found["eval"] > FAR:
         other: dict[str, bytes] = {}
         with suppress(UsageError):  # of a module that cannot be traced in training mode
-            _described("lower", module, builder, images, other, training=True)
+            _described("lower", module, builder, x, other, training=True)
             found["train"] = _distance(_ask("lower", module, builder, other, training=True), last, variance)
         if found.get("train", inf) < found["eval"]:
             files |= other
@@ -221,7 +269,7 @@ def _distance(ask: Ask, last: _Round, variance: float) -> float:
     assert last.x is not None
     try:
         return replay(ask, last.x, last.smashed).distance(variance)
-    except (RuntimeError, ValueError, IndexError, TypeError):  # other images or another form: the audit says so
+    except (RuntimeError, ValueError, IndexError, TypeError):  # other records or another form: the audit says so
         return inf
 
 
@@ -239,7 +287,7 @@ def _described(
         files[f"{part}.safetensors"] = packed(module.state_dict())
         return {"builder": builder, "weights": f"{part}.safetensors"}
     if sample is None:
-        raise UsageError(f"{part} is traced on recorded images, and there are none; give x, or {part}_builder")
+        raise UsageError(f"{part} is traced on the recorded x, and there is none; give x, or {part}_builder")
     buffer = io.BytesIO()
     try:
         with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -255,7 +303,7 @@ def _described(
 
 
 def _together(parts: list[Tensor | None]) -> Tensor | None:
-    """All rounds' images or labels; None unless each round has some."""
+    """All rounds' records or labels; None unless each round has some."""
     known = [part for part in parts if part is not None]
     return torch.cat(known) if known and len(known) == len(parts) else None
 

@@ -1,10 +1,10 @@
-"""A recorded lower segment applied to the recorded images, and compared with the release."""
+"""A recorded lower segment applied to the recorded records, and compared with the release."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAR = 0.05
 """Relative distance from which on a lower segment is not taken for what made the release."""
 Ask = Callable[[Tensor], Tensor]
-"""The images of a round [N, C, H, W] to what is made of each before its noise, [N, ...]; it may draw."""
+"""The records of a round [N, ...] to what is made of each before its noise, [N, ...]; it may draw."""
 
 _DRAWS = 4
 """Answers over which a segment that draws is averaged."""
@@ -86,25 +86,25 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
 
 
 @torch.no_grad()
-def replay(ask: Ask, images: Tensor, released: Tensor) -> Replay:
-    """Send images of a round again.
+def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
+    """Send records of a round again.
 
     Args:
-        images: [N, C, H, W].
+        x: records [N, ...].
         released: [N, ...].
 
     >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
     0.0
     """
-    return _replay(lambda: ask(images), released)
+    return _replay(lambda: ask(x), released)
 
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again. Mixed images are sent separately and mixed by their recorded weights.
+    """Send one recorded round again. Mixed records are sent separately and mixed by their recorded weights.
 
     Args:
-        recording: with true images.
+        recording: with true records.
         number: of the round, over all passes.
 
     Raises:
@@ -112,12 +112,12 @@ def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
     """
     view, members = recording.views[number], recording.members_of(number)
     if not len(recording.truth):
-        raise ValueError("no true image was recorded")
+        raise ValueError(f"no true {recording.record} was recorded")
     if view.mixed > 1 and view.weights is None:
-        raise ValueError("the shares of mixed images were not recorded")
+        raise ValueError(f"the shares of mixed {recording.domain.records} were not recorded")
     taken = torch.ones_like(members, dtype=torch.bool) if view.weights is None else (view.weights > 0).any(2)
     if bool((taken & (members < 0)).any()):
-        raise ValueError("truth.members does not know every image of the round")
+        raise ValueError(f"truth.members does not know every {recording.record} of the round")
     seats = members.clamp(min=0)
 
     def answer() -> Tensor:
@@ -136,7 +136,7 @@ def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
     first, second = (_drawn(answer, number) for number in range(2))
     if first.shape != released.shape:
         raise ValueError(
-            f"the lower segment makes {list(first.shape[1:])} of an image, and {list(released.shape[1:])} was released"
+            f"the lower segment makes {list(first.shape[1:])} of a record, and {list(released.shape[1:])} was released"
         )
     if torch.equal(first, second):
         return Replay(released=released, clean=first)
@@ -155,11 +155,10 @@ def rounds_to_replay(recording: Recording, pixels: int = 2**21, numbers: int = 2
     """A few rounds for a quick check, evenly spaced and including the last one.
 
     Args:
-        pixels: largest number of pixels of all images; there is always one round.
+        pixels: largest number of numbers of all records; there is always one round.
         numbers: largest number of values of all releases; likewise.
     """
     last = recording.views[-1]
-    shape = recording.description.image_shape
-    each = max(len(last.smashed) * last.mixed * shape[0] * shape[1] * shape[2] / pixels, last.smashed.numel() / numbers)
+    each = max(len(last.smashed) * last.mixed * prod(recording.domain.shape) / pixels, last.smashed.numel() / numbers)
     count = max(1, min(len(recording.views), int(1 / each)))
     return sorted({len(recording.views) - 1 - number * len(recording.views) // count for number in range(count)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,16 +13,14 @@ from privkit.files.paths import read_bytes
 from privkit.files.sealed import Broken, opened
 
 SCHEMA_VERSION = 2
-"""Raised whenever the folder changes: 2 is sealed, and its mechanism leaves nothing out. A newer one is refused."""
+"""Raised when earlier readers would misread the folder: 2 is sealed, and its mechanism leaves nothing out."""
 FILE = "recording.json"
 
 _MOST_BYTES = 4 << 20
 """Of `recording.json`."""
 MOST_CLASSES = 100_000
 _MOST_SEATS = 100_000
-"""Of clients, of messages, and of images in a row."""
-_MOST_PIXELS = 1 << 30
-"""Of all images of a round: a hundred clients with fifty of ImageNet's each have 750 million."""
+"""Of clients, of messages, and of records in a row."""
 
 
 def _printable(text: str) -> str:
@@ -51,18 +48,20 @@ class Network(_Frozen):
     Attributes:
         builder: "module:object", a class or function that returns the segment.
         options: keywords for the builder.
+        domain: whether the builder also gets the recording's domain, as the keyword `domain`.
         weights: file of its state dict (safetensors or npz); empty if the builder brings them.
-        program: file of a TorchScript program or an exported program, in place of the other three.
+        program: file of a TorchScript program or an exported program, in place of all others.
     """
 
     builder: _Name = ""
     options: dict[str, Any] = {}
+    domain: bool = False
     weights: _Name = ""
     program: _Name = ""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Network:
-        if bool(self.builder) == bool(self.program) or (self.program and (self.weights or self.options)):
+        if bool(self.builder) == bool(self.program) or (self.program and (self.weights or self.options or self.domain)):
             raise ValueError("give either a program, or a builder with its options and weights")
         return self
 
@@ -73,8 +72,8 @@ class Measured(_Frozen):
     Attributes:
         accuracy: share of right answers on test images.
         test_images: how many there were; needed for the interval of the accuracy.
-        bytes_up: of one image's smashed data.
-        bytes_down: of what comes back for one image.
+        bytes_up: of one record's smashed data.
+        bytes_down: of what comes back for one record.
     """
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -107,15 +106,16 @@ class Description(_Frozen):
     Attributes:
         schema_version: of the folder.
         name: of the defense, as tables show it.
-        image_shape: (C, H, W) of the private images.
-        batch_size: images of one client in a round.
+        image_shape: (C, H, W) of private images; None if the records are others.
+        records: the file that says what a record is (`privkit.domains.as_json`), in place of `image_shape`.
+        batch_size: records of one client in a round.
         clients: number of clients that send in a round.
         rounds: recorded messages of all clients, pass after pass.
         watched: rounds that the recorder saw, of which it kept the last; None if they were not counted.
-        passes: how often the same images were sent, in the same order.
+        passes: how often the same records were sent, in the same order.
         messages: number of messages in a round, all with equally many rows.
-        mixed: images that each released row holds.
-        whole: whether each patch of an image has its token.
+        mixed: records that each released row holds.
+        whole: whether each patch of an image, or each word or field, has its token.
         classes: number of labels; None if it follows from the largest label.
         tensors: file of the tensors.
         lower: the clients' part with its defense, unless `defense` names that.
@@ -133,7 +133,8 @@ class Description(_Frozen):
 
     schema_version: Literal[1, 2]
     name: Annotated[_Name, Field(min_length=1)]
-    image_shape: Annotated[list[_Whole], Field(min_length=3, max_length=3)]
+    image_shape: Annotated[list[_Whole], Field(min_length=3, max_length=3)] | None = None
+    records: _Name = ""
     batch_size: _Whole
     clients: _Seats = 1
     rounds: _Whole
@@ -160,13 +161,12 @@ class Description(_Frozen):
     def _whole_passes(self) -> Description:
         if self.rounds % self.passes:
             raise ValueError(f"{self.passes} passes of {self.rounds} rounds are no whole number of rounds each")
-        if self.batch_size * self.clients * prod(self.image_shape) > _MOST_PIXELS:
+        if (self.image_shape is None) == (not self.records):
             raise ValueError(
-                f"the images of a round have more than {_MOST_PIXELS:,} numbers (batch_size, clients, image_shape); "
-                "record smaller rounds"
+                "give either image_shape, for images, or records, the file that says what a text or a table row is"
             )
         if self.mixed > self.batch_size * self.clients:
-            raise ValueError(f"{self.mixed} images in a row (mixed) are more than a round has (batch_size, clients)")
+            raise ValueError(f"{self.mixed} records in a row (mixed) are more than a round has (batch_size, clients)")
         if self.defense and self.lower is None:
             raise ValueError(
                 "defense is what follows the lower segment, and there is no lower; add it, or drop defense"

@@ -10,19 +10,24 @@ from typing import Any
 from torch import Tensor
 
 from privkit.attacks.base import View
+from privkit.domains.domain import Domain
 from privkit.errors import UsageError
 from privkit.files.paths import root
 from privkit.files.sealed import digests
 from privkit.files.storage import write_bytes, write_record, writing
 from privkit.recording.files import packed
 from privkit.recording.read import Recording, read_recording
+from privkit.recording.records import described_domain
 from privkit.recording.schema import FILE, SCHEMA_VERSION
+from privkit.recording.second_cut import named
 
 
 def write_recording(
     folder: Path,
     views: Sequence[View],
     *,
+    domain: Domain,
+    second: Sequence[View] = (),
     files: Mapping[str, bytes],
     own: tuple[Tensor | None, Tensor | None] = (None, None),
     truth: tuple[Tensor | None, Tensor | None] = (None, None),
@@ -34,10 +39,12 @@ def write_recording(
     Args:
         folder: new or empty.
         views: all rounds, pass after pass, of one form.
+        domain: what a record is.
+        second: the second cut of a U-shape in each round, see `Recording.second`.
         files: name -> content, of weights and programs.
-        own: the adversary's images and labels.
-        truth: the true images and labels.
-        members: see `Recording.members`; None if image n is on row n.
+        own: the adversary's records and labels.
+        truth: the true records and labels.
+        members: see `Recording.members`; None if record n is on row n.
         **described: fields of `Description` that do not follow from the views.
 
     Raises:
@@ -55,15 +62,17 @@ def write_recording(
         for kind in ("smashed", "cut_gradient", "labels", "weights", "clients")
     }
     for kind, pair in (("own", own), ("truth", truth)):
-        tensors |= dict(zip((f"{kind}.images", f"{kind}.labels"), pair, strict=True))
-    tensors["truth.members"] = members
+        tensors |= dict(zip((f"{kind}.{domain.name}", f"{kind}.labels"), pair, strict=True))
+    tensors |= {"truth.members": members, **named(second)}
     content = {"tensors.safetensors": packed({name: value for name, value in tensors.items() if value is not None})}
-    content |= files
+    kind_of_record, described_by = described_domain(domain)
+    content |= {**described_by, **files}
     for name, data in content.items():
         write_bytes(folder / name, data)
     first = views[0]
     fields = {
         "schema_version": SCHEMA_VERSION,
+        **kind_of_record,
         "rounds": len(views),
         "mixed": first.mixed,
         "messages": first.messages,
@@ -72,8 +81,8 @@ def write_recording(
     }
     write_description(folder, fields)
     segments = [fields[part] for part in ("lower", "upper") if isinstance(fields.get(part), dict)]
-    named = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # by this call, not by a file
-    return read_recording(folder, trust=sorted(filter(None, named)))
+    modules = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # by this call, not by a file
+    return read_recording(folder, trust=sorted(filter(None, modules)))
 
 
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:

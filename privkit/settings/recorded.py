@@ -34,7 +34,7 @@ class Recorded:
     """
 
     name: ClassVar[str] = _NAME
-    domain: ClassVar[str] = "images"
+    domain: ClassVar[str] = IMAGES.name
     storages: ClassVar[tuple[str, ...]] = ()
     smallest_batch: ClassVar[int] = 1
     position_embedding: ClassVar[bool] = True
@@ -48,14 +48,21 @@ class Recorded:
         return self.builders
 
 
+def _of(domain: str) -> Any:
+    """`Recorded` of one domain, which is the class's, as a dataset's is: a cell's id follows from the files."""
+    return type(Recorded.__name__, (Recorded,), {"domain": domain})
+
+
 def _recorded_source(recording: Recording) -> Source:
     """What a recording stands for, in the place of a user's names."""
     described = recording.description
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
     modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
 
+    stand_in = _of(recording.domain.name)
+
     def part(name: str, label: str) -> Component:
-        return Component(name=_NAME, spec=Recorded(part=name, sha256=recording.files, builders=modules), label=label)
+        return Component(name=_NAME, spec=stand_in(part=name, sha256=recording.files, builders=modules), label=label)
 
     protocol = Component(name=_NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
     return Source(
@@ -74,12 +81,12 @@ def chosen(recording: Recording) -> Chosen:
     Raises:
         UsageError: if it suffices for none.
     """
-    described, own = recording.description, len(recording.own) > 0
+    described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):
-        known = choose(parse("defenses", described.defense), "images").attacks if described.defense else ()
+        known = choose(parse("defenses", described.defense), kind.name).attacks if described.defense else ()
     asked = described.lower is not None  # without it, nobody can say what the edge would answer
     has = {"auxiliary": own, "query": asked, "lower": asked}
-    specs = {attack: parse("attacks", attack).spec for attack in (*known, *IMAGES.general)}
+    specs = {attack: parse("attacks", attack).spec for attack in (*known, *kind.general)}
     fits = [
         attack
         for attack, spec in specs.items()
@@ -87,13 +94,14 @@ def chosen(recording: Recording) -> Chosen:
         and (asked or "query" not in spec.uses)
         and spec.mounting.passes <= described.passes
     ]
-    passive = ["fora"] if own and described.lower is None else []
-    leaks = recording.labels is not None and recording.views[0].cut_gradient is not None
+    passive = [*kind.passive] if own and described.lower is None else []
+    returned = recording.views[0].cut_gradient is not None or recording.second
+    leaks = recording.labels is not None and returned
     attacks = (*fits, *passive, *(["label_leak"] if leaks else []))
     if not attacks:
         raise UsageError(
-            "auto finds no attack for this recording, which has neither own images nor a lower segment; record one "
-            "of them (privkit.Recorder.save), or name an attack such as mid_grey"
+            "auto finds no attack for this recording, which lacks own records or a lower segment; record them "
+            "(privkit.Recorder.save), or name an attack"
         )
     seen = "its lower segment" if described.lower is not None else "the release alone, without the lower segment"
     return Chosen(attacks=attacks, remark=f"auto chose attacks by what was recorded: {seen}")

@@ -83,6 +83,7 @@ class Records:
         model: default model of a run.
         baseline: the attack that `auto` mounts on an undefended model.
         general: attacks that `auto` mounts where nothing was measured: all quick ones.
+        passive: those that `auto` mounts where the release alone was recorded.
         pictures: whether records are shown as pictures.
     """
 
@@ -95,6 +96,7 @@ class Records:
     model: str
     baseline: str
     general: tuple[str, ...]
+    passive: tuple[str, ...] = ()
     perceived: tuple[Measure, ...] = ()
     pictures: bool = False
 
@@ -139,6 +141,7 @@ IMAGES = Records(
     model="vit_micro",
     baseline="black_box:epochs=5",
     general=("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix", "white_box:passes=8"),
+    passive=("fora",),
     pictures=True,
 )
 

@@ -120,10 +120,15 @@ class Transcript:
 
 def _of_message(view: View, number: int) -> View:
     """The rows of one message, which holds one client's records."""
-    parts = [
-        rows.unflatten(0, (view.messages, -1))[number] for rows in (view.smashed, view.cut_gradient) if rows is not None
-    ]
-    return View(round=view.round, smashed=parts[0], cut_gradient=parts[1], whole=view.whole, parts=view.parts)
+
+    def of_it(rows: Tensor) -> Tensor:
+        own: Tensor = rows.unflatten(0, (view.messages, -1))[number]
+        return own
+
+    gradient = None if view.cut_gradient is None else of_it(view.cut_gradient)
+    return View(
+        round=view.round, smashed=of_it(view.smashed), cut_gradient=gradient, whole=view.whole, parts=view.parts
+    )
 
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:

@@ -165,7 +165,7 @@ def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
     recorder(torch.rand(2, 4))
     with pytest.raises(UsageError, match="give x to the recorder, or image_shape"):
         recorder.save(tmp_path / "r", name="plain")
-    with pytest.raises(UsageError, match="lower is traced on recorded images, and there are none"):
+    with pytest.raises(UsageError, match="lower is traced on the recorded x, and there is none"):
         recorder.save(tmp_path / "r", name="plain", own=IMAGES, lower=client())
     with pytest.raises(DataError, match=r"own\.images: images must lie in"):
         recorder.save(tmp_path / "r", name="plain", own=IMAGES + 2)
@@ -182,6 +182,31 @@ def test_the_script_of_the_page_is_short_and_runs(tmp_path: Path, monkeypatch: p
         torch.manual_seed(0)
         exec(compile((tmp_path / name).read_text(), name, "exec"), {})
     assert (tmp_path / "run" / "report" / "index.html").exists()
+
+
+@pytest.mark.parametrize(("number", "attack"), [(1, "nearest_record"), (2, "black_box:epochs=5")])
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_the_scripts_of_texts_and_tables_run(
+    number: int, attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they record is read better than any guess."""
+    name, code = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)[number]
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(compile(code, name, "exec"), {})
+    (row,) = privkit.run_audit(recorded=Path(name).stem, attack=attack, budget="smoke", threads=1, out="run").rows
+    measure = next(iter(row.recovered["unaligned"]))
+    floors = [floor["unaligned"][measure].value for kind, floor in row.floors.items() if kind != "zero_steps"]
+    assert row.recovered["unaligned"][measure].low > max(floors)
+
+
+def test_the_lines_on_a_u_shape_run(tmp_path: Path) -> None:
+    (lines,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL) if "features" in block]
+    recorder = privkit.Recorder()
+    parts = {"client": client(), "server": nn.Linear(4, 4), "last": nn.Linear(4, 2)}
+    exec(lines, {"nn": nn, "recorder": recorder, "x": IMAGES[:8], "y": torch.arange(8) % 2, **parts})
+    assert recorder.save(tmp_path / "r", name="none").second[0].cut_gradient is not None
 
 
 @pytest.mark.slow

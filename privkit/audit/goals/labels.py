@@ -224,6 +224,8 @@ def asked(
         where = "" if cut == "own" else f", {cut} cut"
         if cut != "own":
             require(attack, observation)
+            if attack.mounting.gradients and observation.views[0].cut_gradient is None:
+                raise NotApplicable(f"no gradient was recorded at the {cut} cut")
         scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
@@ -355,7 +357,7 @@ class _Labels(AuditGoal):
             raise NotApplicable(f"{attack.name} reads the rounds of one client, and several were recorded together")
         if source.labels is None:
             raise NotApplicable("no true label was recorded, so nothing can be scored; record truth.labels")
-        if attack.mounting.gradients and source.views[0].cut_gradient is None:
+        if attack.mounting.gradients and source.views[0].cut_gradient is None and not source.second:
             raise NotApplicable(
                 f"{attack.name} reads the gradient that comes back, and none was recorded; record training rounds"
             )

@@ -31,6 +31,7 @@ from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 from privkit.files.storage import write_bytes
 from privkit.recording.read import Recording
 from privkit.reports.columns import START
@@ -242,6 +243,7 @@ def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservatio
     return ImageObservation(
         image_shape=cast(tuple[int, int, int], domain.shape),  # of images; else the attack reads these
         columns=domain.column_sizes if isinstance(domain, Tables) else (),
+        words=len(domain.vocabulary) if isinstance(domain, Tokens) else 0,
         batch_size=context.round_size,
         views=context.recording.views,
         auxiliary=seed_data.own_images if "auxiliary" in declared else None,

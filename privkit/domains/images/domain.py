@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
 from privkit.attacks.scores.image import Values, image_scores
+from privkit.constraints import Count
 from privkit.domains.domain import Domain
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import IMAGES, Records
@@ -115,7 +116,7 @@ class Images:
     name: ClassVar[str] = IMAGES.name
     records: ClassVar[str] = IMAGES.noun
 
-    shape: tuple[int, int, int]
+    shape: tuple[Count, Count, Count]
 
     @classmethod
     def of(cls, x: Tensor) -> Images:

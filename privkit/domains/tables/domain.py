@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import ClassVar
 
 import numpy as np
@@ -45,6 +46,17 @@ class Tables:
     ranges: tuple[tuple[float, float], ...] = field(repr=False)
     categorical: tuple[str, ...] = ()
     values: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.dense and not self.categorical:
+            raise ValueError("a table has at least one column; name it in dense or categorical")
+        for names, kept, beside in ((self.dense, self.ranges, "ranges"), (self.categorical, self.values, "values")):
+            if len(names) != len(kept):
+                raise ValueError(f"{beside} has {len(kept)} entries for {len(names)} columns; give one each")
+        if not all(isfinite(low) and isfinite(high) and low <= high for low, high in self.ranges):
+            raise ValueError("each range of a dense column is two finite numbers, the lower one first")
+        if not all(self.values):
+            raise ValueError("each categorical column has at least one category; leave a column without one out")
 
     @property
     def shape(self) -> tuple[int]:

@@ -45,6 +45,13 @@ class Tokens:
     vocabulary: tuple[str, ...] = field(repr=False)
     separator: str = " "
 
+    def __post_init__(self) -> None:
+        if self.length < 1 or len(self.vocabulary) <= UNKNOWN:
+            raise ValueError(
+                f"a text has a length >= 1, and a vocabulary begins with a token for padding and one for unknown "
+                f"tokens; got length={self.length} and {len(self.vocabulary)} tokens"
+            )
+
     @property
     def shape(self) -> tuple[int]:
         return (self.length,)

@@ -1,0 +1,67 @@
+"""The second cut of a recorded U-shape: the server's features, which go down, and the gradient that comes up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from privkit.attacks.base import View
+from privkit.errors import DataError
+
+_DOWN, _UP = "features", "features_gradient"
+OF_ROUND = (_DOWN, _UP)
+"""Tensors of one round."""
+
+
+def named(views: Sequence[View]) -> dict[str, Tensor | None]:
+    """The tensors of all rounds by their names, of views that hold features as `smashed`."""
+    return {
+        f"round_{number}.{kind}": value
+        for number, view in enumerate(views)
+        for kind, value in ((_DOWN, view.smashed), (_UP, view.cut_gradient))
+    }
+
+
+def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) -> tuple[View, ...]:
+    """The second cut in each round: features as `smashed`, and the gradient that was sent up.
+
+    Args:
+        sent: the first cut in each round.
+        tensors: of the recording, by their names.
+        here: file of the tensors, for sentences.
+
+    Returns:
+        As many views; none without a second cut.
+
+    Raises:
+        DataError: if a tensor is missing or does not fit, labels travelled, or clients were mixed.
+    """
+    if not any(name.endswith(f".{kind}") for name in tensors for kind in OF_ROUND):
+        return ()
+    if any(view.labels is not None or view.mixed > 1 for view in sent):
+        raise DataError(
+            f"{here}: in a U-shape labels stay at clients, and nothing is mixed; leave out the labels of rounds, or "
+            f"{_DOWN} and {_UP}"
+        )
+    return tuple(_of_round(number, len(view.smashed), tensors, here) for number, view in enumerate(sent))
+
+
+def _of_round(number: int, rows: int, tensors: Mapping[str, Tensor], here: Path) -> View:
+    down, up = (tensors.get(f"round_{number}.{kind}") for kind in OF_ROUND)
+    if down is None or up is None:
+        missing = _DOWN if down is None else _UP
+        raise DataError(f"{here}: round_{number}.{missing} is missing; a U-shape has {_DOWN} and {_UP} in each round")
+    first = tensors.get(f"round_0.{_DOWN}", down)
+    if not down.is_floating_point() or not 2 <= down.ndim <= 4 or not down.numel() or down.shape != first.shape:
+        raise DataError(
+            f"{here}: round_{number}.{_DOWN} must be float [{rows}, …], alike in each round, got {down.dtype} "
+            f"{list(down.shape)}"
+        )
+    if len(down) != rows or not up.is_floating_point() or up.shape != down.shape:
+        raise DataError(
+            f"{here}: round_{number} has {rows} released rows, {_DOWN} {list(down.shape)} and {_UP} {up.dtype} "
+            f"{list(up.shape)}; give a row of both for each released one"
+        )
+    return View(round=number, smashed=down.float(), cut_gradient=up.float())
