@@ -52,6 +52,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "defense": "max_norm",
         "attack": ["release_clustering", "release_clustering:on=line", "exploit", "model_completion"],
     },
+    "digits, confusional labels": {
+        "dataset": "digits",
+        "defense": "confusional_labels",
+        "attack": ["release_clustering", "exploit", "model_completion"],
+    },
     "digits, 0 against 1": {"dataset": "digits:classes=[0,1]", "defense": "none"},
     "digits, U-shape": {**U_SHAPE, "dataset": "digits", "defense": "none"},
     "digits, U-shape, max-norm": {
