@@ -83,5 +83,5 @@ class _Decoder(nn.Module):
         if self.training:
             return logits
         inverse = torch.linalg.inv(self.stage.matrix(logits.shape[1])).to(logits.device)
-        shares = logits.double().softmax(1) @ inverse
+        shares: Tensor = logits.double().softmax(1) @ inverse
         return shares.clamp_min(1e-12).log().to(logits.dtype)

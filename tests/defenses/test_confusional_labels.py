@@ -1,6 +1,7 @@
 """Confusional labels: the loss is of soft labels, predictions are decoded, and clusters name them all the same."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,6 @@ def test_the_model_learns_and_names_true_labels() -> None:
 
 def test_one_known_label_of_each_class_names_the_others(tmp_path: Path) -> None:
     """Soft labels rename labels; records of one label still share a direction."""
-    settings = {"dataset": "digits", "budget": "smoke:private=400,auxiliary=100,epochs=1", "threads": 1}
+    settings: dict[str, Any] = {"dataset": "digits", "budget": "smoke:private=400,auxiliary=100,epochs=1", "threads": 1}
     run = run_audit(defense="confusional_labels", attack="release_clustering", out=tmp_path / "run", **settings)
     assert run.rows[-1].answers["label_accuracy"].value > 0.8

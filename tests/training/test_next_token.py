@@ -95,7 +95,9 @@ def test_the_gradient_is_that_of_the_uncut_model() -> None:
     torch.stack(losses).mean().backward()
     for one, other in zip(upper.middle.parameters(), middle.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-6)
-    own_of_first = torch.autograd.grad(next_token(tail(middle(lower(texts[0]))), texts[0]).mean(), lower.parameters())
+    own_of_first = torch.autograd.grad(
+        next_token(tail(middle(lower(texts[0]))), texts[0]).mean(), [*lower.parameters()]
+    )
     for stack, gradient in zip(edge.lowers.parameters(), own_of_first, strict=True):
         torch.testing.assert_close(stack.grad[0], gradient, rtol=0, atol=1e-6)  # type: ignore[index]
 
