@@ -35,6 +35,7 @@ STRENGTHS: dict[str, tuple[str, ...]] = {
     "dp_mixsl": ("sigma=0.3", "sigma=1"),
     "dp_sl": ("sigma=0.3", "sigma=1"),
     "gaussian_noise": ("sigma=1.5", "sigma=3"),
+    "information_bottleneck": ("weight=1e-4", "weight=1e-2"),
     "laplace_noise": ("scale=1.5", "scale=3"),
     "masking": ("keep=0.1", "keep=0.05"),
     "mixup": ("group=4", "group=8"),

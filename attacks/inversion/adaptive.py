@@ -141,7 +141,8 @@ class Adaptive(Checked):
         name: DecoderName = self.decoder or (
             "mae" if plan.places or plan.combine in ("concatenate", "as_released") else "set"
         )
-        width, depth = scaled_size(views[0].smashed.shape[2 if views[0].smashed.ndim == 3 else 1])
+        form = views[0].smashed.shape
+        width, depth = scaled_size(form[2 if len(form) == 3 else 1]) if len(form) > 2 else (None, None)
         attack = BlackBox(
             decoder=name,
             epochs=self.epochs,

@@ -42,9 +42,10 @@ class BlackBox(Checked):
     """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
 
     Attributes:
-        decoder: "mae" (the true MAE decoder; if tokens were dropped or merged, with a mask token for each patch),
-            "released" (the variant in the authors' repository), "set" (which ignores the order of tokens), "message"
-            (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix".
+        decoder: "mae" (the true MAE decoder; if tokens were dropped or merged, with a mask token for each patch; of
+            vectors, which hold no tokens, the "autoencoder"), "released" (the variant in the authors' repository),
+            "set" (which ignores the order of tokens), "message" (likewise, over all tokens of a round),
+            "convolutions", "autoencoder", "unet" or "pix2pix".
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
         doublings: of these epochs, at most, as long as each lowers the held-out error by more than 5 %; see
             `privkit.attacks.fit.fit_doubling`. None trains in one cycle.

@@ -15,9 +15,12 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 def per_member(view: View) -> Tensor:
     """A row for each image in a release: the released row and, if public, the image's weight at each position.
 
-    It is [N·k, T, D + 1] (tokens) or [N·k, C + 1, H, W] (maps), with the weights as the last channel. Without public
-    weights, each row of the release is repeated k times, and the k images of a row cannot be distinguished. Vectors
-    have no weights of positions.
+    It is [N·k, T, D + 1] (tokens), [N·k, C + 1, H, W] (maps) or [N·k, D + 1] (vectors), with the weights as the last
+    channel. Without public weights, each row of the release is repeated k times, and the k images of a row cannot be
+    distinguished. Vectors have one weight.
+
+    Raises:
+        NotApplicable: as `by_cell`.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
@@ -26,9 +29,9 @@ def per_member(view: View) -> Tensor:
     rows = view.smashed if view.mixed == 1 else view.smashed.repeat_interleave(view.mixed, 0)
     if view.weights is None:
         return rows
-    if rows.ndim == 2:
-        raise NotApplicable(f"masks need tokens or maps, but the release is {list(rows.shape)}")
     weights = by_cell(view.weights, view.smashed).flatten(0, 1).to(rows.dtype)
+    if rows.ndim == 2:
+        return torch.cat([rows, weights], 1)
     if rows.ndim == 3:
         return torch.cat([rows, weights.unsqueeze(2).expand(-1, rows.shape[1], -1)], 2)
     whole = (len(rows), 1, *rows.shape[2:])

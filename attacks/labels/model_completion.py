@@ -29,8 +29,8 @@ class ModelCompletion(Checked):
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
     a few. It is passive: it takes part in the training as agreed. A defense of the release does not stop it, since it
-    sees its own smashed data as they are. The published active variant, whose client inflates its own steps so that the
-    server leans on it rather than on other parties, is not mounted: here each record belongs to one client alone.
+    sees its own smashed data as they are. The published active variant, in which a party of a vertical split inflates
+    its own steps so that the server leans on it rather than on the other parties, is not mounted.
 
     Attributes:
         positive: the positive label, ≥ 0.

@@ -19,6 +19,7 @@ DEFENSES: dict[str, str] = {
     "dp_sl": "privkit.defenses.dp_cutmixsl:DpSl",
     "gaussian_noise": "privkit.defenses.noise:GaussianNoise",
     "grad_perturb": "privkit.defenses.grad_perturb:GradPerturb",
+    "information_bottleneck": "privkit.defenses.information_bottleneck:InformationBottleneck",
     "laplace_noise": "privkit.defenses.noise:LaplaceNoise",
     "masking": "privkit.defenses.denoising:Masking",
     "max_norm": "privkit.defenses.max_norm:MaxNorm",

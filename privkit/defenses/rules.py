@@ -14,7 +14,7 @@ from privkit.defenses.receipts import Nothing
 
 _PLACES = ("client", "mixer", "server")
 _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"noises", "mixes"}))
-"""Effects of a stage that may treat each coordinate alone."""
+"""Effects, beside "trains", of a stage that may treat each coordinate alone."""
 
 
 def check(stages: Sequence[Defense]) -> None:
@@ -179,7 +179,7 @@ def _by_coordinate(stage: Defense) -> bool:
     """
     if stage.effects == frozenset({"trains"}):
         return True
-    if stage.effects not in _OF_COORDINATES:
+    if stage.effects is None or stage.effects - {"trains"} not in _OF_COORDINATES:
         return False
     receipt = receipt_of_trial(stage)
     if isinstance(receipt, Noised):

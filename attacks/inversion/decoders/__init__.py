@@ -45,7 +45,8 @@ def build(
         image_shape: (C, H, W) of the images to be drawn.
         width: channels; None for a size scaled to the model.
         depth: blocks or halvings; None likewise.
-        whole: as `View.whole`; of tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
+        whole: as `View.whole`; of tokens that were dropped or merged, "mae" is `AnyTokensDecoder`. Vectors have no
+            tokens at all, and "mae" is `Autoencoder`.
 
     Raises:
         NotApplicable: if the decoder cannot read such a release.
@@ -53,7 +54,11 @@ def build(
     >>> import torch
     >>> build("set", torch.zeros(2, 16, 96), (1, 28, 28))(torch.zeros(2, 16, 96)).shape
     torch.Size([2, 1, 28, 28])
+    >>> type(build("mae", torch.zeros(2, 64), (1, 28, 28))).__name__
+    'Autoencoder'
     """
+    if name == "mae" and release.ndim == 2:
+        name = "autoencoder"
     if not whole and name != "mae":
         raise NotApplicable(
             f"tokens were dropped or merged, and decoder={name} reads one for each patch: take decoder=mae, which then "

@@ -24,6 +24,7 @@ BATCH = 20
 IMAGES = digits(900).x
 VICTIMS, AUXILIARY = IMAGES[:100], IMAGES[100:]
 EDGE = torch.randn(4, 12, generator=Generator().manual_seed(3))
+VECTOR_EDGE = torch.randn(64, 32, generator=Generator().manual_seed(4))
 UNORDERED: tuple[DecoderName, ...] = ("set", "message")
 
 
@@ -39,10 +40,14 @@ def vectors(images: Tensor, draws: Generator) -> Tensor:
 
 
 def run(attack: BlackBox, release: Any, batch: int = BATCH, auxiliary: int = 800) -> Reconstruction:
-    draws, query = Generator().manual_seed(9), answering(release)
+    return attack.run(observed(answering(release), batch, auxiliary), Generator().manual_seed(0))
+
+
+def observed(query: Query, batch: int = BATCH, auxiliary: int = 800) -> ImageObservation:
+    draws = Generator().manual_seed(9)
     views = [replace(query(part, draws).view, round=i) for i, part in enumerate(VICTIMS.split(batch))]
     knowledge = ImageObservation(image_shape=(1, 8, 8), batch_size=batch, auxiliary=AUXILIARY[:auxiliary], query=query)
-    return attack.run(replace(knowledge, views=views), Generator().manual_seed(0))
+    return replace(knowledge, views=views)
 
 
 def error(result: Reconstruction) -> float:
@@ -124,6 +129,14 @@ def test_the_arrangement_is_a_soft_permutation_that_finds_places() -> None:
 @pytest.mark.parametrize("release", [vectors, lambda images, draws: images.repeat(1, 3, 1, 1)], ids=["vectors", "maps"])
 def test_decoders_of_maps_win_on_vectors_and_on_maps_too(name: Any, release: Any) -> None:
     assert error(run(BlackBox(decoder=name, epochs=8), release)) < 0.4 * FLOOR
+
+
+def test_by_default_vectors_are_read_and_noise_is_not() -> None:
+    def noise(images: Tensor, draws: Generator) -> Tensor:
+        return torch.randn(len(images), 32, generator=draws)
+
+    assert error(run(BlackBox(epochs=3), lambda images, draws: images.flatten(1) @ VECTOR_EDGE)) < 0.3 * FLOOR
+    assert error(run(BlackBox(epochs=3), noise)) > 0.97 * FLOOR
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 33, 33), (3, 32, 48)])
@@ -254,12 +267,29 @@ def test_mixed_rows_are_read_with_their_public_weights(name: Any) -> None:
 
     errors = {}
     for public in (True, False):
-        query, draws = mixed(public), Generator().manual_seed(9)
-        views = [replace(query(part, draws).view, round=i) for i, part in enumerate(VICTIMS.split(BATCH))]
-        knowledge = ImageObservation(image_shape=(1, 8, 8), batch_size=BATCH, auxiliary=AUXILIARY, query=query)
-        attack = BlackBox(decoder=name, epochs=6)
-        errors[public] = error(attack.run(replace(knowledge, views=views), Generator().manual_seed(0)))
+        seen = observed(mixed(public))
+        errors[public] = error(BlackBox(decoder=name, epochs=6).run(seen, Generator().manual_seed(0)))
     assert errors[True] < 0.8 * errors[False], errors
     if name == "mae":
-        floor = MeanImage().run(replace(knowledge, views=views), Generator()).images
+        floor = MeanImage().run(seen, Generator()).images
         assert errors[True] < 0.6 * (floor - VICTIMS).square().mean().item()
+
+
+@pytest.mark.slow
+def test_mixed_vectors_are_read_with_their_public_share() -> None:
+    """A row is one of two images: who knows the shares draws it at its seat, and the mean image at the other one."""
+
+    def mixed(public: bool) -> Query:
+        def query(images: Tensor, draws: Generator) -> QueryResult:
+            share = (torch.rand(len(images) // 2, 1, generator=draws) < 0.5).float()
+            share = torch.stack([share, 1 - share], 1)
+            rows = (share * (images.flatten(1) @ VECTOR_EDGE).unflatten(0, (-1, 2))).sum(1)
+            view = View(round=0, smashed=rows, mixed=2, weights=share if public else None)
+            return QueryResult(view=view, members=torch.arange(len(images)).view(-1, 2))
+
+        return query
+
+    known, hidden = (
+        error(BlackBox(epochs=6).run(observed(mixed(public)), Generator().manual_seed(0))) for public in (True, False)
+    )
+    assert known < 0.8 * hidden
