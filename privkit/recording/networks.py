@@ -95,7 +95,7 @@ def _program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     except Exception as error:  # zipfile and zlib each raise their own kind
         raise DataError(f"cannot read the program {files.folder / name} ({one_line(error)}); save it again") from None
     scripted = any("/code/" in f"/{member}" for member in members)
-    exported = any("/models/" in f"/{member}" for member in members)
+    exported = any("models" in member.split("/")[:2] for member in members)  # not a package of that name in code
     objects = any(member.rpartition("/")[2].startswith(_OBJECTS) for member in members)
     objects = objects or any(b'"use_pickle": true' in text for text in configured)
     if not (scripted or exported) or (exported and objects):

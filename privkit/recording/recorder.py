@@ -169,7 +169,7 @@ class Recorder:
             )
         if self._handle is not None:
             self._handle.remove()
-        rounds = list(self._rounds)
+        rounds, watched, left_out = list(self._rounds), self.watched, self.left_out  # a user's hooks hear the replay
         x, labels = (_together([getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
         if domain is None:
             domain = _images(described.pop("image_shape", None), x, own)
@@ -191,8 +191,8 @@ class Recorder:
             described["upper"] = _described("upper", upper, upper_builder, rounds[0].smashed, files)
         if accuracy is not None:
             described["measured"] = {"accuracy": float(accuracy[0]), "test_images": int(accuracy[1])}
-        if self.left_out:
-            note = f"{self.left_out} rounds of another size were left out when this was recorded"
+        if left_out:
+            note = f"{left_out} rounds of another size were left out when this was recorded"
             described["notes"] = [*described.get("notes", []), note]
         return write_recording(
             Path(folder),
@@ -204,7 +204,7 @@ class Recorder:
             truth=(x, labels),
             name=name,
             batch_size=len(rounds[0].smashed),
-            watched=self.watched,
+            watched=watched,
             mechanism=None if mechanism is None else to_json(mechanism),
             **described,
         )

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from privkit.accountants.spec.parts import ShuffledEpochs
 from privkit.accountants.spec.records import to_json
+from privkit.domains.images.domain import Images
 from privkit.errors import DataError, PrivkitError
 from privkit.files.import_path import Untrusted
+from privkit.models.vit import VIT_MICRO
 from privkit.recording.files import is_pickle
 from privkit.recording.read import read_recording
 from tests.recording.declarations import MECHANISM
@@ -174,6 +176,16 @@ def test_a_program_is_no_pickle_and_runs(tmp_path: Path) -> None:
     assert lower is not None
     assert torch.equal(lower.eval()(images), images / 2)
     assert not lower(images).requires_grad
+
+
+def test_a_program_from_a_package_with_a_folder_models_is_no_exported_one(tmp_path: Path) -> None:
+    """Its code lies in a folder of that name, as that of torchvision, timm or transformers does."""
+    images, folder = torch.rand(3, 1, 8, 8), written(tmp_path / "r", lower={"program": "lower.pt"})
+    module = VIT_MICRO.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0).lower.eval()
+    torch.jit.save(torch.jit.trace(module, images), folder / "lower.pt")
+    lower = read_recording(redescribed(folder)).lower()
+    assert lower is not None
+    torch.testing.assert_close(lower(images), module(images).detach())
 
 
 @pytest.mark.slow
