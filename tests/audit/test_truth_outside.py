@@ -204,7 +204,7 @@ def test_no_answer_can_be_reached_from_what_an_attack_on_labels_members_or_canar
     monkeypatch.setattr(labels, "observed", observed)
     monkeypatch.setattr(AttackContext, "told", judged)
     run_audit(defense="none", attack=ASKED, out=tmp_path / "run", **SMALL)
-    of_server = ["label_leak", "release_clustering:named_by=likeness"]
+    of_server = ["label_leak", "release_clustering:named_by=likeness", "tail_inversion"]
     run_audit(defense="none", attack=of_server, protocol="u_shape", out=tmp_path / "u_shape", **SMALL)
     assert {name for name, *_ in given} == set(ASKED)
     for name, observation, truth in given:

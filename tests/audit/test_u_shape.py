@@ -10,6 +10,7 @@ from torch import Generator, nn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.labels import controls, observe
 from privkit.attacks.labels.release_clustering import ReleaseClustering
+from privkit.attacks.labels.tail_inversion import TailInversion
 from privkit.audit.export import export
 from privkit.audit.run import run_audit
 from privkit.errors import UsageError
@@ -17,6 +18,7 @@ from privkit.reports.schema import Row
 from tests.small import SMALL, generator
 
 CLUSTERS = ("release_clustering", "release_clustering:named_by=likeness")
+KNOWN = "tail_inversion"
 LACKING = {
     "gradient_matching": "needs upper",
     "model_completion": "needs auxiliary and lower",
@@ -32,7 +34,11 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Row], P
     folder = tmp_path_factory.mktemp("u") / "run"
     budget = "smoke:private=400,auxiliary=400,epochs=2"
     run = run_audit(
-        defense="none", attack=[*CLUSTERS, *LACKING], protocol="u_shape", out=folder, **SMALL | {"budget": budget}
+        defense="none",
+        attack=[*CLUSTERS, KNOWN, *LACKING],
+        protocol="u_shape",
+        out=folder,
+        **SMALL | {"budget": budget},
     )
     return {row.attack: row for row in run.rows}, folder
 
@@ -45,6 +51,18 @@ def test_clusters_name_the_labels_of_the_clients(audited: tuple[dict[str, Row], 
         assert any("the server of a U-shape was asked for the clients' labels: AUC" in note for note in row.notes)
     assert any("the adversary knows the labels of 1 records" in note for note in audited[0][CLUSTERS[0]].notes)
     assert not any("knows the labels" in note for note in audited[0][CLUSTERS[1]].notes)
+
+
+def test_a_known_last_layer_names_them_without_a_known_label(audited: tuple[dict[str, Row], Path]) -> None:
+    assert audited[0][KNOWN].answers["label_accuracy"].value > 0.95
+
+
+def test_where_labels_are_sent_no_client_has_the_servers_last_layer(tmp_path: Path) -> None:
+    run = run_audit(defense="none", attack=KNOWN, out=tmp_path / "run", **SMALL)
+    assert (
+        "tail_inversion needs the last layer, linear in 1536 features of a row, and was given none"
+        in run.rows[0].reason
+    )
 
 
 @pytest.mark.parametrize(("attack", "reason"), LACKING.items())
@@ -67,7 +85,11 @@ def test_a_u_shape_is_not_exported(audited: tuple[dict[str, Row], Path], tmp_pat
         export(audited[1], tmp_path / "out")
 
 
-@pytest.mark.parametrize("attack", [ReleaseClustering(named_by="likeness"), ReleaseClustering(on="line")], ids=str)
+@pytest.mark.parametrize(
+    "attack",
+    [ReleaseClustering(named_by="likeness"), ReleaseClustering(on="line"), TailInversion(), TailInversion(positive=3)],
+    ids=str,
+)
 def test_clusters_win_where_they_must_and_fail_on_noise(attack: ReleaseClustering) -> None:
     for seed in range(20):
         won, failed = controls(attack, seed)
