@@ -148,7 +148,7 @@ def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
 
     Labels of rounds may be float beside classes: they were mixed or noised, and have columns.
     """
-    labels = {name: value for name, value in tensors.items() if name.endswith(".labels")}
+    labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)
     for name, value in labels.items():
         if wide is not None and value.shape[1:] != labels[wide].shape[1:]:

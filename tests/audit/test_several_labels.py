@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from privkit import domains, run_audit
+from privkit.audit.export import export
 from privkit.audit.goals.labels import one_of
 from privkit.domains.base import Batch, Pools, RecordPool
 from privkit.domains.images.embedded import TinyDigits
@@ -17,6 +18,7 @@ from privkit.errors import DataError, UsageError
 from privkit.metrics.classification import task_scores
 from privkit.parts.registry import table
 from privkit.shared.interval import clopper_pearson
+from tests.audit.test_recorded import same
 
 SMALL: dict[str, Any] = {
     "dataset": "digit_facts",
@@ -50,6 +52,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("no_report")
 def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     attacks = ["label_leak:positive=2", "member_inference", "nearest_record", "release_clustering", "sdar"]
+    attacks.append("release_clustering:named_by=likeness")
     found = run_audit(
         **SMALL,
         defense="none",
@@ -57,7 +60,9 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         training="loss=multi_label,batch_size=20",
         out=tmp_path / "run",
     )
-    rows = {row.attack.partition(":")[0]: row for row in found.rows}
+    likeness = next(row for row in found.rows if row.attack.endswith("likeness"))
+    assert likeness.reason == "release_clustering:named_by=likeness needs images of its own with one label each"
+    rows = {row.attack.partition(":")[0]: row for row in found.rows if row is not likeness}
     assert {name: row.status for name, row in rows.items()} == {
         "label_leak": "done",
         "member_inference": "not_applicable",
@@ -69,6 +74,8 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         rows["member_inference"].reason
         == "member_inference reads one label a record, and these records have several each"
     )
+    # In the first cell, which trains the model, as in the others, which read it from the run folder.
+    assert rows["sdar"].reason.endswith("but that has a loss of its own or loss=multi_label")
     leak = rows["label_leak"]
     assert leak.accuracy is not None
     assert leak.accuracy.n == 60
@@ -77,6 +84,25 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     assert 0 <= leak.answers["auc"].value <= 1
     assert "each record has 3 labels: the attack asked whether it has number 2" in leak.notes
     assert all(check.passed for row in rows.values() for check in row.checks if check.decisive)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_a_trained_model_of_several_labels_is_recorded(tmp_path: Path) -> None:
+    """The audit of its recording has the run's numbers, bit for bit."""
+    attacks = ["nearest_record", "unmix:epochs=1,passes=2"]
+    run = run_audit(
+        **SMALL,
+        defense="gaussian_noise:sigma=0.5,clip=5",
+        attack=attacks,
+        training="loss=multi_label,batch_size=20",
+        out=tmp_path / "trained",
+    )
+    same(run, tmp_path, attacks, budget="smoke")
+    found = export(run.folder, tmp_path / "again")
+    assert (found.several, found.own_labels, found.classes) == (True, True, 3)
+    assert found.labels is not None
+    assert torch.equal(torch.cat([view.labels for view in found.views if view.labels is not None])[:20], found.labels)
 
 
 @pytest.mark.parametrize(
