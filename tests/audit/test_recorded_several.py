@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from privkit.audit.export import export
 from privkit.audit.run import run_audit
 from privkit.errors import UsageError
 from privkit.recording.recorder import Recorder
 from privkit.reports.schema import Row
 from privkit.shared.interval import clopper_pearson
+from tests.audit.test_recorded import same
+from tests.audit.test_several_labels import SMALL
 from tests.recording.made import written
 from tests.recording.test_several import FACTS
 from tests.small import generator
@@ -111,3 +114,21 @@ def test_the_interval_of_a_recorded_accuracy_is_that_of_the_run(
     written(tmp_path / "r", {"truth.labels": labels}, measured=measured)
     (row,) = rows(tmp_path, "mid_grey").values()
     assert row.accuracy == clopper_pearson(right, 22)
+
+
+@pytest.mark.slow
+def test_a_trained_model_of_several_labels_is_recorded(tmp_path: Path) -> None:
+    """The audit of its recording has the run's numbers, bit for bit."""
+    attacks = ["nearest_record", "unmix:epochs=1,passes=2"]
+    run = run_audit(
+        **{**SMALL, "dataset": "tests.audit.test_several_labels:DigitFacts"},
+        defense="gaussian_noise:sigma=0.5,clip=5",
+        attack=attacks,
+        training="loss=multi_label,batch_size=20",
+        out=tmp_path / "trained",
+    )
+    same(run, tmp_path, attacks, budget="smoke")
+    found = export(run.folder, tmp_path / "again")
+    assert (found.several, found.own_labels, found.classes) == (True, True, 3)
+    assert found.labels is not None
+    assert torch.equal(torch.cat([view.labels for view in found.views if view.labels is not None])[:20], found.labels)

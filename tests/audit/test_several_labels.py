@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from privkit import domains, run_audit
-from privkit.audit.export import export
 from privkit.audit.goals.labels import one_of
 from privkit.domains.base import Batch, Pools, RecordPool
 from privkit.domains.images.embedded import TinyDigits
@@ -18,7 +17,6 @@ from privkit.errors import DataError, UsageError
 from privkit.metrics.classification import task_scores
 from privkit.parts.registry import table
 from privkit.shared.interval import clopper_pearson
-from tests.audit.test_recorded import same
 
 SMALL: dict[str, Any] = {
     "dataset": "digit_facts",
@@ -84,25 +82,6 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     assert 0 <= leak.answers["auc"].value <= 1
     assert "each record has 3 labels: the attack asked whether it has number 2" in leak.notes
     assert all(check.passed for row in rows.values() for check in row.checks if check.decisive)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_report", "no_controls")
-def test_a_trained_model_of_several_labels_is_recorded(tmp_path: Path) -> None:
-    """The audit of its recording has the run's numbers, bit for bit."""
-    attacks = ["nearest_record", "unmix:epochs=1,passes=2"]
-    run = run_audit(
-        **SMALL,
-        defense="gaussian_noise:sigma=0.5,clip=5",
-        attack=attacks,
-        training="loss=multi_label,batch_size=20",
-        out=tmp_path / "trained",
-    )
-    same(run, tmp_path, attacks, budget="smoke")
-    found = export(run.folder, tmp_path / "again")
-    assert (found.several, found.own_labels, found.classes) == (True, True, 3)
-    assert found.labels is not None
-    assert torch.equal(torch.cat([view.labels for view in found.views if view.labels is not None])[:20], found.labels)
 
 
 @pytest.mark.parametrize(
