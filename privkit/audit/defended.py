@@ -35,6 +35,7 @@ from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evalu
 from privkit.training.costs import client_costs
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import Epoch, learns
+from privkit.training.losses import with_loss
 from privkit.training.together import train_together
 
 CHECKPOINT = "training.ckpt"
@@ -74,6 +75,7 @@ def defended_model(
     if finished is not None:
         _take(home, edge, upper, finished, config.training.keep)
         log("defended model: taken from the run folder")
+        upper = with_loss(upper, config.training.loss)
         return DefendedModel(edge=edge.eval(), upper=upper.eval(), known=finished)
     progress.stage(f"train {cell.defense.label}, seed {seed}")
     now = clock(splits.private.x.device)

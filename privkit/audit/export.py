@@ -15,7 +15,6 @@ from privkit.audit.assembled import assemble
 from privkit.audit.defended import defended_model
 from privkit.audit.seed_data import prepare
 from privkit.audit.standing import certified
-from privkit.domains.base import several
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
@@ -48,7 +47,7 @@ def export(
         seed: one of the run's; None for the first.
 
     Raises:
-        UsageError: if the run has no such defense or seed, or its records have several labels each.
+        UsageError: if the run has no such defense or seed.
         RunFolderError: if it is no run folder, or that model was not trained in it.
     """
     run, folder = root(run), root(folder)
@@ -78,8 +77,6 @@ def export(
 def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, passes: int) -> Recording:
     seed_data = prepare(config, cell.seed, torch.device("cpu"))
     domain, classes = seed_data.splits.domain, seed_data.splits.classes
-    if several(seed_data.victims.y):
-        raise UsageError("a recording holds records with one label each; audit others by the run itself")
     model = defended_model(config, cell, seed_data, home, Silent(), lambda text: None)
     edge, batch, victims = model.edge, config.training.batch_size, seed_data.victims
     if not holds_all(edge) or edge.protocol.upper == "own" or edge.protocol.labels == "kept":
@@ -106,7 +103,7 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
         wire.views,
         domain=domain,
         files={"lower.safetensors": packed(edge.state_dict()), "upper.safetensors": packed(model.upper.state_dict())},
-        own=(own.x, own.y if own.y.ndim == 1 else None),
+        own=(own.x, own.y),
         truth=(victims.x, victims.y),
         members=wire.members.view(passes, -1, wire.views[0].mixed)[0],
         name=cell.defense.label,

@@ -29,7 +29,7 @@ from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check
 from privkit.run.records import TRAINED
 from privkit.shared.certificate import Certificate
-from privkit.shared.interval import clopper_pearson
+from privkit.shared.interval import Interval, clopper_pearson
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
@@ -38,6 +38,8 @@ from privkit.wire.channel import black_box_query, moved, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
+_ROUNDED = 1e-6
+"""Labels by which a share of them may miss a whole number, since it is stored as a quotient."""
 _DECLARED = "ε is of the mechanism that the recording declares; privkit did not run it"
 
 
@@ -56,9 +58,13 @@ class RecordedContext(AttackContext):
     declared: Declared
 
     def refuse(self) -> None:
-        """Refuse what the attack's goal refuses, and more passes than were recorded."""
+        """Refuse what the attack's goal refuses, a server with another loss, and more passes than were recorded."""
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
+        if self.source.several and "upper" in known_to(attack):
+            raise NotApplicable(
+                f"it computes cross-entropy with the server's segment, but these {nouns} have several labels each"
+            )
         if attack.mounting.passes > described.passes:
             raise NotApplicable(
                 f"{attack.name} reads {attack.mounting.passes} passes of the attacked {nouns}, and {described.passes} "
@@ -153,10 +159,6 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     assert source is not None
     described, device, passes = source.description, start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
     write_record(folder.model(cell.model_id) / TRAINED, {"model": cell.model_id, "files": {}, "recorded": source.files})
-    measured = described.measured
-    accuracy = None
-    if measured.accuracy is not None and measured.test_images is not None:
-        accuracy = clopper_pearson(measured.accuracy * measured.test_images, measured.test_images)
     declared, mechanism = declared_by(source), source.mechanism_of(passes)
     certificate = _certificate(source, declared, mechanism, config.delta)
     limits = limits_of(certificate, mechanism) if certificate is not None else None
@@ -165,7 +167,7 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     views = [moved(view, lambda value: value.to(device)) for view in source.views[:rounds]]
     if is_own(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
-    known = {"accuracy": accuracy, "certificate": certificate, "limits": limits, "doubt": doubt}
+    known = {"accuracy": _accuracy(source), "certificate": certificate, "limits": limits, "doubt": doubt}
     made = {
         "recording": channel.Recording(views=views, receipts=[], members=source.members.flatten().repeat(passes)),
         "certificate": certificate,
@@ -175,6 +177,17 @@ def recorded_context(start: AttackContext) -> RecordedContext:
         "declared": declared,
     }
     return RecordedContext(**{**vars(start), **made})
+
+
+def _accuracy(source: Recording) -> Interval | None:
+    """The measured accuracy with its interval; a share of whole labels comes back as the numbers that made it."""
+    share, count = source.description.measured.accuracy, source.description.measured.test_images
+    if share is None or count is None:
+        return None
+    labels = count * (source.classes if source.several else 1)
+    right = round(share * labels)
+    near = abs(share * labels - right) < _ROUNDED
+    return clopper_pearson(right * count / labels if near else share * count, count)
 
 
 def _certificate(

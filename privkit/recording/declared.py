@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from scipy.special import betainc, betaincc, ndtri
 from torch import Generator, Tensor
-from torch.nn.functional import one_hot
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
@@ -19,6 +18,7 @@ from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Cl
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.defenses.noise import simplex
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
+from privkit.domains.base import several
 from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
 
 if TYPE_CHECKING:
@@ -350,10 +350,12 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     refutation = _alone(labels, scales, law)
     seats = recording.members.repeat(recording.description.passes, 1)
     if recording.labels is not None and seats.shape[1] == 1 and bool((seats >= 0).all()):
-        clean = one_hot(recording.labels[seats[:, 0]], max(labels.shape[1], int(recording.labels.max()) + 1))
-        clean = clean[:, : labels.shape[1]].float()
-        refutation = refutation or refuted_by(clean, labels, law=law, scale=scales, level=LEVEL / 4)
+        true = recording.labels[seats[:, 0]]
+        clean = true if several(true) else true.unsqueeze(1) == torch.arange(labels.shape[1])
+        refutation = refutation or refuted_by(clean.float(), labels, law=law, scale=scales, level=LEVEL / 4)
     found.hold("the noise of labels", said + refutation if refutation else "")
+    if recording.several:
+        found.unchecked.append("the range of several labels a record")
 
 
 def _law(mechanism: SplitMechanism) -> Law:

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.records import from_json, to_json
 from privkit.attacks.base import View
-from privkit.domains.base import Batch
+from privkit.domains.base import Batch, several
 from privkit.domains.domain import Domain
 from privkit.errors import DataError, shortened
 from privkit.files.import_path import check_trusted, only
 from privkit.files.sealed import digest
 from privkit.recording.files import Files
 from privkit.recording.networks import network
-from privkit.recording.records import check_labels, domain_of, records
+from privkit.recording.records import check_alike, check_labels, domain_of, records
 from privkit.recording.schema import FILE, Description, Network, description, description_file
 from privkit.recording.second_cut import OF_ROUND, second_cut
 
@@ -43,7 +43,7 @@ class Recording:
         own: the adversary's own records, perhaps none.
         own_labels: whether these have labels.
         truth: the true records, perhaps none; their labels are 0 if only records are known.
-        labels: true labels of all records, int64 [M]; None if they are not known.
+        labels: true labels of all records, int64 [M], or [M, L] of 0 and 1; None if they are not known.
         members: int64 [R·N, k], for all rounds of one pass: the true record on each seat of each released row; −1 if
             unknown.
         mechanism: the mechanism for the certificate, with the first pass counted; or None.
@@ -86,11 +86,16 @@ class Recording:
         return self.domain.records.removesuffix("s")
 
     @property
+    def several(self) -> bool:
+        """Whether each record has several labels."""
+        return several(self.own.y) or several(self.truth.y)
+
+    @property
     def classes(self) -> int:
-        """The number of labels: as described, or one more than the largest one; at least two."""
-        labels = [self.own.y, *filter(lambda known: known is not None, [self.labels])]
-        largest = max((int(known.max()) for known in labels if known is not None and len(known)), default=1)
-        return self.description.classes or max(2, largest + 1)
+        """The number of labels: as described, the several that each has, or one more than the largest; at least two."""
+        labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
+        counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
+        return self.description.classes or max([2, *counts])
 
     @property
     def round_rows(self) -> int:
@@ -228,6 +233,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
         raise DataError(f"{here}: rounds have smashed data of different shapes; record one form only")
     truth, labels = records(described, domain, tensors, "truth", here)
     own, own_labels = records(described, domain, tensors, "own", here)
+    check_alike(tensors, here)
     mechanism, left_out = _mechanism(described, folder)
     recording = Recording(
         description=described,
@@ -267,14 +273,14 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
     wanted = {
         "smashed": f"float [{len(smashed)}, T, D], [{len(smashed)}, C, H, W] or [{len(smashed)}, D]",
         "cut_gradient": f"float {list(smashed.shape)}",
-        "labels": f"whole numbers [{len(smashed)}], or float [{len(smashed)}, L]",
+        "labels": f"whole numbers [{len(smashed)}], or [{len(smashed)}, L] of 0 and 1, or float [{len(smashed)}, L]",
         "weights": f"float [{len(smashed)}, {described.mixed}, T]",
         "clients": f"whole numbers [{len(smashed)}, {described.mixed}]",
     }
     fits: dict[str, Callable[[Tensor], bool]] = {
         "smashed": lambda t: t.is_floating_point() and 2 <= t.ndim <= 4 and t.numel() > 0,
         "cut_gradient": lambda t: t.is_floating_point() and t.shape == smashed.shape,
-        "labels": lambda t: len(t) == len(smashed) and t.ndim == (2 if t.is_floating_point() else 1),
+        "labels": lambda t: len(t) == len(smashed) and t.ndim in ((2,) if t.is_floating_point() else (1, 2)),
         "weights": lambda t: t.is_floating_point() and t.ndim == 3 and t.shape[:2] == (len(smashed), described.mixed),
         "clients": lambda t: not t.is_floating_point() and t.shape == (len(smashed), described.mixed),
     }
@@ -289,7 +295,7 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
                 f"{here}: round_{number}.{kind} must be {wanted[kind]}, got {value.dtype} {list(value.shape)}"
             )
     if given["labels"] is not None and not given["labels"].is_floating_point():
-        check_labels(given["labels"], f"{here}: round_{number}.labels")
+        check_labels(given["labels"], described.classes, f"{here}: round_{number}.labels")
     return View(
         round=number,
         smashed=smashed.float(),

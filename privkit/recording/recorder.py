@@ -94,7 +94,7 @@ class Recorder:
             smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D].
             x: its records, for scoring: images [N, C, H, W] in [0, 1], or records [N, ...] of the domain that `save`
                 is given.
-            y: their labels, int64 [N], for scoring.
+            y: their labels, int64 [N], or [N, L] of 0 and 1, for scoring.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -143,7 +143,7 @@ class Recorder:
             folder: new or empty.
             name: of the defense, as tables show it.
             own: the adversary's own records [M, ...], as `x`; most attacks need some hundreds.
-            own_labels: their labels, int64 [M].
+            own_labels: their labels, int64 [M], or [M, L] of 0 and 1.
             lower: what an adversary may know of the clients: the module from records to what crosses the cut, defense
                 included. With it an audit asks queries and mounts white boxes; without it, only passive attacks.
             lower_builder: "module:object" that builds it, so that its weights are recorded and an audit must trust the
@@ -170,7 +170,7 @@ class Recorder:
         if self._handle is not None:
             self._handle.remove()
         rounds, watched, left_out = list(self._rounds), self.watched, self.left_out  # a user's hooks hear the replay
-        x, labels = (_together([getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
+        x, labels = (_together(kind, [getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
         if domain is None:
             domain = _images(described.pop("image_shape", None), x, own)
         views = [
@@ -302,9 +302,12 @@ def _described(
     return {"program": f"{part}.pt"}
 
 
-def _together(parts: list[Tensor | None]) -> Tensor | None:
+def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
     """All rounds' records or labels; None unless each round has some."""
     known = [part for part in parts if part is not None]
+    shapes = {str(list(part.shape[1:])) for part in known}
+    if len(shapes) > 1:
+        raise UsageError(f"a row of {name} has shape {' and '.join(sorted(shapes))} in recorded rounds; give one shape")
     return torch.cat(known) if known and len(known) == len(parts) else None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from privkit.domains.as_json import from_json, to_json
-from privkit.domains.base import Batch
+from privkit.domains.base import Batch, several
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.domains.tokens.domain import Tokens
@@ -94,14 +94,10 @@ def records(
     """
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
-    if labels is not None and (labels.is_floating_point() or labels.ndim != 1 or bool((labels < 0).any())):
-        raise DataError(
-            f"{here}: {kind}.labels must be whole numbers [N] from 0, got {labels.dtype} {list(labels.shape)}"
-        )
+    if labels is not None:
+        check_labels(labels, described.classes, f"{here}: {kind}.labels")
     if x is not None and labels is not None and len(labels) != len(x):
         raise DataError(f"{here}: {kind}.labels has {len(labels)} labels for {len(x)} {name}; give one each")
-    if labels is not None:
-        check_labels(labels, f"{here}: {kind}.labels")
     if described.classes is not None and labels is not None and len(labels) and int(labels.max()) >= described.classes:
         raise DataError(
             f"{here}: {kind}.labels has label {int(labels.max())}, and classes={described.classes} end below"
@@ -111,12 +107,52 @@ def records(
         domain.check(known)
     except DataError as error:
         raise DataError(f"{here}: {name}: {error}") from None
-    y = torch.zeros(len(known), dtype=torch.int64) if labels is None or x is None else labels.long()
-    return Batch(x=known, y=y, ids=torch.arange(len(known)), domain=domain), None if labels is None else labels.long()
+    labels = None if labels is None else labels.long()
+    y = torch.zeros(len(known), dtype=torch.int64) if labels is None else labels[: len(known)]
+    return Batch(x=known, y=y, ids=torch.arange(len(known)), domain=domain), labels
 
 
-def check_labels(labels: Tensor, what: str) -> None:
-    """Refuse numbers that are no classes, by a `DataError`: as many columns are made as the largest one has."""
+def check_labels(labels: Tensor, classes: int | None, what: str) -> None:
+    """Refuse what is neither a class of each record [N] nor its several labels [N, L], by a `DataError`.
+
+    Args:
+        labels: of any shape and type.
+        classes: as described; several labels have a column for each.
+        what: file and name of the tensor, for sentences.
+    """
+    if labels.is_floating_point() or labels.ndim > 2:
+        raise DataError(
+            f"{what} must be whole numbers, [N] from 0 or [N, L] of 0 and 1, got {labels.dtype} {list(labels.shape)}"
+        )
+    if several(labels):
+        if labels.shape[1] != (classes or labels.shape[1]) or not 2 <= labels.shape[1] <= MOST_CLASSES:
+            allowed = f"2..{MOST_CLASSES}" if classes is None else f"{classes}, as classes says"
+            raise DataError(
+                f"{what} has {labels.shape[1]} labels a record, and the number must be {allowed}; give a column for "
+                "each label, or one class number a record as [N]"
+            )
+        if not bool(((labels == 0) | (labels == 1)).all()):
+            raise DataError(
+                f"{what} has several labels a record, which must be 0 or 1 each, got {int(labels.min())}.."
+                f"{int(labels.max())}; give one class number a record as [N]"
+            )
+        return
+    # As many columns are made as the largest one has.
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < MOST_CLASSES):
         held = f"{int(labels.min())}..{int(labels.max())}"
         raise DataError(f"{what} must lie in 0..{MOST_CLASSES - 1}, got {held}; number the classes")
+
+
+def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
+    """Refuse labels of both kinds in one file, or different numbers of several labels, by a `DataError`.
+
+    Labels of rounds may be float beside classes: they were mixed or noised, and have columns.
+    """
+    labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
+    wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)
+    for name, value in labels.items():
+        if wide is not None and value.shape[1:] != labels[wide].shape[1:]:
+            raise DataError(
+                f"{here}: {wide} is {list(labels[wide].shape)}, and {name} {list(value.shape)}; give either one label "
+                "a record everywhere, [N], or the same several ones, [N, L]"
+            )

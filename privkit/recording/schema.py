@@ -116,7 +116,7 @@ class Description(_Frozen):
         messages: number of messages in a round, all with equally many rows.
         mixed: records that each released row holds.
         whole: whether each patch of an image, or each word or field, has its token.
-        classes: number of labels; None if it follows from the largest label.
+        classes: number of classes, or of labels that each record has; None if it follows from the labels.
         tensors: file of the tensors.
         lower: the clients' part with its defense, unless `defense` names that.
         defense: the defense between the lower segment and the release, as in `--defense`; empty if `lower` contains it.

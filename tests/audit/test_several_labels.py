@@ -50,6 +50,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("no_report")
 def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     attacks = ["label_leak:positive=2", "member_inference", "nearest_record", "release_clustering", "sdar"]
+    attacks.append("release_clustering:named_by=likeness")
     found = run_audit(
         **SMALL,
         defense="none",
@@ -57,7 +58,9 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         training="loss=multi_label,batch_size=20",
         out=tmp_path / "run",
     )
-    rows = {row.attack.partition(":")[0]: row for row in found.rows}
+    likeness = next(row for row in found.rows if row.attack.endswith("likeness"))
+    assert likeness.reason == "release_clustering:named_by=likeness needs images of its own with one label each"
+    rows = {row.attack.partition(":")[0]: row for row in found.rows if row is not likeness}
     assert {name: row.status for name, row in rows.items()} == {
         "label_leak": "done",
         "member_inference": "not_applicable",
@@ -69,6 +72,8 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         rows["member_inference"].reason
         == "member_inference reads one label a record, and these records have several each"
     )
+    # In the first cell, which trains the model, as in the others, which read it from the run folder.
+    assert rows["sdar"].reason.endswith("but that has a loss of its own or loss=multi_label")
     leak = rows["label_leak"]
     assert leak.accuracy is not None
     assert leak.accuracy.n == 60

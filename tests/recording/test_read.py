@@ -79,7 +79,11 @@ TENSORS: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
     ({"round_0.cut_gradient": torch.zeros(ROWS, 4)}, {}, "round_0.cut_gradient must be float [6, 1, 8, 8], got"),
     ({"round_0.labels": torch.zeros(3, dtype=torch.int64)}, {}, "round_0.labels must be whole numbers [6]"),
     ({"own.labels": torch.zeros(3, dtype=torch.int64)}, {}, "3 labels for 40 own.images; give one each"),
-    ({"own.labels": torch.zeros(40)}, {}, "own.labels must be whole numbers [N] from 0, got torch.float32 [40]"),
+    (
+        {"own.labels": torch.zeros(40)},
+        {},
+        "own.labels must be whole numbers, [N] from 0 or [N, L] of 0 and 1, got torch.fl",
+    ),
     ({"own.labels": torch.full((40,), 7)}, {"classes": 5}, "own.labels has label 7, and classes=5 end below"),
     ({"truth.images": torch.zeros(5, 1, 8, 8)}, {}, "5 true images do not match 12 released rows"),
     ({"truth.members": torch.arange(5)}, {}, "truth.members must be whole numbers [12, 1]"),

@@ -14,6 +14,7 @@ from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.trained import TrainedContext
 from privkit.defenses.split_parts import held_parts
+from privkit.domains.base import several
 from privkit.models.vertical import Parties, parties_of
 from privkit.training import Clients
 from privkit.training.losses import next_tokens
@@ -41,7 +42,7 @@ def observed(
         batch_size=context.round_size,
         known_rows=known if len(known) else None,
         known_labels=own[known] if len(known) else None,
-        label_shares=context.label_shares() if "label_shares" in declared else None,
+        label_shares=context.label_shares() if "label_shares" in declared and not several(data.victims.y) else None,
         other_images=data.own_images if "other_images" in declared else None,
         other_labels=data.own_labels
         if "other_labels" in declared and context.config.auxiliary in same_classes
