@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,11 @@ def test_a_trainer_is_recorded_and_its_texts_are_read(tmp_path: Path) -> None:
     assert described.replay is not None
     assert described.replay.distance < 0.01
     assert (described.watched, described.notes) == (10, [])
-    settings = {"attack": ["vocabulary", "token_search"], "budget": "smoke", "out": tmp_path / "run", "threads": 1}
+    settings: dict[str, Any] = {
+        "attack": ["vocabulary", "token_search"],
+        "budget": "smoke",
+        "out": tmp_path / "run",
+        "threads": 1,
+    }
     for row in run_audit(recorded=tmp_path / "recording", **settings).rows:
         assert row.recovered["unaligned"]["token_accuracy"].value > 0.9, row.attack
