@@ -47,8 +47,8 @@ class ConfusionalLabels(Defense):
     def matrix(self, classes: int) -> Tensor:
         """C, float64 [classes, classes]; rows sum to 1.
 
-        >>> ConfusionalLabels().matrix(3).sum(1)
-        tensor([1., 1., 1.], dtype=torch.float64)
+        >>> ConfusionalLabels().matrix(3).argmax(1)
+        tensor([2, 0, 1])
         """
         cycle = torch.randperm(classes, generator=Generator().manual_seed(self.seed))
         soft = torch.full((classes, classes), self.spread / classes, dtype=torch.float64)

@@ -39,7 +39,7 @@ def upper(classes: int) -> nn.Module:
 
 def test_an_attack_that_does_not_apply_is_said_in_its_line() -> None:
     pair = f"{__name__}.Flat:{__name__}.upper"
-    text = preview(resolve({"defense": "none", "model": pair, **SMALL}))
+    text = preview(resolve({"defense": "none", "model": pair, "attack": "jigsaw", **SMALL}))
     assert "not applicable: a decoder needs tokens" in text.splitlines()[0]
     assert "1 cells" in text
 
