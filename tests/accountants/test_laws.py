@@ -87,14 +87,22 @@ def mechanisms(draw: st.DrawFn) -> SplitMechanism:
 def test_less_noise_more_rounds_and_a_smaller_delta_cost_more(
     mechanism: SplitMechanism, delta: float, factor: float, more: int
 ) -> None:
-    value = answer.epsilon(mechanism, delta, tight=False).epsilon
-    slack = 1 + 1e-9
     noise = mechanism.noise
     louder = replace(noise, smashed=noise.smashed * factor, labels=noise.labels and noise.labels * factor)
-    assert answer.epsilon(replace(mechanism, noise=louder), delta, tight=False).epsilon <= value * slack + 1e-12
-    longer = replace(mechanism, rounds=mechanism.rounds + more)
-    assert answer.epsilon(longer, delta, tight=False).epsilon >= value / slack - 1e-12
-    assert answer.epsilon(mechanism, delta / factor, tight=False).epsilon >= value / slack - 1e-12
+    assert_cheaper((replace(mechanism, noise=louder), delta), (mechanism, delta))
+    assert_cheaper((mechanism, delta), (replace(mechanism, rounds=mechanism.rounds + more), delta))
+    assert_cheaper((mechanism, delta), (mechanism, delta / factor))
+
+
+def assert_cheaper(one: tuple[SplitMechanism, float], other: tuple[SplitMechanism, float]) -> None:
+    """The first has the smaller ε. A fast bound may be looser for the first, of few rounds; then its tight one counts.
+
+    Three rounds of 1 of 35 clients with 18 Laplace variables: fast .612, five rounds .612 less 3e-4, tight .541.
+    """
+    least, most = (answer.epsilon(mechanism, delta, tight=False).epsilon for mechanism, delta in (one, other))
+    if least > most * (1 + 1e-9) + 1e-12:
+        least = answer.epsilon(*one).epsilon
+    assert least <= most * (1 + 1e-9) + 1e-12
 
 
 @settings(max_examples=100, deadline=None)
