@@ -116,6 +116,7 @@ def ask(context: AttackContext) -> Row:
             "recovered": row.recovered,
             "floors": floors,
             "ahead": row.ahead,
+            "doubt": context.row.doubt or context.beside_the_release(),
             "checks": checks,
             "attack_curve": result.curve,
             "answers": told,
