@@ -166,6 +166,19 @@ def test_no_certificate_stands_beside_gradients_of_texts(tmp_path: Path) -> None
     assert kinds == ["nothing", "differential_privacy"]
 
 
+def test_the_best_epoch_is_that_of_a_score_that_texts_have() -> None:
+    with pytest.raises(UsageError, match="best_by=mcc has no value for predicted texts"):
+        assembled(NoDefense(), protocol="u_shape", training="best_by=mcc")
+
+
+def test_texts_of_one_token_have_nothing_to_learn_or_read(tmp_path: Path) -> None:
+    given = {**SETTINGS, "dataset": "definitions:length=1,vocabulary=60"}
+    (row,) = run_audit(defense="none", attack="tail_inversion", protocol="u_shape", out=tmp_path / "run", **given).rows
+    assert row.status == "not_applicable"
+    assert row.accuracy is not None
+    assert (row.accuracy.low, row.accuracy.high) == (0, 1)
+
+
 @pytest.mark.parametrize("defense", ["none", "gaussian_noise:sigma=2"])
 def test_who_knows_the_last_layer_reads_the_words(defense: str, tmp_path: Path) -> None:
     """Noise on smashed data changes nothing: the gradient is of the words."""
