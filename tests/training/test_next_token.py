@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.audit.assembled import assemble
+from privkit.audit.goals import label_adversary
 from privkit.audit.run import run_audit
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
@@ -177,6 +178,17 @@ def test_texts_of_one_token_have_nothing_to_learn_or_read(tmp_path: Path) -> Non
     assert row.status == "not_applicable"
     assert row.accuracy is not None
     assert (row.accuracy.low, row.accuracy.high) == (0, 1)
+
+
+def test_words_of_more_places_than_memory_holds_are_those_of_the_first_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_adversary, "_MOST_SCORES", 60 * 8 * 25)  # of 10 texts in each of 10 rounds
+    (row,) = run_audit(
+        defense="none", attack="tail_inversion", protocol="u_shape", out=tmp_path / "run", **SETTINGS
+    ).rows
+    assert row.answers["label_accuracy"].n <= 2 * 10 * 7
+    assert "the first 2 of 10 rounds are read, by all 60 words" in row.notes
 
 
 @pytest.mark.parametrize("defense", ["none", "gaussian_noise:sigma=2"])
