@@ -34,7 +34,7 @@ class Gate:
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
     need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
     defense. The same holds for an attack that fails on the undefended model as well, and for one that lacked the
-    segment that made a recorded release (`Row.doubt`).
+    segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`).
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,

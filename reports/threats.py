@@ -69,7 +69,7 @@ class ThreatVerdict(Frozen):
         threat_model: one of `THREAT_MODELS`, or `OTHERS`.
         outcome: it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted
             attacks; it is not shown to hold, because a failed attack also fails on the undefended model, was still
-            learning, or lacked the segment that made a recorded release; no mounted attack applies; or none was
+            learning, or did not read all that the server got (`Row.doubt`); no mounted attack applies; or none was
             mounted.
         attack: the strongest one over the seeds; empty if none gave a number.
         against: the other attacks that gave numbers.

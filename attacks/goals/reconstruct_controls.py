@@ -16,7 +16,7 @@ from privkit.attacks.goals.control_clients import ControlClients, Defended, Unde
 from privkit.attacks.goals.control_server import server
 from privkit.attacks.goals.goal import Goal
 from privkit.attacks.goals.identity import identity_lower
-from privkit.attacks.goals.learners import Learners, shrunk
+from privkit.attacks.goals.learners import Learners, as_small
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.memory import Memory
 from privkit.attacks.scores.tokens import rouge_1
@@ -35,6 +35,8 @@ _NOTICED, _FAR = 1.02, 0.5
 the same), unless the MSE is within this part of the share that it needs."""
 SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
+_LONGER = 4
+"""Of images behind a vector, whose places a decoder must learn, controls have so many times more steps."""
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
 closer to their own records than to so many others, by an interval of this confidence over the records. The mean alone
@@ -261,8 +263,8 @@ class _Cast:
         if "clients" not in attack.needs:  # a server that trains clients needs all images
             auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
         whole, mounting = auxiliary.shape, attack.mounting
-        if mounting.control_side is not None:
-            auxiliary = shrunk(auxiliary, mounting.control_side)
+        vectors = observation.views[0].smashed.ndim == 2 and auxiliary.ndim == 4
+        auxiliary = as_small(auxiliary, mounting.control_side, observation.views[0].smashed)
         quarter = played_by(len(auxiliary), batch_size)
         if quarter == 0:
             raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
@@ -272,7 +274,7 @@ class _Cast:
         if mounting.returns_auxiliary:
             own, own_labels = auxiliary, labels
         return cls(
-            attack=as_control(attack, len(own), batch_size, shorter),
+            attack=as_control(attack, len(own), batch_size, shorter / _LONGER if vectors else shorter),
             own=own,
             own_labels=own_labels,
             victims=auxiliary[-quarter:],
@@ -377,7 +379,7 @@ def played_by(records: int, batch_size: int) -> int:
     return min(records // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
 
 
-def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: int = 1) -> ImageAttack:
+def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
     """An attack as it is mounted in its controls.
 
     Args:
@@ -386,8 +388,8 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: int = 1)
         batch_size: images a step.
         shorter: factor by which its number of training steps is reduced.
     """
-    control = attack.mounting.control
-    return attack if control is None else control(shorter * max(1, (own - max(batch_size, own // 10)) // batch_size))
+    control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
+    return attack if control is None else control(max(1, round(shorter * an_epoch)))
 
 
 class _Reconstruct(Goal):

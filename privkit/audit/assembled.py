@@ -21,7 +21,7 @@ from privkit.settings.config import AuditConfig
 from privkit.shared.seeds import derive
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.seeded import seeded
-from privkit.training import Clients, SplitProtocol, Stacked
+from privkit.training import Clients, Stacked
 from privkit.training.u_shape import u_shaped
 
 
@@ -50,7 +50,7 @@ def assemble(
         _check_parts(defense, len(parties.ranges))
     edge.held = config.held if defense.storages else ()
     if model.predicts == "texts":
-        _check_texts(defense, protocol)
+        _check_texts(config, defense)
     edge.predicts = model.predicts
     places, edge.other_tokens = model.hides_places, model.other_tokens
     if shuffled and not defense.position_embedding:
@@ -80,8 +80,9 @@ def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
         return edge.eval().infer(records, labels, Generator())
 
 
-def _check_texts(defense: Defense, protocol: SplitProtocol) -> None:
-    """Refuse to send texts as labels, and stages after which no place's next token is known."""
+def _check_texts(config: AuditConfig, defense: Defense) -> None:
+    """Refuse to send texts as labels, scores of one label, and stages after which no place's next token is known."""
+    protocol = config.protocol.spec
     if protocol.labels == "sent" and protocol.upper != "own":
         raise UsageError(
             "a model of the next token has the texts themselves as labels, and this protocol sends labels to the "
@@ -92,6 +93,8 @@ def _check_texts(defense: Defense, protocol: SplitProtocol) -> None:
             f"{moved[0]} moves or drops tokens, so that no place has a next token; use a model of labels, or another "
             "defense"
         )
+    if (by := config.training.best_by) != "accuracy":
+        raise UsageError(f"training: best_by={by} has no value for predicted texts; use best_by=accuracy")
 
 
 def _check_parts(defense: Defense, parties: int) -> None:

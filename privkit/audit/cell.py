@@ -232,7 +232,8 @@ def _of_model(context: AttackContext) -> tuple[Check, ...]:
         return ()
     if context.model.edge.predicts == "texts":
         following = next_tokens(test.x)
-        return (learned(accuracy, following[following != PADDING]),)
+        following = following[following != PADDING]
+        return (learned(accuracy, following),) if len(following) else ()
     return () if several(test.y) or own_loss(context.model.upper) is not None else (learned(accuracy, test.y),)
 
 

@@ -206,8 +206,9 @@ def _certificate(
         made = nothing("; ".join(declared.compared.refuted))
     else:
         made = epsilon(mechanism, delta)
-        clear = mechanism.labels is None and any(view.labels is not None for view in source.views)
-        if made.kind == "differential_privacy" and clear:
+        # Gradients follow from labels, wherever the loss was computed: at the server, or at a U-shape's clients.
+        told = source.second or any(view.labels is not None or view.cut_gradient is not None for view in source.views)
+        if made.kind == "differential_privacy" and mechanism.labels is None and told:
             made = given_labels(made, mechanism.lower_model)
     return replace(made.declared(_DECLARED), standing="declared")
 

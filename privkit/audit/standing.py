@@ -86,10 +86,14 @@ def certified(
     )
     often = replace(often, delta=config.delta)
     certificate = of_run(receipt.certificate(often), often, config.training)
-    returned = edge.predicts == "texts" and edge.protocol.labels == "kept" and config.budget.epochs > 0
-    if returned and certificate.kind != "nothing":
+    if texts_return(config, edge) and certificate.kind != "nothing":
         certificate = nothing(_OF_TEXTS)
     return often, held_against_its_releases(certificate, edge, seed_data.auxiliary.x)
+
+
+def texts_return(config: AuditConfig, edge: Clients) -> bool:
+    """Whether gradients of a loss that predicts the texts themselves went up to the server."""
+    return edge.predicts == "texts" and edge.protocol.labels == "kept" and config.budget.epochs > 0
 
 
 def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...]) -> str:

@@ -334,9 +334,16 @@ def test_an_old_recording_that_leaves_something_out_claims_nothing(tmp_path: Pat
     assert "leaves out rounds of its mechanism, which once took the most favorable value" in row.certificate.statement
 
 
-def test_labels_that_travel_without_noise_are_not_covered(tmp_path: Path) -> None:
-    labels: dict[str, Any] = {f"round_{number}.labels": torch.arange(8) % 4 for number in range(5)}
-    declared(tmp_path / "r", drawn() / 2 + SIGMA * noise(40, 1, 8, 8), drawn(), also=labels)
+@pytest.mark.parametrize("known", ["labels", "cut_gradient", "features"])
+def test_labels_that_travel_without_noise_are_not_covered(known: str, tmp_path: Path) -> None:
+    """Nor do gradients that follow from them, which a server sends back or clients of a U-shape send up."""
+    kinds: dict[str, Any] = {
+        "labels": {"labels": torch.arange(8) % 4},
+        "cut_gradient": {"cut_gradient": torch.ones(8, 1, 8, 8)},
+        "features": {"features": torch.ones(8, 3), "features_gradient": torch.ones(8, 3)},
+    }
+    also = {f"round_{number}.{kind}": value.clone() for number in range(5) for kind, value in kinds[known].items()}
+    declared(tmp_path / "r", drawn() / 2 + SIGMA * noise(40, 1, 8, 8), drawn(), also=also)
     (row,) = rows(tmp_path / "r", tmp_path / "run", attack="mid_grey").values()
     assert row.certificate is not None
     assert row.certificate.statement.endswith("of the smashed data alone, given the labels")

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
 
 from privkit.attacks import base
@@ -13,6 +15,8 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.audit.export import export
 from privkit.audit.goals import label_adversary, labels
 from privkit.audit.run import run_audit
+from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 from privkit.errors import UsageError
 from privkit.recording.recorder import Recorder
 from privkit.recording.write import write_recording
@@ -20,6 +24,7 @@ from privkit.reports.schema import Row
 from privkit.settings.resolve import resolve
 from tests.audit.audits import registered
 from tests.audit.test_truth_outside import reachable, tells
+from tests.recording.edited import redescribed
 from tests.recording.kinds import CARS, OWN, ROUNDS, ROWS, WORDS, Fields, Shuffled, Words, cars, recorded, texts
 from tests.small import IMAGES, SMALL, digits, generator
 
@@ -73,6 +78,22 @@ def test_a_recorded_table_is_read_if_nothing_defends_it(tmp_path: Path) -> None:
 def test_a_recorded_table_is_not_read_through_loud_noise(tmp_path: Path) -> None:
     recorded(str(tmp_path / "r"), CARS, Fields(), LOUD)
     assert max(gain(row, "cells") for row in rows(tmp_path, *TABLE_ATTACKS).values()) < 0.2
+
+
+@pytest.mark.parametrize("domain", [WORDS, CARS], ids=["tokens", "tables"])
+def test_guesses_of_unknown_records_are_kept(domain: Tokens | Tables, tmp_path: Path) -> None:
+    recorded(str(tmp_path / "r"), domain, Words() if domain is WORDS else Fields())
+    path = tmp_path / "r" / "tensors.safetensors"
+    tensors = load_file(path)
+    truth = tensors.pop(f"truth.{domain.name}")
+    del tensors["truth.labels"]
+    save_file(tensors, path)
+    redescribed(tmp_path / "r")
+    (row,) = rows(tmp_path, "nearest_record").values()
+    assert (row.status, row.reason, row.recovered) == ("done", "", {})
+    guesses = torch.from_numpy(np.load(tmp_path / "run" / "cells" / row.cell / "guesses.npz")["guess"])
+    assert (guesses.shape, guesses.dtype) == (truth.shape, truth.dtype)
+    assert ((guesses - truth).abs() < 0.1).float().mean() > 0.5
 
 
 def test_fields_are_put_back_behind_a_recorded_shuffle(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privkit.audit.assembled import assemble
+from privkit.audit.goals import label_adversary
 from privkit.audit.run import run_audit
 from privkit.defenses.base import Defense
 from privkit.defenses.none import NoDefense
@@ -162,7 +163,32 @@ def test_no_certificate_stands_beside_gradients_of_texts(tmp_path: Path) -> None
         assert row.certificate is not None
         kinds.append(row.certificate.kind)
         assert ("the loss predicts the texts themselves" in row.certificate.statement) == (epochs == 1)
+        assert ("gradient of each place's next token" in row.doubt) == (epochs == 1)  # so it never shows "holds"
     assert kinds == ["nothing", "differential_privacy"]
+
+
+def test_the_best_epoch_is_that_of_a_score_that_texts_have() -> None:
+    with pytest.raises(UsageError, match="best_by=mcc has no value for predicted texts"):
+        assembled(NoDefense(), protocol="u_shape", training="best_by=mcc")
+
+
+def test_texts_of_one_token_have_nothing_to_learn_or_read(tmp_path: Path) -> None:
+    given = {**SETTINGS, "dataset": "definitions:length=1,vocabulary=60"}
+    (row,) = run_audit(defense="none", attack="tail_inversion", protocol="u_shape", out=tmp_path / "run", **given).rows
+    assert row.status == "not_applicable"
+    assert row.accuracy is not None
+    assert (row.accuracy.low, row.accuracy.high) == (0, 1)
+
+
+def test_words_of_more_places_than_memory_holds_are_those_of_the_first_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(label_adversary, "_MOST_SCORES", 60 * 8 * 25)  # of 10 texts in each of 10 rounds
+    (row,) = run_audit(
+        defense="none", attack="tail_inversion", protocol="u_shape", out=tmp_path / "run", **SETTINGS
+    ).rows
+    assert row.answers["label_accuracy"].n <= 2 * 10 * 7
+    assert "the first 2 of 10 rounds are read, by all 60 words" in row.notes
 
 
 @pytest.mark.parametrize("defense", ["none", "gaussian_noise:sigma=2"])

@@ -117,6 +117,10 @@ class AttackContext:
         """Whether clients learn the next token of their texts; recordings know no such loss."""
         return False
 
+    def beside_the_release(self) -> str:
+        """What the server got of records and reconstructions do not read; empty if there is nothing."""
+        return ""
+
     def keeps_labels(self) -> bool:
         """Whether the clients of a U-shape keep their labels, so that the server is who wants them."""
         return False

@@ -23,6 +23,8 @@ from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
 """Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
+_MOST_SCORES = 2**28
+"""Of words at places, a gigabyte; the audit copies them three times."""
 
 
 def observed(
@@ -68,11 +70,21 @@ def observed(
     return seen if model is None or parties is None else to_parties(seen, parties, model.edge)
 
 
-def of_places(transcript: Transcript) -> Transcript:
-    """The second cut of clients that predict texts, each place a row with the token behind it as its label, or −1."""
-    made = Transcript()
+def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
+    """The second cut of clients that predict texts, each place a row with the token behind it as its label, or −1.
+
+    A score of each word at each place of an epoch may be more than memory holds. So the first rounds are taken, as far
+    as `_MOST_SCORES` reach, and a sentence says so if there are more.
+    """
+    made, left = Transcript(), _MOST_SCORES // words
     for kept in transcript.rounds:
         following = next_tokens(kept.labels).flatten()
+        if made.rounds and len(following) > left:
+            return (
+                made,
+                f"the first {len(made.rounds)} of {len(transcript.rounds)} rounds are read, by all {words} words",
+            )
+        left -= len(following)
         rows = [
             replace(view, smashed=view.smashed.flatten(0, 1), cut_gradient=view.cut_gradient.flatten(0, 1))
             for view in kept.returned
@@ -80,7 +92,7 @@ def of_places(transcript: Transcript) -> Transcript:
         ]
         labels = torch.where(following == PADDING, -1, following)
         made.rounds.append(replace(kept, returned=tuple(rows), labels=labels))
-    return made
+    return made, ""
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:

@@ -66,14 +66,14 @@ def ask(context: AttackContext) -> Row:
         raise NotApplicable(f"positive={attack.positive} is no label: there are {many} classes")
     checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
-    checkpoint, recorded = context.checkpoint(), context.rounds()
+    checkpoint, recorded, short = context.checkpoint(), context.rounds(), ""
     every, pooled = (recorded is None and attack.epoch == epochs for epochs in ("every", "pooled"))
     multiple, knows_own = several(seed_data.victims.y), "own_labels" in known_to(attack)
     regrouped = pooled and knows_own
     pooled = pooled and not regrouped
     if recorded is None and isinstance(context, TrainedContext) and not (every or pooled):
         recorded = _repeated(attack, context)
-        recorded = of_places(recorded) if texts else recorded
+        recorded, short = of_places(recorded, many) if texts else (recorded, short)
 
     def mounted(session: Session) -> _Answered:
         saved = session.load() or {}
@@ -108,6 +108,7 @@ def ask(context: AttackContext) -> Row:
         went.sentence: bool(doublings and went.sentence),
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
         asker: bool(asker),
+        short: bool(short),
         f"{who} knows the labels of {labeled} records of each class, which it was not asked for": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
         "each client knows its own labels, and asked for that of the other record that is mixed with it": knows_own,

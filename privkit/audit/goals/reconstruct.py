@@ -109,13 +109,14 @@ def ask(context: AttackContext) -> Row:
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
     seen = () if several(victims.y) or not len(victims) else looks.floors(victims.x, victims.y)
-    columns = _by_column(domain, victims.x, result.images) if isinstance(domain, Tables) else ""
+    columns = _by_column(domain, victims.x, result.images) if isinstance(domain, Tables) and len(victims) else ""
     checkpoint.remove()
     return context.row.model_copy(
         update={
             "recovered": row.recovered,
             "floors": floors,
             "ahead": row.ahead,
+            "doubt": context.row.doubt or context.beside_the_release(),
             "checks": checks,
             "attack_curve": result.curve,
             "answers": told,
@@ -280,10 +281,11 @@ def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores
     write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
 
 
-def _keep_unscored(context: AttackContext, images: Tensor) -> None:
-    """Store all guesses as pictures if the truth is unknown."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, guess=_to_uint8(images.cpu().numpy()))
+def _keep_unscored(context: AttackContext, records: Tensor) -> None:
+    """Store all guesses if the truth is unknown: images as pictures, other records as they are."""
+    buffer, guesses = io.BytesIO(), records.cpu().numpy()
+    pictures = isinstance(context.seed_data.splits.domain, Images)
+    np.savez_compressed(buffer, allow_pickle=False, guess=_to_uint8(guesses) if pictures else guesses)
     write_bytes(context.folder.cell(context.cell.id) / GUESSES, buffer.getvalue())
 
 

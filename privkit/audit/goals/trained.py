@@ -15,6 +15,7 @@ from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.audit.defended import DefendedModel, replay, untrained
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.control_clients import defense_of
+from privkit.audit.standing import texts_return
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.partition import rounds_an_epoch
 from privkit.shared.certificate import Certificate
@@ -89,6 +90,15 @@ class TrainedContext(AttackContext):
     def predicts_texts(self) -> bool:
         """Whether the loss predicts the texts themselves."""
         return self.model.edge.predicts == "texts"
+
+    def beside_the_release(self) -> str:
+        """The gradient of each place's next token, in a U-shape that predicts texts."""
+        if not texts_return(self.config, self.model.edge):
+            return ""
+        return (
+            "the server also got the gradient of each place's next token, and this attack reads smashed data alone; "
+            "mount an attack on labels that reads it"
+        )
 
     def upper_history(self) -> list[nn.Module] | None:
         """The server's segment at evenly spaced moments before the end of training, which is repeated for it."""

@@ -18,7 +18,7 @@ from privkit.attacks.goals.reconstruct_controls import controls, fails
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.nearest_record import NearestRecord
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.domains.images.embedded import TinyDigits
+from privkit.domains.images.embedded import Digits, TinyDigits
 from privkit.parts.registry import parse
 
 
@@ -147,6 +147,14 @@ def test_forms_that_are_no_grid_of_patches_are_controlled_as_well(form: tuple[in
     if release.ndim == 4:
         gates = controls(BlackBox(decoder="autoencoder", epochs=1), observed(x, y, release), 0)
         assert [check.passed for check in gates] == [True, True], gates
+
+
+def test_large_images_behind_a_vector_are_controlled_as_small_ones() -> None:
+    """The default decoder needs more steps than a control has to learn 784 numbers of a vector."""
+    order = np.random.default_rng(0).permutation(3_000)[:300]
+    some = Digits().open(None, download=False, train_images=3_000).train.take(order)
+    seen = replace(observed(some.x, some.y, torch.zeros(1, 64)), image_shape=(1, 28, 28))
+    assert [check.passed for check in controls(BlackBox(), seen, 0)] == [True, True]
 
 
 def test_the_image_in_the_form_of_a_release() -> None:
