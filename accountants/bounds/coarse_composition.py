@@ -211,12 +211,14 @@ def _by_moments(runs: _Runs) -> tuple[Array, Array]:
     variance = runs.cumulants(np.zeros(largest.size))[2]
     tilt = np.clip(np.sqrt(2 * np.clip(-np.log(runs.deltas), 0.1, 700) / variance), 1e-6, most)
     best, at = np.full(largest.size, inf), tilt
+    limit, before = np.ones(largest.size), np.zeros(largest.size)
     for _ in range(_STEPS):
         values, change = _converted(runs, tilt)
+        limit, before = np.where(change * before < 0, limit / 2, limit), change  # else few rounds swing to and fro
         best, at = np.where(values < best, values, best), np.where(values < best, tilt, at)
         if not (moves := np.abs(change) > _CLOSE).any():
             break
-        tilt = np.where(moves, np.clip(tilt * np.exp(np.clip(change, -1, 1)), 1e-6, most), tilt)
+        tilt = np.where(moves, np.clip(tilt * np.exp(np.clip(change, -limit, limit)), 1e-6, most), tilt)
     return best, at
 
 
