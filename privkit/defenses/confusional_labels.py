@@ -50,7 +50,7 @@ class ConfusionalLabels(Defense):
         >>> ConfusionalLabels().matrix(3).argmax(1)
         tensor([2, 0, 1])
         """
-        cycle = torch.randperm(classes, generator=Generator().manual_seed(self.seed))
+        cycle = _cycle(classes, self.seed)
         soft = torch.full((classes, classes), self.spread / classes, dtype=torch.float64)
         soft[cycle, cycle.roll(1)] += 1 - self.spread
         return soft
@@ -67,6 +67,12 @@ class ConfusionalLabels(Defense):
 
     def head(self) -> nn.Module:
         return _Decoder(self)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _cycle(classes: int, seed: int) -> Tensor:
+    """The labels in a drawn order; each stands for the next one."""
+    return torch.randperm(classes, generator=Generator().manual_seed(seed))
 
 
 class _Decoder(nn.Module):
