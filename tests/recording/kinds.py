@@ -78,7 +78,9 @@ class Shuffled(nn.Module):
         return tokens.gather(1, order.unsqueeze(2).expand_as(tokens))
 
 
-def recorded(folder: str, domain: Tokens | Tables, lower: nn.Module, noise: float = 0.0) -> Recording:
+def recorded(
+    folder: str, domain: Tokens | Tables, lower: nn.Module, noise: float = 0.0, *, known: bool = True
+) -> Recording:
     """Two rounds of texts or table rows behind a lower segment and noise, in which nothing is learned."""
     records = {WORDS: texts, CARS: cars}[domain]
     recorder, draws = Recorder(), Generator().manual_seed(7)
@@ -86,5 +88,8 @@ def recorded(folder: str, domain: Tokens | Tables, lower: nn.Module, noise: floa
         torch.manual_seed(0)
         for x in records(ROWS * ROUNDS, 1).split(ROWS):
             released = lower(x).detach()
-            recorder(released + noise * torch.randn(released.shape, generator=draws), x=x, y=torch.arange(ROWS) % 2)
-        return recorder.save(folder, name="none", own=records(OWN, 2), lower=lower, domain=domain)
+            sent = released + noise * torch.randn(released.shape, generator=draws)
+            recorder(sent, **({"x": x, "y": torch.arange(ROWS) % 2} if known else {}))
+        built = "" if known else f"{type(lower).__module__}:{type(lower).__name__}"  # to trace it takes records
+        own = records(OWN, 2)
+        return recorder.save(folder, name="none", own=own, lower=lower, lower_builder=built, domain=domain)
