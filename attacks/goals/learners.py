@@ -15,29 +15,6 @@ from privkit.torch_utils.seeded import seeded
 
 _CHANNELS = 4
 _RATE = 2e-3
-_OF_VECTORS = 8
-"""Pixels a side of images that are sent as vectors: no decoder learns larger ones in the steps of a control."""
-
-
-def shrunk(images: Tensor, side: int) -> Tensor:
-    """Images reduced to at most `side` pixels a side by area averages, so that controls are fast.
-
-    >>> shrunk(torch.ones(2, 1, 28, 28), 8).shape
-    torch.Size([2, 1, 8, 8])
-    """
-    height, width = (min(side, pixels) for pixels in images.shape[2:])
-    return nn.functional.adaptive_avg_pool2d(images, (height, width))
-
-
-def as_small(records: Tensor, side: int | None, release: Tensor) -> Tensor:
-    """Records for controls: images of at most `side` pixels a side, or as they are; smaller ones behind a vector.
-
-    >>> as_small(torch.ones(2, 1, 28, 28), None, torch.zeros(5, 64)).shape
-    torch.Size([2, 1, 8, 8])
-    """
-    if records.ndim == 4 and release.ndim == 2:
-        side = min(side or _OF_VECTORS, _OF_VECTORS)
-    return records if side is None else shrunk(records, side)
 
 
 class OneClient(ABC):

@@ -14,17 +14,17 @@ from privkit.attacks.base import AnyAttack, NotApplicable, Query, QueryResult, V
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_clients import ControlClients, Defended, Undefended
 from privkit.attacks.goals.control_server import server
+from privkit.attacks.goals.control_size import played_by, small
 from privkit.attacks.goals.goal import Goal
 from privkit.attacks.goals.identity import identity_lower
-from privkit.attacks.goals.learners import Learners, as_small
+from privkit.attacks.goals.learners import Learners
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.memory import Memory
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
 CONTROL_IMAGES = 1_000
-_PLAYED = 100
-"""Auxiliary images that take part at most, and those of them that play the victim."""
+"""Auxiliary images that take part at most."""
 _WON, _WON_IN_ORDER, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9, 0.9
 """The positive control passes if the attack's MSE is at most this share of the mean image's: the second share if the
 defense moves tokens, of which a short training misplaces some (a jigsaw reached .59 behind batch shuffling at one of
@@ -35,8 +35,6 @@ _NOTICED, _FAR = 1.02, 0.5
 the same), unless the MSE is within this part of the share that it needs."""
 SHORTER = 5
 """The noise control has so many times fewer steps: what leaks beside the release needs no training."""
-_LONGER = 4
-"""Of images behind a vector, whose places a decoder must learn, controls have so many times more steps."""
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
 closer to their own records than to so many others, by an interval of this confidence over the records. The mean alone
@@ -263,8 +261,7 @@ class _Cast:
         if "clients" not in attack.needs:  # a server that trains clients needs all images
             auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
         whole, mounting = auxiliary.shape, attack.mounting
-        vectors = observation.views[0].smashed.ndim == 2 and auxiliary.ndim == 4
-        auxiliary = as_small(auxiliary, mounting.control_side, observation.views[0].smashed)
+        auxiliary, longer = small(auxiliary, mounting.control_side, observation.views[0].smashed)
         quarter = played_by(len(auxiliary), batch_size)
         if quarter == 0:
             raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
@@ -274,7 +271,7 @@ class _Cast:
         if mounting.returns_auxiliary:
             own, own_labels = auxiliary, labels
         return cls(
-            attack=as_control(attack, len(own), batch_size, shorter / _LONGER if vectors else shorter),
+            attack=as_control(attack, len(own), batch_size, shorter / longer),
             own=own,
             own_labels=own_labels,
             victims=auxiliary[-quarter:],
@@ -368,15 +365,6 @@ class _Cast:
             auxiliary_labels=self.own_labels if "auxiliary_labels" in known_to(self.attack) else None,
             memory=self.memory,
         )
-
-
-def played_by(records: int, batch_size: int) -> int:
-    """Number of the controls' records that act as victims; the others are the attack's own.
-
-    >>> played_by(1_000, 50), played_by(200, 50)
-    (100, 50)
-    """
-    return min(records // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:

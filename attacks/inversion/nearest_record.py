@@ -24,8 +24,7 @@ class NearestRecord(Checked):
 
     It learns nothing, and reads records of every kind. If a sequence's release has one token for each token of the
     sequence, it is guessed token by token, possibly from many records; fields of a table with categories are guessed
-    column by column. Positions that public masks remove are left out
-    of the distance.
+    column by column. Positions that public masks remove are left out of the distance.
 
     Attributes:
         repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.

@@ -95,9 +95,10 @@ def test_less_noise_more_rounds_and_a_smaller_delta_cost_more(
 
 
 def assert_cheaper(one: tuple[SplitMechanism, float], other: tuple[SplitMechanism, float]) -> None:
-    """The first has the smaller ε. A fast bound may be looser for the first, of few rounds; then its tight one counts.
+    """The first has the smaller ε. A fast bound may be looser for the first; then its tight one counts.
 
-    Three rounds of 1 of 35 clients with 18 Laplace variables: fast .612, five rounds .612 less 3e-4, tight .541.
+    One of 1,500 drawn mechanisms is so: a Gaussian of 6 of 75 clients, 238 rounds, fast ε 957 at δ = .245 (tight 774),
+    and 882 at δ = .118.
     """
     least, most = (answer.epsilon(mechanism, delta, tight=False).epsilon for mechanism, delta in (one, other))
     if least > most * (1 + 1e-9) + 1e-12:

@@ -77,15 +77,6 @@ BAD_TEXTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "sentence"), BAD_TEXTS, ids=[str(number) for number in range(len(BAD_TEXTS))])
-def test_texts_that_do_not_fit_are_refused(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    recorded(str(tmp_path / "r"), WORDS, Words())
-    with pytest.raises(DataError) as told:
-        read_recording(edited(tmp_path / "r", **changed))
-    assert sentence in str(told.value)
-    assert "\n" not in str(told.value)
-
-
 def beyond(column: int, value: float) -> Tensor:
     x = cars(40, 1)
     x[3, column] = value
@@ -103,9 +94,15 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "sentence"), BAD_ROWS, ids=[str(number) for number in range(len(BAD_ROWS))])
-def test_table_rows_that_do_not_fit_are_refused(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    recorded(str(tmp_path / "r"), CARS, Fields())
+@pytest.mark.parametrize(
+    ("domain", "changed", "sentence"),
+    [(WORDS, *bad) for bad in BAD_TEXTS] + [(CARS, *bad) for bad in BAD_ROWS],
+    ids=[f"texts-{number}" for number in range(len(BAD_TEXTS))] + [f"rows-{number}" for number in range(len(BAD_ROWS))],
+)
+def test_records_that_do_not_fit_are_refused(
+    domain: Any, changed: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    recorded(str(tmp_path / "r"), domain, Words() if domain is WORDS else Fields())
     with pytest.raises(DataError) as told:
         read_recording(edited(tmp_path / "r", **changed))
     assert sentence in str(told.value)
