@@ -100,8 +100,8 @@ class TokenDecoder(Checked):
         again, same, _ = asked(query, words, texts[:batch], batch, draws)
         if not keeps_places(tokens[:batch][sent[:batch].argsort()], again[same.argsort()]):
             raise NotApplicable(
-                "it learns from tokens that come back in their places, and the same texts sent twice came back in "
-                "others: vocabulary reads tokens behind a shuffle"
+                "it learns from tokens that come back in their places, and of the same texts sent twice no more did so "
+                "than by chance: they are moved (vocabulary reads those), or noise hides their words"
             )
         texts = texts[sent]
         start = Discriminant(tokens.flatten(0, 1), texts.flatten(), own.flatten().bincount(minlength=len(words)))

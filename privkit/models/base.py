@@ -52,6 +52,8 @@ class ModelSpec(Protocol):
 
     Attributes:
         domain: the records that it reads: "images", "tokens", "tables" or "any".
+        quick_attacks: a specification may name attacks that `--attack auto` mounts because of this model, on every
+            defense.
     """
 
     domain: ClassVar[str]

@@ -62,6 +62,11 @@ class HuggingFace(Checked):
     lora: Whole = 0
     task: Literal["label", "next_token"] = "label"
 
+    @property
+    def quick_attacks(self) -> tuple[str, ...]:
+        """See `ModelSpec`: the gradient of the next token names it."""
+        return ("tail_inversion",) if self.task == "next_token" else ()
+
     def files(self) -> list[Path]:
         """What is read of the folder; all of it counts for a run's provenance."""
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []

@@ -106,6 +106,7 @@ class Vertical(Checked):
     """
 
     domain: ClassVar[str] = "any"
+    quick_attacks: ClassVar[tuple[str, ...]] = ("ridge", "release_clustering")
 
     parties: Annotated[int, Ge(2), "one party is no vertical split"] = 2
     width: Count = 32

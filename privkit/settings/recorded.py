@@ -96,8 +96,8 @@ def chosen(recording: Recording) -> Chosen:
     ]
     passive = [*kind.passive] if own and described.lower is None else []
     returned = recording.views[0].cut_gradient is not None or recording.second
-    leaks = recording.labels is not None and returned
-    attacks = (*fits, *passive, *(["label_leak"] if leaks else []))
+    asks_labels = ["release_clustering"] if recording.second else ["label_leak"]
+    attacks = (*fits, *passive, *(asks_labels if recording.labels is not None and returned else []))
     if not attacks:
         raise UsageError(
             "auto finds no attack for this recording, which lacks own records or a lower segment; record them "

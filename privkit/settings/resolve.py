@@ -14,6 +14,7 @@ from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
 from privkit.parts.registry import Component, load, named, parse, specify, stages_given, table
+from privkit.parts.threats import threat
 from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
@@ -190,7 +191,8 @@ def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSetti
     if AUTO in asked.attack:
         shared = training.freeze_lower or protocol.spec.average != "never"
         instead = source.chosen() if source.chosen else None
-        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], instead, shared)}
+        beside = _beside(protocol, source.model, domain_of(source.dataset))
+        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], instead, shared, beside)}
     if not asked.attack:
         raise UsageError("name at least one defense and one attack")
     return fields
@@ -300,14 +302,26 @@ def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
     return distinct(budgeted(parse("attacks", given), asked.budget[1]) for given in named)
 
 
+def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ...]:
+    """Attacks that `auto` mounts on each defense because of the model, or else of the protocol."""
+    named = getattr(model.spec, "quick_attacks", ()) or getattr(protocol.spec, "quick_attacks", ())
+    reads = {name: threat(name)[1] for name in named}
+    return tuple(name for name, domains in reads.items() if not domains or {domain, "any"} & {*domains})
+
+
 def _automatic(
-    defenses: Sequence[Component], dataset: Component, budget: Budget, instead: Chosen | None, shared: bool
+    defenses: Sequence[Component],
+    dataset: Component,
+    budget: Budget,
+    instead: Chosen | None,
+    shared: bool,
+    beside: Sequence[str],
 ) -> dict[str, Any]:
     """The fields of a configuration that say what `auto` mounts on each defense, or on what was recorded of it."""
     domain = domain_of(dataset)
     chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
     mounted = {
-        label: distinct(budgeted(parse("attacks", attack), budget) for attack in one.attacks)
+        label: distinct(budgeted(parse("attacks", attack), budget) for attack in (*one.attacks, *beside))
         for label, one in chosen.items()
     }
     return {"automatic": mounted, "remarks": {label: one.remark for label, one in chosen.items() if one.remark}}

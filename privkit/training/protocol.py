@@ -83,6 +83,11 @@ class SplitProtocol(Checked):
         return self.clients if self.upper == "own" else self.servers
 
     @property
+    def quick_attacks(self) -> tuple[str, ...]:
+        """Attacks that `--attack auto` mounts because of this protocol, on every defense: on labels that are kept."""
+        return ("release_clustering",) if self.labels == "kept" else ()
+
+    @property
     def stacked(self) -> bool:
         """Whether the upper segments are a stack: several servers, or standalone clients."""
         return self.upper == "own" or self.servers > 1

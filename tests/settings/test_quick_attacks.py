@@ -106,6 +106,21 @@ def test_other_records_meet_the_attacks_that_read_them() -> None:
     assert mounted(dataset="breast_cancer", defense="gaussian_noise")["gaussian_noise"] == list(KINDS["tables"].general)
 
 
+def test_models_and_protocols_bring_attacks_of_their_own(tmp_path: Path) -> None:
+    """Vectors of parties are read by ridge, labels that stay are asked for, and a gradient names its next token."""
+    u_shape = {"defense": "blur", "protocol": "u_shape"}
+    assert mounted(**u_shape) == {
+        "none": [KINDS["images"].baseline, "release_clustering"],
+        "blur": [*strongest()["blur"], "release_clustering"],
+    }
+    parties = {"model": "vertical", "defense": "max_norm"}
+    assert mounted(**parties)["max_norm"][-2:] == ["ridge", "release_clustering"]
+    assert mounted(**parties, dataset="breast_cancer")["none"] == ["black_box", "release_clustering"]
+    texts = {"dataset": "definitions", "protocol": "u_shape", "defense": "none"}
+    assert mounted(**texts)["none"] == ["vocabulary", "release_clustering"]
+    assert mounted(**texts, model=f"hf:path={tmp_path},task=next_token")["none"] == ["vocabulary", "tail_inversion"]
+
+
 def test_attacks_named_beside_it_are_added_once() -> None:
     assert mounted(defense="patch_shuffle", attack=["auto", "canaries", "jigsaw"]) == {
         "none": [KINDS["images"].baseline, "canaries", "jigsaw"],
