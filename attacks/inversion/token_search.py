@@ -14,7 +14,7 @@ from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen
-from privkit.attacks.inversion.word_means import WordMeans, drawn_texts
+from privkit.attacks.inversion.word_means import WordMeans, check_words, drawn_texts
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
@@ -112,6 +112,8 @@ class TokenSearch(Checked):
             )
         lower = frozen(observation.lower, device)
         own = None if observation.auxiliary is None else observation.auxiliary.to(device)
+        if own is not None:
+            check_words(self, own)
         words = _words(lower, length, own, device)
         words = min(words, observation.words or words)  # embeddings may be padded with rows that stand for no word
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
@@ -314,6 +316,11 @@ def _words(lower: nn.Module, length: int, own: Tensor | None, device: torch.devi
     for hook in hooks:
         hook.remove()
     if found:
+        if own is not None and int(own.max()) >= found[0]:
+            raise NotApplicable(
+                f"own texts have the word {int(own.max())}, and the lower segment's embedding has {found[0]} words: "
+                "hand over texts of the same vocabulary"
+            )
         return found[0]
     if own is None:
         raise NotApplicable(

@@ -11,6 +11,7 @@ from privkit.attacks.assign import distances
 from privkit.attacks.base import NotApplicable, Query
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check_rows
 from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.scores.tokens import PADDING
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _DRAWN = 8
@@ -44,7 +45,14 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tenso
         )
     if len(own) < batch:
         raise NotApplicable(f"{attack.name} sends {batch} own texts a round, got {len(own)}")
+    check_words(attack, own)
     return released
+
+
+def check_words(attack: ImageAttack, own: Tensor) -> None:
+    """Refuse own texts that hold no word."""
+    if not (own != PADDING).any():
+        raise NotApplicable(f"{attack.name} learns words from own texts, and these {len(own)} hold padding alone")
 
 
 def asked(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:

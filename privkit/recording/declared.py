@@ -247,9 +247,10 @@ def _replayed(
     if not isinstance(clip, Known) and recording.description.mixed == 1:
         found.hold(f"that lower(truth) lies in its {clip.kind}", outside)
     released, scales, clean = (torch.cat(parts) for parts in zip(*every, strict=True))
-    drawn = torch.randperm(len(released), generator=Generator().manual_seed(0))[: _most_rows(released)]
+    most = max(8, _NUMBERS // released.shape[1])
+    drawn = torch.randperm(len(released), generator=Generator().manual_seed(0))[:most]
     refutation = refuted_by(clean[drawn], released[drawn], law=law, scale=scales[drawn], level=LEVEL / 4)
-    last, scales, clean = (part[: _most_rows(released)] for part in every[-1])
+    last, scales, clean = (part[:most] for part in every[-1])
     same = bool((scales == scales[0, 0]).all())
     blur = list(rounds.values())[-1].blur if same else 0.0
     one_scale = float(scales[0, 0]) if same else scales
@@ -331,10 +332,15 @@ def _answers(
 
 
 def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Whether labels that travel got their declared noise."""
+    """Whether labels that travel lie in their declared range and got their declared noise."""
     sent = [view.labels for view in recording.views if view.labels is not None]
     if mechanism.labels is None or mechanism.noise.labels is None:
         return
+    if several(recording.truth.y):
+        most, one = int(recording.truth.y.sum(1).max()), isinstance(mechanism.labels, OneHot)
+        found.hold("the range of labels", f"one-hot labels, but a record has {most}" if one and most > 1 else "")
+    elif recording.several:
+        found.unchecked.append("the range of several labels a record")
     if not sent:
         found.unchecked.append("the noise of labels (none were recorded)")
         return
@@ -354,8 +360,6 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
         clean = true if several(true) else true.unsqueeze(1) == torch.arange(labels.shape[1])
         refutation = refutation or refuted_by(clean.float(), labels, law=law, scale=scales, level=LEVEL / 4)
     found.hold("the noise of labels", said + refutation if refutation else "")
-    if recording.several:
-        found.unchecked.append("the range of several labels a record")
 
 
 def _law(mechanism: SplitMechanism) -> Law:
@@ -394,7 +398,3 @@ def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor
     ]
     released, scales = (torch.cat(part) for part in zip(*parts, strict=True))
     return released, scales
-
-
-def _most_rows(rows: Tensor) -> int:
-    return max(8, _NUMBERS // rows.shape[1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privkit.accountants.spec.parts import Noise
-from privkit.accountants.spec.sensitivity import BoxLabels
+from privkit.accountants.spec.sensitivity import BoxLabels, OneHot
 from privkit.audit.declared import declared_by
 from privkit.errors import DataError, UsageError
 from privkit.recording.read import read_recording
@@ -107,17 +107,27 @@ def test_several_labels_that_do_not_fit(
         read_recording(written(tmp_path / "r", changed, **described))
 
 
-@pytest.mark.parametrize(("added", "refuted"), [(0.5, False), (0.05, True)])
-def test_declared_noise_on_several_labels_is_compared(added: float, refuted: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("added", "labels", "refuted"),
+    [
+        (0.5, BoxLabels(classes=L), ""),
+        (0.05, BoxLabels(classes=L), "noise of 0.5 on labels"),
+        (0.5, OneHot(), "the recording declares one-hot labels, but a record has 3"),
+    ],
+)
+def test_declared_labels_of_several_a_record_are_compared(
+    added: float, labels: OneHot | BoxLabels, refuted: str, tmp_path: Path
+) -> None:
     x = drawn()
     facts = torch.randint(2, (len(x), L), generator=generator(5))
     sent = facts + added * noise(len(x), L, seed=2)
     also: dict[str, Any] = {f"round_{number}.labels": part for number, part in enumerate(sent.split(FEW))}
-    given: dict[str, Any] = {"labels": BoxLabels(classes=L), "unit": "client", "lower_model": "trained"}
+    given: dict[str, Any] = {"labels": labels, "unit": "client", "lower_model": "trained"}
     mechanism = changed(noise=Noise(smashed=SIGMA, labels=0.5), rounds=5, releases=8, **given)
     released = x / 2 + SIGMA * noise(*x.shape)
     compared = declared_by(
         declared(tmp_path / "r", released, x, mechanism, also={**also, "truth.labels": facts})
     ).compared
-    assert bool(compared.refuted) == refuted
-    assert "the range of several labels a record" in compared.unchecked
+    assert len(compared.refuted) == bool(refuted)
+    assert refuted in "".join(compared.refuted)
+    assert ("the range of labels" in compared.checked) == isinstance(labels, BoxLabels)

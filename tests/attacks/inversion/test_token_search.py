@@ -143,16 +143,18 @@ class Codes(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("released", "lower", "why"),
+    ("released", "lower", "own", "why"),
     [
-        ((ROWS, 8), TwoBlocks(), "a token for each of the 6 words"),
-        ((ROWS, LENGTH, 8), TwoBlocks(), r"gives \[6, 24\] for a text, and \[6, 8\] was released"),
-        ((ROWS, LENGTH, 8), Codes(), "has no torch.nn.Embedding"),
+        ((ROWS, 8), TwoBlocks(), None, "a token for each of the 6 words"),
+        ((ROWS, LENGTH, 8), TwoBlocks(), None, r"gives \[6, 24\] for a text, and \[6, 8\] was released"),
+        ((ROWS, LENGTH, 8), Codes(), None, "has no torch.nn.Embedding"),
+        ((ROWS, LENGTH, 8), TwoBlocks(), texts(9, 3) * 0, "these 9 hold padding alone"),
+        ((ROWS, LENGTH, 8), TwoBlocks(), texts(9, 3) * 0 + 80, "own texts have the word 80, and .* embedding has 80"),
     ],
 )
-def test_refusals(released: tuple[int, ...], lower: nn.Module, why: str) -> None:
+def test_refusals(released: tuple[int, ...], lower: nn.Module, own: Tensor | None, why: str) -> None:
     with pytest.raises(NotApplicable, match=why):
-        TokenSearch().run(seen(lower, torch.zeros(released), None), Generator())
+        TokenSearch().run(seen(lower, torch.zeros(released), own), Generator())
 
 
 def test_own_texts_say_how_many_words_a_segment_without_embedding_knows() -> None:
