@@ -32,12 +32,12 @@ _ROWS = 256
 _SEARCH, _FOUND = 25, 1e-7
 """Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
 _LOG_SMALLEST = -650.0
-_INTERVAL = 0.75
-"""Distance of the grid's nodes in standard deviations of one release's loss; at .5, ε is about 1% smaller."""
+_INTERVAL = 0.5
+"""Distance of the grid's nodes in standard deviations of one release's loss, at most; at .75, ε is about 1% larger."""
 _SMALLEST_GRID, _LARGEST_GRID = 512, 2**14
 _BELOW = 6.0
 """Standard deviations of the tilted sum below its mean where the grid begins; what lies below is added at its end."""
-_ABOVE = 7.0
+_ABOVE = 4.5
 """−ln of the share of δ that sums above the grid may take."""
 _LOWER, _SMALLER = 6, 3.0
 """Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
@@ -243,7 +243,8 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.cumulants(np.zeros_like(tilt))[2])
     low = np.maximum(mean - _BELOW * np.sqrt(variance), first - _LARGEST_EXPONENT / (1 + tilt))
-    width = _ABOVE / tilt + np.maximum(first - low, 0)
+    share = _ABOVE + 1 + np.log1p(tilt)  # by Chernoff, if δ is the first bound's at `first`: about e^{K − λε}/e(1 + λ)
+    width = share / tilt + np.maximum(first - low, 0)
     nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2))
     digits = np.isfinite(width) & (runs.deltas > _SMALLEST_DELTA)
     sizes = np.where(digits, np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
