@@ -94,12 +94,20 @@ def audited(dataset: str, adversary: str, defense: str, seed: int) -> list[dict[
         recovered = row.recovered.get("unaligned", {})
         values = {name: row.answers[name].value for name in MEASURED if name in row.answers}
         values |= {name: recovered[name].value for name in RECOVERED if name in recovered}
+        for name in RECOVERED[:2]:
+            constant = [guess["unaligned"][name].value for guess in _constant(row.floors) if name in guess["unaligned"]]
+            values |= {f"floor_{name}": max(constant)} if name in recovered else {}
         accuracy = {} if row.accuracy is None else {"accuracy": row.accuracy.value}
         spent = {"cpu_seconds": round(clock.of(row), 1)}
         found.append(
             {**of, "attack": attack, "status": row.status, "reason": row.reason, **values, **accuracy, **spent}
         )
     return found
+
+
+def _constant(floors: dict[str, Any]) -> list[Any]:
+    """What whoever sees nothing guesses: without labels, and without the attack's own start."""
+    return [guess for name, guess in floors.items() if name not in ("zero_steps", "class_mean")]
 
 
 def main(options: Options) -> None:

@@ -18,6 +18,7 @@ TABLES_ALONE = ("drive", "creditcard", "bank", "movielens", "criteo")
 """Its datasets that are no images."""
 IMAGES_ALONE = ("fsha",)
 """Its attacks whose counterpart here reads images alone."""
+FLOORS = ("floor_ssim", "floor_cells")
 SHOWN = {"label_leak": ("auc",), "release_clustering": ("cluster_accuracy",), "black_box": ("ssim", "cells")}
 """Attack -> the measures of its cell, of which one is there; other attacks on labels show the share of right ones."""
 
@@ -86,6 +87,9 @@ def measured(dataset: str, adversary: str) -> tuple[list[str], list[list[str]]]:
         rows.append([f"`{defense}`", code(theirs.get(defense, "")), said(per_attack[0], ("accuracy",))])
         rows[-1] += [said(several, SHOWN.get(one, ("label_accuracy", "ssim", "cells")))
                      for one, several in zip(attacks, per_attack, strict=True)]  # fmt: skip
+    if floors := [name for name in FLOORS if any(name in run for run in runs)]:
+        known = [run for run in runs if floors[0] in run]
+        rows.append(["a constant guess", "–", "–", said(known, (floors[0],)), *["–"] * (len(attacks) - 1)])
     return ["defense", "stands for", "accuracy", *(f"`{one}`" for one in attacks)], rows
 
 
@@ -93,5 +97,6 @@ def said(runs: list[dict[str, Any]], names: tuple[str, ...]) -> str:
     """The mean of the first measure that is there, with its interval; else why there is none."""
     name = next((one for one in names if all(one in run for run in runs)), None)
     if name is None:
-        return runs[0]["status"].replace("_", " ")
-    return interval(over_values([run[name] for run in runs], 0.95, measure(name).within), 2)
+        reason = runs[0]["reason"]
+        return "images only" if "reconstructs images" in reason else reason
+    return interval(over_values([run[name] for run in runs], 0.95, measure(name.removeprefix("floor_")).within), 2)
