@@ -56,3 +56,15 @@ def test_a_cell_is_a_mean_over_seeds_or_the_reason_why_there_is_none(page: Any) 
     assert page.said(runs, ("ssim", "auc")).startswith("0.60 [")
     refused = {"status": "not_applicable", "reason": "ridge reconstructs images, and these records are table rows"}
     assert page.said([refused], ("ssim",)) == "images only"
+
+
+def test_split_parts_stands_where_messages_leave_the_client(page: Any) -> None:
+    chains = [page.chained(one) for one in ("none", "mixup", "max_norm", "information_bottleneck")]
+    assert chains == [
+        "split_parts",
+        "mixup+split_parts@mixer",
+        "split_parts+max_norm",
+        "information_bottleneck+split_parts",
+    ]
+    for defense in page.DEFENSES["party"]:
+        assert parse("defenses", page.chained(defense))
