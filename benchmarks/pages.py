@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import registry_page
+import vertical_page
 from jinja2 import Environment, StrictUndefined
 
 from privkit.cli.papers import claims_table, coverage_table, deviations_table, methods_table, orderings_table
@@ -335,6 +336,8 @@ def pages() -> dict[Path, str]:
             which=lambda: table(*registry_page.which()),
             every=lambda: table(*registry_page.every()),
             paragraphs=registry_page.paragraphs,
+            vertical=vertical_page,
+            as_table=table,
         )
     made |= {PAGES.parent / f"defenses-{name}.svg": drawn for name, drawn in registry_page.pictures().items()}
     introduction = SETTINGS_PAGE.read_text(encoding="utf-8").partition("| flag |")[0]

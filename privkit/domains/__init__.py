@@ -27,6 +27,7 @@ DATASETS: dict[str, str] = {
     "lfw_subset": "privkit.domains.images.embedded:LfwSubset",
     "mnist": "privkit.domains.images.vision:Mnist",
     "names": "privkit.domains.tokens.texts:Names",
+    "party_files": "privkit.domains.tables.party_files:PartyFiles",
     "pcam": "privkit.domains.images.pictures:Pcam",
     "table_file": "privkit.domains.tables.sets:TableFile",
     "text_file": "privkit.domains.tokens.texts:TextFile",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -88,9 +89,10 @@ class _Strip(nn.Module):
 class Vertical(Checked):
     """One segment a party; the server joins their outputs and classifies them.
 
-    Images are cut into strips from left to right, tables into runs of columns, dense and categorical ones alike. The
-    smashed data [N, parties·width] are vectors. `split_parts:parts=P` with as many parts as parties gives each party's
-    output a name, so that `--parts part_1` audits the first party: its columns, its segment and its gradients.
+    Images are cut into strips from left to right, tables into runs of columns, dense and categorical ones alike. Where
+    a table knows its parties (`party_files`), each holds the columns of its file. The smashed data [N, parties·width]
+    are vectors. `split_parts:parts=P` with as many parts as parties gives each party's output a name, so that
+    `--parts part_1` audits the first party: its columns, its segment and its gradients.
 
     Attributes:
         parties: how many hold columns; the server, or another party at it, holds the labels.
@@ -135,13 +137,28 @@ class Vertical(Checked):
 
     def _of_table(self, domain: Tables) -> tuple[list[Ranges], list[nn.Module]]:
         dense, sizes = len(domain.dense), domain.sizes
-        runs = self._runs(dense + len(sizes), "columns")
+        if domain.parties:
+            held = self._held(domain.parties)
+        else:
+            held = [(run,) for run in self._runs(dense + len(sizes), "columns")]
         lowers: list[nn.Module] = []
-        for start, stop in runs:
-            numbers, own = max(0, min(stop, dense) - start), sizes[max(0, start - dense) : max(0, stop - dense)]
-            columns = Columns(numbers, own, 8)
+        for ranges in held:
+            own = [column for start, stop in ranges for column in range(start, stop)]
+            columns = Columns(sum(c < dense for c in own), tuple(sizes[c - dense] for c in own if c >= dense), 8)
             lowers.append(nn.Sequential(columns, nn.Linear(columns.features, self.width)))
-        return [(run,) for run in runs], lowers
+        return held, lowers
+
+    def _held(self, parties: Sequence[int]) -> list[Ranges]:
+        """Each party's runs among columns whose holders are known."""
+        if (holders := max(parties) + 1) != self.parties:
+            cure = f"use parties={holders}" if holders > 1 else "use another model, or give another party columns"
+            raise UsageError(f"parties={self.parties} need as many holders of columns, not {holders}; {cure}")
+        held: list[Ranges] = [()] * holders
+        stop = 0
+        for party, run in groupby(parties):
+            start, stop = stop, stop + len(list(run))
+            held[party] += ((start, stop),)
+        return held
 
     def _runs(self, count: int, of: str) -> list[tuple[int, int]]:
         """The parties' runs of so many columns, as equal as possible, the first ones longer."""

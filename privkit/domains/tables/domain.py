@@ -32,6 +32,7 @@ class Tables:
         ranges: public (low, high) of each dense column, scaled to [0, 1].
         categorical: names of the categorical columns.
         values: the categories of each, by id; they are public.
+        parties: which party holds each column, dense ones first, numbered from 0; empty if one holds all.
 
     >>> cars = Tables(dense=("mpg",), ranges=((10.0, 50.0),), categorical=("cylinders",), values=(("4", "8"),))
     >>> cars.shown(torch.tensor([[0.5, 1.0]]))
@@ -46,6 +47,7 @@ class Tables:
     ranges: tuple[tuple[float, float], ...] = field(repr=False)
     categorical: tuple[str, ...] = ()
     values: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    parties: tuple[int, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.dense and not self.categorical:
@@ -57,6 +59,10 @@ class Tables:
             raise ValueError("each range of a dense column is two finite numbers, the lower one first")
         if not all(self.values):
             raise ValueError("each categorical column has at least one category; leave a column without one out")
+        if self.parties and (len(self.parties),) != self.shape:
+            raise ValueError(f"parties has {len(self.parties)} entries for {self.shape[0]} columns; give one each")
+        if set(self.parties) != set(range(len(set(self.parties)))):
+            raise ValueError(f"parties are numbered 0, 1, 2, … without a gap, got {sorted(set(self.parties))}")
 
     @property
     def shape(self) -> tuple[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 from privkit.constraints import Checked, Count
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.files import BadRow, good_rows, need_root, numbered_lines, utf8
+from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical
 from privkit.domains.tables.domain import Tables
-from privkit.errors import DataError, shortened
+from privkit.errors import shortened
 
 
 def table_pools(
@@ -25,6 +25,7 @@ def table_pools(
     categorical: Mapping[str, Sequence[str]],
     labels: Sequence[str],
     notes: tuple[str, ...] = (),
+    parties: Mapping[str, int] | None = None,
 ) -> Pools:
     """A dataset of labelled rows.
 
@@ -33,6 +34,7 @@ def table_pools(
         categorical: column -> its words [N]; a missing one is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
         notes: see `Pools`.
+        parties: column -> its party, if several hold the columns; see `Tables`.
 
     >>> pools = table_pools({"mpg": np.array([10.0, 30.0, np.nan])}, {"fuel": ["gas", "oil", "gas"]}, ["a", "b", "a"])
     >>> pools.train.x.tolist()
@@ -49,7 +51,13 @@ def table_pools(
     for words, known_words in zip(categorical.values(), values, strict=True):
         number = {word: place for place, word in enumerate(known_words)}
         columns.append(np.array([number[word] for word in words], dtype=np.float64))
-    domain = Tables(dense=tuple(dense), ranges=tuple(ranges), categorical=tuple(categorical), values=tuple(values))
+    domain = Tables(
+        dense=tuple(dense),
+        ranges=tuple(ranges),
+        categorical=tuple(categorical),
+        values=tuple(values),
+        parties=tuple(parties[name] for name in (*dense, *categorical)) if parties else (),
+    )
     classes = sorted(set(labels))
     return Pools(
         train=RecordPool(
@@ -61,10 +69,6 @@ def table_pools(
         classes=len(classes),
         notes=notes,
     )
-
-
-_FOREIGN = re.compile("[\udc80-\udcff]")
-"""What stands for a byte that is no UTF-8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,38 +142,9 @@ class TableFile:
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, self.file)
-        path = root / self.file
-        lines = csv.reader(
-            line.decode("utf-8", "surrogateescape") for _, line in numbered_lines(self.name, root, self.file)
-        )
-        header = next(lines, [])
-        if self.label not in header:
-            raise DataError(
-                f"{self.name}: {path} has no column {self.label!r}; name one of {', '.join(header)} with label=…"
-            )
-
-        def even(row: list[str]) -> list[str]:
-            if any(_FOREIGN.search(cell) for cell in row):
-                raise BadRow("is not UTF-8 text", "save the file as UTF-8")
-            if len(row) != len(header):
-                raise BadRow(f"has {len(row)} cells instead of {len(header)}", "repair it")
-            return row
-
-        numbered = ((f"line {lines.line_num}", row) for row in lines if row)
-        rows, notes = good_rows(self.name, path, numbered, even, skip_bad=self.skip_bad_rows)
-        columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+        columns, notes = csv_columns(self.name, root, self.file, {"label": self.label}, skip_bad=self.skip_bad_rows)
         labels = columns.pop(self.label)
-        dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
-        words = {name: cells for name, cells in columns.items() if name not in dense}
-        return table_pools(dense, words, labels, notes)
-
-
-def _numbers(cells: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
-    try:
-        numbers = np.array([float(cell) if cell.strip() else np.nan for cell in cells])
-    except ValueError:
-        return None
-    return None if np.isinf(numbers).any() else numbers
+        return table_pools(*dense_and_categorical(columns), labels, notes)
 
 
 FIELDS = 40

@@ -1,0 +1,77 @@
+"""CSV files of a user: their columns as words, and columns of numbers as numbers."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privkit.domains.files import BadRow, good_rows, numbered_lines
+from privkit.errors import DataError, shortened
+
+_FOREIGN = re.compile("[\udc80-\udcff]")
+"""What stands for a byte that is no UTF-8."""
+
+
+def csv_columns(
+    name: str, root: Path, file: str, needed: Mapping[str, str], *, skip_bad: bool
+) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """The columns of a CSV file with a header.
+
+    Args:
+        name: of the dataset, for errors.
+        root: the data root.
+        file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8.
+        needed: option of the dataset -> the column that it names, which the file must have.
+        skip_bad: whether rows with missing or extra cells are left out.
+
+    Returns:
+        Column -> its cells, and a sentence on rows that were left out, if any.
+
+    Raises:
+        DataError: if the file, a needed column or every row is missing, if two columns have one name, or a row is bad.
+    """
+    path = root / file
+    lines = csv.reader(line.decode("utf-8", "surrogateescape") for _, line in numbered_lines(name, root, file))
+    header = next(lines, [])
+    for option, column in needed.items():
+        if column not in header:
+            raise DataError(f"{name}: {path} has no column {column!r}; name one of {', '.join(header)} with {option}=…")
+    if twice := [column for column, times in Counter(header).items() if times > 1]:
+        raise DataError(f"{name}: {path} has several columns {shortened(twice[0])}; give each a name of its own")
+
+    def even(row: list[str]) -> list[str]:
+        if any(_FOREIGN.search(cell) for cell in row):
+            raise BadRow("is not UTF-8 text", "save the file as UTF-8")
+        if len(row) != len(header):
+            raise BadRow(f"has {len(row)} cells instead of {len(header)}", "repair it")
+        return row
+
+    numbered = ((f"line {lines.line_num}", row) for row in lines if row)
+    rows, notes = good_rows(name, path, numbered, even, skip_bad=skip_bad)
+    return dict(zip(header, zip(*rows, strict=True), strict=True)), notes
+
+
+def dense_and_categorical(
+    columns: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, Sequence[str]]]:
+    """Columns whose cells are all numbers or empty, and the others.
+
+    >>> dense_and_categorical({"age": ["30", ""], "city": ["Rome", "4"]})
+    ({'age': array([30., nan])}, {'city': ['Rome', '4']})
+    """
+    dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
+    return dense, {name: cells for name, cells in columns.items() if name not in dense}
+
+
+def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+    try:
+        numbers = np.array([float(cell) if cell.strip() else np.nan for cell in cells])
+    except ValueError:
+        return None
+    return None if np.isinf(numbers).any() else numbers

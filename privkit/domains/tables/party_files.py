@@ -1,0 +1,104 @@
+"""Tables of several parties about the same people, joined by an id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from privkit.domains.base import Pools
+from privkit.domains.files import need_root
+from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical
+from privkit.domains.tables.sets import table_pools
+from privkit.errors import DataError, shortened
+
+Table = dict[str, tuple[str, ...]]
+"""Column -> its cells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyFiles:
+    """Several CSV files in the data root, one a party, with columns of the same people, joined by an id column.
+
+    Records that some party lacks are left out, and the row of an audit counts them. The order of the rows in a file
+    does not matter, since records are sorted by id. Ids themselves are no column of a record. `vertical` gives each
+    party the columns of its file; a file that holds only ids and labels is no party. Which columns are dense, their
+    ranges and their categories follow from the joined records, as public.
+
+    Attributes:
+        files: names of two files or more inside the data root, each as `table_file` reads it.
+        id: column of the id, in every file; ids are compared as they are written.
+        label: column of the label, in one of the files.
+        skip_bad_rows: whether rows with missing or extra cells are left out. The row of an audit says how many.
+
+    Source: privkit's. Published vertical splits assume joined records; Vepakomma et al. 2018, "Split learning for
+    health", §2.
+    """
+
+    name: ClassVar[str] = "party_files"
+    domain: ClassVar[str] = "tables"
+
+    files: Sequence[str] = ("party_1.csv", "party_2.csv")
+    id: str = "id"
+    label: str = "label"
+    skip_bad_rows: bool = False
+
+    def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
+        if len(self.files) < 2 or len(set(self.files)) < len(self.files):
+            given = ", ".join(self.files) or "none"
+            raise DataError(f"{self.name}: a vertical split has two different files or more, got {given}; name them")
+        root = need_root(self.name, root, " and ".join(self.files))
+        read = {f: csv_columns(self.name, root, f, {"id": self.id}, skip_bad=self.skip_bad_rows) for f in self.files}
+        tables = {file: columns for file, (columns, _) in read.items()}
+        self._check(tables)
+        joined, sentence = self._joined(tables)
+        labels = joined.pop(self.label)
+        holders = [file for file, columns in tables.items() if columns.keys() - {self.id, self.label}]
+        parties = {column: party for party, file in enumerate(holders) for column in tables[file]}
+        notes = (sentence, *(note for _, said in read.values() for note in said))
+        return table_pools(*dense_and_categorical(joined), labels, notes, parties)
+
+    def _check(self, tables: Mapping[str, Table]) -> None:
+        """Refuse tables that cannot be joined."""
+        for file, columns in tables.items():
+            if columns.keys() == {self.id}:
+                raise DataError(f"{self.name}: {file} has no column beside {self.id!r}; add some or leave it out")
+            repeated, times = Counter(columns[self.id]).most_common(1)[0]
+            if times > 1:
+                raise DataError(
+                    f"{self.name}: {file} has {times} rows of {self.id} {shortened(repeated)}; keep one row of each"
+                )
+            if "" in columns[self.id]:
+                raise DataError(f"{self.name}: {file} has a row without {self.id}; fill it in or leave the row out")
+        holders: dict[str, str] = {}
+        for file, columns in tables.items():
+            for column in (name for name in columns if name != self.id):
+                if first := holders.get(column):
+                    raise DataError(
+                        f"{self.name}: {first} and {file} both have a column {column!r}; rename it in one of them"
+                    )
+                holders[column] = file
+        if self.label not in holders:
+            known = ", ".join(sorted(holders))
+            raise DataError(f"{self.name}: no file has a column {self.label!r}; name one of {known} with label=…")
+
+    def _joined(self, tables: Mapping[str, Table]) -> tuple[dict[str, list[str]], str]:
+        """The columns of all parties, of the ids that all of them hold, and the sentence that counts these."""
+        places = [{number: row for row, number in enumerate(table[self.id])} for table in tables.values()]
+        common = sorted(set.intersection(*map(set, places)))
+        if not common:
+            examples = " and ".join(f"{shortened(table[self.id][0])} in {file}" for file, table in tables.items())
+            raise DataError(
+                f"{self.name}: no record is held by all parties ({self.id} {examples}); write ids alike in every file"
+            )
+        total = len(set.union(*map(set, places)))
+        joined = {
+            column: [cells[of[number]] for number in common]
+            for table, of in zip(tables.values(), places, strict=True)
+            for column, cells in table.items()
+            if column != self.id
+        }
+        left = "" if len(common) == total else "; the others are left out"
+        return joined, f"{len(common)} of {total} records are held by all parties{left}"
