@@ -20,6 +20,7 @@ DEFENSES: dict[str, str] = {
     "gaussian_noise": "privkit.defenses.noise:GaussianNoise",
     "grad_perturb": "privkit.defenses.grad_perturb:GradPerturb",
     "information_bottleneck": "privkit.defenses.information_bottleneck:InformationBottleneck",
+    "label_decorrelation": "privkit.defenses.nopeek:LabelDecorrelation",
     "laplace_noise": "privkit.defenses.noise:LaplaceNoise",
     "masking": "privkit.defenses.denoising:Masking",
     "max_norm": "privkit.defenses.max_norm:MaxNorm",

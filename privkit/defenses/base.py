@@ -138,7 +138,8 @@ class Defense(Checked, ABC):
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
         images_only: whether it also reads the images themselves, and so needs the domain of images. True for every
             defense at the input layer.
-        soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
+        soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
+            them.
         at_inference: whether test images pass it, too; False for defenses of training alone, such as mixing.
         frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
             weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
@@ -246,6 +247,16 @@ class Defense(Checked, ABC):
 
     def head(self) -> nn.Module | None:
         """A module behind the server's segment that changes its outputs, or None."""
+        return None
+
+    def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
+        """A term that the label holder adds to the loss of each message, [M]; or None. The gradient that it sends back
+        is that of the sum.
+
+        Args:
+            arrived: smashed data at the server's segment, [M, B, ...].
+            labels: float [M, B, L], with `soft_labels`.
+        """
         return None
 
     def before_backward(self, arrived: Tensor) -> None:
