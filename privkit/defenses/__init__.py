@@ -17,6 +17,7 @@ DEFENSES: dict[str, str] = {
     "dp_cutmixsl": "privkit.defenses.dp_cutmixsl:DpCutMixSl",
     "dp_mixsl": "privkit.defenses.dp_cutmixsl:DpMixSl",
     "dp_sl": "privkit.defenses.dp_cutmixsl:DpSl",
+    "fedpass": "privkit.defenses.fedpass:FedPass",
     "gaussian_noise": "privkit.defenses.noise:GaussianNoise",
     "grad_perturb": "privkit.defenses.grad_perturb:GradPerturb",
     "information_bottleneck": "privkit.defenses.information_bottleneck:InformationBottleneck",

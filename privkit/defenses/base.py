@@ -145,6 +145,7 @@ class Defense(Checked, ABC):
             weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
             "first" on images if the model has a block there, and no block otherwise.
         published: whether the server learns `Release.weights`.
+        by_channel: whether a stage that maps does so to each channel alone, so that parts of a release stay parts.
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
@@ -166,6 +167,7 @@ class Defense(Checked, ABC):
     at_inference: bool = True
     frozen_block: FrozenBlock = False
     published: bool = True
+    by_channel: ClassVar[bool] = False
     keeps_positions: ClassVar[bool] = True
     drawn: Drawn = "every_round"
     storages: tuple[str, ...] = ()
