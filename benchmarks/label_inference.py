@@ -45,6 +45,16 @@ PARTIES = {
     "attack": ["release_clustering", "exploit", "model_completion"],
     "budget": "small:private=2000,auxiliary=200,test=500,victims=50,epochs=5",
 }
+ONE_PARTY = {
+    **PARTIES,
+    "attack": [
+        "release_clustering",
+        "release_clustering:labeled=4,epoch=pooled",
+        "release_clustering:on=smashed,labeled=4,epoch=-1",
+        "model_completion",
+    ],
+}
+"""The same party, by its gradients of one epoch and of all, and by what it sends."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits", "defense": "grad_perturb"},
     "digits, max-norm": {
@@ -80,6 +90,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "digits, vertical": {**PARTIES, "parts": []},
     "digits, vertical, one of two parties": PARTIES,
+    **{f"digits, one of two parties, cut {cut}": {**ONE_PARTY, "model": f"vertical:cut={cut}"} for cut in (1, 2, 3)},
+    "digits, one of two parties, its pixels alone": {**PARTIES, "attack": []},
+    "digits, one of two parties, decorrelated labels": {
+        **ONE_PARTY,
+        "attack": [attack for attack in ONE_PARTY["attack"] if "pooled" not in attack],
+        "defense": [f"split_parts+label_decorrelation:weight={weight}" for weight in (0.1, 0.3)],
+    },
+    "digits, one of two parties, FedPass": {
+        **PARTIES,
+        "attack": ["release_clustering", "model_completion"],
+        "defense": ["fedpass:sigma=0.0+split_parts", "fedpass+split_parts"],
+    },
+    "digits, one of two parties, all epochs": {
+        **PARTIES,
+        "attack": ["release_clustering:labeled=4,epoch=pooled"],
+        "defense": ["split_parts+label_decorrelation", "fedpass+split_parts"],
+    },
     "CIFAR-10": {**U_SHAPE, "protocol": "sl", "dataset": "cifar10", "defense": "none"},
     "CIFAR-10, U-shape": {**U_SHAPE, "dataset": "cifar10", "defense": "none"},
 }
@@ -133,6 +160,12 @@ def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]
     size = f"small:private={given.private},auxiliary=200,test=500,victims=50,epochs={given.epochs}"
     root = {"data_root": given.data_root} if SETTINGS[setting]["dataset"] == "cifar10" else {}
     settings = {"attack": list(ATTACKS), "budget": size, **SETTINGS[setting], "seed": seed, **root}
+    lines = audited(settings) if settings["attack"] else []
+    return lines if SETTINGS[setting].get("attack") else [*lines, images_alone(settings, seed)]
+
+
+def audited(settings: dict[str, Any]) -> list[dict[str, object]]:
+    """A line of each attack on each defense."""
     lines: list[dict[str, object]] = []
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(GPT2), encoding="utf-8")
@@ -143,16 +176,20 @@ def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]
             accuracy = None if row.accuracy is None else row.accuracy.value
             values = {name: one.value for name in MEASURED if (one := row.answers.get(name)) is not None}
             lines.append({"defense": row.defense, "attack": row.attack, **values, "accuracy": accuracy})
-    if "attack" in SETTINGS[setting]:
-        return lines
-    private = prepare(resolve(settings), seed, torch.device("cpu")).splits.private
+    return lines
+
+
+def images_alone(settings: dict[str, Any], seed: int) -> dict[str, object]:
+    """Model completion on the client's images themselves, or on the half of them that the first of two parties has."""
+    private = prepare(resolve(settings | {"attack": list(ATTACKS)}), seed, torch.device("cpu")).splits.private
     known = first_of_each(private.y, 4)
+    held = private.x[..., : private.x.shape[-1] // 2] if settings.get("parts") else private.x
     observation = LabelObservation(
-        image_shape=tuple(private.x.shape[1:]),
+        image_shape=tuple(held.shape[1:]),
         batch_size=50,
-        views=[View(round=0, smashed=private.x)],
+        views=[View(round=0, smashed=held)],
         lower=nn.Flatten(),
-        auxiliary=private.x,
+        auxiliary=held,
         known_rows=known,
         known_labels=private.y[known],
         label_shares=private.y.bincount() / len(private),
@@ -161,9 +198,10 @@ def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]
     assert found.of_labels is not None
     asked = ~torch.isin(torch.arange(len(private)), known)
     truth, guesses = private.y[asked].numpy(), found.of_labels.argmax(1)[asked].numpy()
-    alone = {
+    return {
+        "defense": "no client segment",
+        "attack": ALONE,
         "label_accuracy": label_accuracy(truth, guesses).value,
         "cluster_accuracy": cluster_accuracy(truth, guesses).value,
         "auc": pooled_auc(found.values[asked].double().numpy(), truth == 1).auc.value,
     }
-    return [*lines, {"defense": "no client segment", "attack": ALONE, **alone}]

@@ -138,12 +138,14 @@ class Defense(Checked, ABC):
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
         images_only: whether it also reads the images themselves, and so needs the domain of images. True for every
             defense at the input layer.
-        soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them.
+        soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
+            them.
         at_inference: whether test images pass it, too; False for defenses of training alone, such as mixing.
         frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
             weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
             "first" on images if the model has a block there, and no block otherwise.
         published: whether the server learns `Release.weights`.
+        by_channel: whether a stage that maps does so to each channel alone, so that parts of a release stay parts.
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
@@ -165,6 +167,7 @@ class Defense(Checked, ABC):
     at_inference: bool = True
     frozen_block: FrozenBlock = False
     published: bool = True
+    by_channel: ClassVar[bool] = False
     keeps_positions: ClassVar[bool] = True
     drawn: Drawn = "every_round"
     storages: tuple[str, ...] = ()
@@ -246,6 +249,16 @@ class Defense(Checked, ABC):
 
     def head(self) -> nn.Module | None:
         """A module behind the server's segment that changes its outputs, or None."""
+        return None
+
+    def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
+        """A term that the label holder adds to the loss of each message, [M]; or None. The gradient that it sends back
+        is that of the sum.
+
+        Args:
+            arrived: smashed data at the server's segment, [M, B, ...].
+            labels: float [M, B, L], with `soft_labels`.
+        """
         return None
 
     def before_backward(self, arrived: Tensor) -> None:

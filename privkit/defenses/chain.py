@@ -127,12 +127,18 @@ class Chain(Defense):
         return self._only(stage.lower_filter(smashed_shape, seed) for stage in self.stages)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        terms = [stage.penalty(images, smashed, companion) for stage in self.stages]
-        known = [term for term in terms if term is not None]
-        return torch.stack(known).sum(0) if known else None
+        return self._sum(stage.penalty(images, smashed, companion) for stage in self.stages)
+
+    def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
+        return self._sum(stage.label_term(arrived, labels) for stage in self.stages)
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         return self._only(stage.adapter(smashed_shape, seed) for stage in self.stages)
+
+    @staticmethod
+    def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
+        known = [term for term in terms if term is not None]
+        return torch.stack(known).sum(0) if known else None
 
     @staticmethod
     def _only(made: Iterable[nn.Module | None]) -> nn.Module | None:

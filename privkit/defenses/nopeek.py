@@ -1,4 +1,4 @@
-"""NoPeek: the lower segment is trained to lower the distance correlation between images and smashed data."""
+"""Less distance correlation: between images and smashed data (NoPeek), or between labels and smashed data."""
 
 from __future__ import annotations
 
@@ -47,6 +47,41 @@ class NoPeek(Unchanged):
                 f"nopeek needs batches of at least 2 images, got {images.shape[1]}: a batch of one has no distances"
             )
         return self.weight * distance_correlation(images.flatten(2), smashed.flatten(2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDecorrelation(Unchanged):
+    """The label holder adds weight · dCor(smashed data, labels) of each message to the loss; nothing is proven.
+
+    Labels are one-hot. The gradient that goes back is that of the whole loss, so that clients learn to send smashed
+    data that say less of labels. It hides no label from who reads that gradient.
+
+    Attributes:
+        weight: of the distance correlation, ≥ 0.
+        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+
+    Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning"
+    (arXiv 2203.01451), §4; the default weight is privkit's.
+    """
+
+    name: ClassVar[str] = "label_decorrelation"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"answers"})
+    smallest_batch: ClassVar[int] = 2
+    soft_labels: ClassVar[bool] = True
+    receipt: ClassVar[Nothing] = Nothing(
+        reason="a low distance correlation over the batches of the training bounds no attack, and gradients that go "
+        "back follow from labels; no differential privacy",
+        source="Sun et al. 2022 claim no bound",
+    )
+    place = "server"
+    at_inference = False
+
+    weight: NonNegative = 0.3
+    frozen_block: FrozenBlock = False
+
+    def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor:
+        """Weighted distance correlation of each message, [M]."""
+        return self.weight * distance_correlation(arrived.flatten(2), labels)
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:

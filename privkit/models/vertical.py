@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from privkit.constraints import Checked, Count
@@ -71,18 +72,27 @@ class Join(nn.Module):
         return sent if self.aggregate == "concatenate" else sent.unflatten(-1, (self.parties, -1)).sum(-2)
 
 
-class _Strip(nn.Module):
-    """Two convolutions and a linear layer on a strip of an image."""
-
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
-        self.pool, self.last = nn.AdaptiveAvgPool2d(4), nn.Linear(32 * 16, width)
+class _Centered(nn.Module):
+    """Images in [0, 1] scaled to [−1, 1]."""
 
     def forward(self, strip: Tensor) -> Tensor:
-        maps = self.second(self.first(centered(strip)).relu()).relu()
-        sent: Tensor = self.last(self.pool(maps).flatten(1))
-        return sent
+        return centered(strip)
+
+
+def _strip(channels: int, width: int) -> list[nn.Module]:
+    """Three layers on a strip of an image; each cut between them is one vector."""
+    return [
+        nn.Sequential(_Centered(), nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4)),
+        nn.Sequential(nn.Flatten(), nn.Linear(32 * 16, width)),
+    ]
+
+
+def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: int) -> Parties:
+    """The server's share of the strips: of each party's vector, maps [C, H, W], the layers behind the cut."""
+    size = prod(maps)
+    ranges = [((size * number, size * (number + 1)),) for number in range(len(strips))]
+    return Parties(ranges, [nn.Sequential(nn.Unflatten(1, maps), *strip[cut:]) for strip in strips])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +106,16 @@ class Vertical(Checked):
 
     Attributes:
         parties: how many hold columns; the server, or another party at it, holds the labels.
-        width: of each party's output.
+        width: of each party's output behind its three layers.
         hidden: units of the server's hidden layer.
         aggregate: "concatenate" or "sum", at the server, who sees each output.
+        cut: layers of a strip of images that lie at its party, 1 to 3: the first or second convolution, or the linear
+            layer. The server computes the others before it joins, so that the whole network is the same for each cut;
+            a party then sends its maps as one vector.
 
-    Source: Vepakomma et al. 2018, "Split learning for health", §2, vertically partitioned data.
+    Source: Vepakomma et al. 2018, "Split learning for health", §2, vertically partitioned data; for `cut`, "Revisiting
+    label inference attacks in vertical federated learning" (arXiv 2603.18680), where fewer layers at the parties are
+    a defense of labels.
 
     >>> split = VERTICAL.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)
     >>> split.lower(torch.rand(3, 1, 8, 8)).shape
@@ -114,19 +129,20 @@ class Vertical(Checked):
     width: Count = 32
     hidden: Count = 64
     aggregate: Literal["concatenate", "sum"] = "concatenate"
+    cut: Annotated[int, Ge(1), Le(3)] = 3
 
     def build(self, domain: Domain, classes: int, *, positions: bool, seed: int) -> SplitModel:
         with seeded(torch.device("cpu"), seed):
+            front: list[nn.Module] = []
             if isinstance(domain, Images):
-                channels, _, side = domain.shape
-                ranges: list[Ranges] = [(run,) for run in self._runs(side, "columns of pixels")]
-                lowers: list[nn.Module] = [_Strip(channels, self.width) for _ in ranges]
+                ranges, lowers, front = self._of_images(domain)
             elif isinstance(domain, Tables):
                 ranges, lowers = self._of_table(domain)
             else:
                 raise UsageError(f"vertical splits images and table rows, and these records are {domain.records}")
             joined = self.width * (self.parties if self.aggregate == "concatenate" else 1)
             upper = nn.Sequential(
+                *front,
                 Join(self.parties, self.aggregate),
                 nn.ReLU(),
                 nn.Linear(joined, self.hidden),
@@ -135,7 +151,24 @@ class Vertical(Checked):
             )
         return SplitModel(lower=Parties(ranges, lowers), upper=upper, hides_places=False)
 
+    def _of_images(self, domain: Images) -> tuple[list[Ranges], list[nn.Module], list[nn.Module]]:
+        channels, height, side = domain.shape
+        runs = self._runs(side, "columns of pixels")
+        if self.cut == 1 and side % self.parties:
+            raise UsageError(
+                f"cut=1 sends maps as wide as the strips, and parties={self.parties} cannot share {side} columns of "
+                "pixels evenly; use cut=2, or a number of parties that divides them"
+            )
+        strips = [_strip(channels, self.width) for _ in runs]
+        if self.cut == 3:
+            return [(run,) for run in runs], [nn.Sequential(*strip) for strip in strips], []
+        lowers: list[nn.Module] = [nn.Sequential(*strip[: self.cut], nn.Flatten()) for strip in strips]
+        sides = (4, 4) if self.cut == 2 else (height, side // self.parties)
+        return [(run,) for run in runs], lowers, [_shifted(strips, (16 * self.cut, *sides), self.cut)]
+
     def _of_table(self, domain: Tables) -> tuple[list[Ranges], list[nn.Module]]:
+        if self.cut != 3:
+            raise UsageError(f"cut={self.cut} is of a strip's layers, and columns of a table have one; leave cut out")
         dense, sizes = len(domain.dense), domain.sizes
         if domain.parties:
             held = self._held(domain.parties)

@@ -377,10 +377,12 @@ class Clients(nn.Module):
 
 
 def _check_kept_labels(defense: Defense) -> None:
-    """Refuse stages that act on the server's logits, and noise on gradients that was accounted for another sender."""
+    """Refuse what acts on the server's logits or loss, and noise on gradients that was accounted for another sender."""
     for stage in stages_of(defense):
         if stage.head() is not None:
             raise UsageError(f"{stage.name} acts on the server's logits, and with labels=kept it has none")
+        if type(stage).label_term is not Defense.label_term:
+            raise UsageError(f"{stage.name} adds to the server's loss, and with labels=kept it has none")
         if stage.noise_fields and "answers" in (stage.effects or ()):
             raise UsageError(
                 f"{stage.name} was accounted for a server that holds the labels; no bound was derived for gradients "

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privkit.defenses.base import Release
+from privkit.errors import UsageError
 from privkit.training.clients import ClientForward, Clients
 from privkit.training.losses import Outputs, message_losses, own_loss
 from privkit.training.protocol import SplitProtocol
@@ -102,6 +103,13 @@ def _together(
     with clients.mixed_precision(arrived.device):
         outputs = answered(upper, given, protocol)
     losses = message_losses(outputs, release.labels, own_loss(upper))
+    if (term := clients.defense.label_term(given, release.labels)) is not None:
+        if clients.lowers.by_record is not None:
+            raise UsageError(
+                f"{clients.defense.name} adds a loss over whole batches to the server's, so that each record would "
+                "move the updates of others; leave out private=true, or choose another defense"
+            )
+        losses = losses + term
     clients.defense.before_backward(given)
     (losses.sum() if weights is None else (weights * losses).sum()).backward()
     gradient = arrived.grad

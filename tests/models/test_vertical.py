@@ -54,6 +54,46 @@ def test_the_server_joins_what_the_parties_send(aggregate: Any) -> None:
     assert torch.equal(split.upper(sent), last(first(joined.relu()).relu()))
 
 
+def plain(strip: Tensor, convolutions: list[nn.Module], last: nn.Module) -> Tensor:
+    """A party's three layers, written out."""
+    maps = convolutions[1](convolutions[0]((strip - 0.5) / 0.5).relu()).relu()
+    sent: Tensor = last(nn.functional.adaptive_avg_pool2d(maps, 4).flatten(1))
+    return sent
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    return [part for part in module.modules() if isinstance(part, nn.Conv2d | nn.Linear)]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_the_whole_network_is_the_same_for_each_cut(cut: int) -> None:
+    """Weights and outputs, to the last bit; what a party sends follows from its strip alone, and is one vector."""
+    x = PICTURES.random(6, generator())
+    whole = Vertical(parties=3, width=4).build(PICTURES, 3, positions=True, seed=0)
+    split = Vertical(parties=3, width=4, cut=cut).build(PICTURES, 3, positions=True, seed=0)
+    sent = split.lower(x)
+    assert sent.shape == (6, 3 * {1: 16 * 8 * 3, 2: 32 * 4 * 4, 3: 4}[cut])
+    assert [len(layers(split.lower)), len(layers(split.upper))] == [3 * cut, 11 - 3 * cut]
+    assert torch.equal(split.upper(sent), whole.upper(whole.lower(x)))
+    first, second, last = layers(whole.lower)[:3]
+    torch.testing.assert_close(whole.lower(x)[:, :4], plain(x[..., :3], [first, second], last), rtol=0, atol=0)
+    assert isinstance(split.lower, Parties)
+    alone = split.lower(split.lower.of(x, [1])).unflatten(1, (3, -1))
+    assert torch.equal(alone[:, 1], sent.unflatten(1, (3, -1))[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("domain", "options", "says"),
+    [
+        (PICTURES, {"parties": 2, "cut": 1}, "cut=1 sends maps as wide as the strips, and parties=2 cannot share 9"),
+        (CARS, {"cut": 2}, "cut=2 is of a strip's layers, and columns of a table have one; leave cut out"),
+    ],
+)
+def test_cuts_that_do_not_exist_are_refused(domain: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Vertical(**options).build(domain, 2, positions=True, seed=0)
+
+
 @pytest.mark.parametrize(
     ("domain", "parties", "says"),
     [

@@ -1,0 +1,100 @@
+"""FedPass: the client scales and shifts each channel by what a network makes of secret passports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import sqrt
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import leaky_relu
+
+from privkit.constraints import NonNegative, Positive, Whole
+from privkit.defenses.base import Effect, OnSmashed
+from privkit.defenses.noise import gaussian
+from privkit.defenses.none import require_messages
+from privkit.defenses.receipts import Nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPass(OnSmashed[Nothing]):
+    """Channel x becomes tanh(s)·x + tanh(b), where s and b are a network's values of secret passports.
+
+    Each record has passports of its own for s and for b, p ~ N(μ, σ²) in each channel, and μ is secret and stays for
+    the run. Nothing is proven: with σ = 0 the map is one for all records, which a decoder learns from queries; with
+    more, it is noise that grows with the smashed data.
+
+    Attributes:
+        reach: the means μ are uniform in (−reach, 0), > 0. A larger reach hides σ behind a tanh of ±1.
+        sigma: σ of a record's passports, ≥ 0; 0 for passports of the run.
+        seed: of the means and of the network's weights.
+
+    Source: Gu et al. 2023, "FedPass: Privacy-preserving vertical federated deep learning with adaptive obfuscation"
+    (arXiv 2301.12623). There the network, an encoder to a quarter of the channels, a leaky ReLU and a decoder, is
+    trained. Here it is drawn, so that no training turns passports off; the segments before and behind it learn. A
+    white-box adversary knows the map of the means. The default reach is privkit's.
+
+    >>> release, _ = FedPass(sigma=0.0).apply(torch.zeros(1, 3, 8), torch.zeros(1, 3), torch.Generator())
+    >>> bool(release.smashed.abs().amax() < 1), bool((release.smashed == release.smashed[:, :1]).all())
+    (True, True)
+    """
+
+    name: ClassVar[str] = "fedpass"
+    effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
+    by_channel: ClassVar[bool] = True
+    noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
+
+    reach: Positive = 2.0
+    sigma: NonNegative = 1.0
+    seed: Whole = 0
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        require_messages(self.name, smashed)
+        rows = smashed.flatten(0, 1)
+        means, *network = self._secret(rows)
+        passports = means.expand(len(rows), *means.shape)
+        if self.sigma:
+            passports = gaussian(passports, self.sigma, generator)
+        return _passed(rows, passports, *network).view_as(smashed), Nothing(
+            reason="each channel leaves scaled and shifted; no differential privacy (ε = ∞ for every δ < 1)",
+            assumptions=("the passports' means and the network are the same in every round, and queries show them",),
+            source="Gu et al. 2023 bound no record's release",
+        )
+
+    def public_transform(self, smashed: Tensor) -> Tensor:
+        """The map of the passports' means, on rows [N, T, D], [N, C, H, W] or [N, D]."""
+        means, *network = self._secret(smashed)
+        return _passed(smashed, means.expand(len(smashed), *means.shape), *network)
+
+    def _secret(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        channels = rows.shape[1 if rows.ndim == 4 else -1]
+        drawn: tuple[Tensor, Tensor, Tensor] = _constants(channels, self.reach, self.seed, rows.dtype, rows.device)
+        return drawn
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """The same, which a compiler does not trace: it takes no generator, and ignores a cache."""
+    return _drawn(channels, reach, seed, dtype, device)
+
+
+@lru_cache(maxsize=8)
+def _drawn(
+    channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Means [2, C] of the passports for s and b, encoder [C, h] and decoder [h, C]; a value keeps its size in them."""
+    draws, hidden = Generator().manual_seed(seed), max(1, channels // 4)
+    means = -reach * torch.rand(2, channels, generator=draws, dtype=torch.float64)
+    encoder = torch.randn(channels, hidden, generator=draws, dtype=torch.float64) / sqrt(channels)
+    decoder = torch.randn(hidden, channels, generator=draws, dtype=torch.float64) / sqrt(hidden)
+    return means.to(device, dtype), encoder.to(device, dtype), decoder.to(device, dtype)
+
+
+def _passed(rows: Tensor, passports: Tensor, encoder: Tensor, decoder: Tensor) -> Tensor:
+    """Rows under passports [N, 2, C], one pair a row."""
+    scale, bias = (leaky_relu(passports @ encoder) @ decoder).tanh().unbind(1)
+    if rows.ndim == 4:
+        return scale[..., None, None] * rows + bias[..., None, None]
+    return scale.unsqueeze(1) * rows + bias.unsqueeze(1) if rows.ndim == 3 else scale * rows + bias
