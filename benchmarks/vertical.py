@@ -28,17 +28,17 @@ SIZES = {
     "digits": f"small:private=300,auxiliary=400,test=400,{WORK}",
     "breast_cancer": f"small:private=200,auxiliary=200,test=130,{WORK}",
 }
-MIXED = "information_bottleneck:weight=0.001", "mixup"
+CLIENTS = "information_bottleneck:weight=0.001", "mixup", "fedpass:sigma=0.0", "fedpass"
 DEFENSES = {
-    "party": ("none", *MIXED, "grad_perturb", "max_norm", "confusional_labels"),
-    "server": ("none", *MIXED, "orthogonal_map"),
+    "party": ("none", *CLIENTS, "grad_perturb", "max_norm", "confusional_labels", "label_decorrelation"),
+    "server": ("none", *CLIENTS, "orthogonal_map"),
 }
 """Adversary -> defenses: the first party of two, and the server with what both send."""
 ATTACKS = {
     "party": ("exploit", "exploit:start=random,epochs=60", "model_completion", "label_leak", "release_clustering"),
     "server": ("black_box", "ridge", "fsha"),
 }
-AT_THE_SERVER = ("grad_perturb", "max_norm", "confusional_labels")
+AT_THE_SERVER = ("grad_perturb", "max_norm", "confusional_labels", "label_decorrelation")
 MEASURED = ("label_accuracy", "cluster_accuracy", "auc")
 RECOVERED = ("ssim", "cells", "identified")
 SERVER_ON_TABLES = "fsha"

@@ -47,8 +47,6 @@ def fate(cell: dict[str, str], attack: str) -> str:
     match = {line[kind]: line["match"] for kind in ("attack", "defense") for line in lines(f"{kind}s")}
     if match[attack] == "none":
         return "attacks integrity"
-    if match[cell["defense"]] == "none":
-        return f"`{cell['defense']}` is not built"
     if attack in IMAGES_ALONE and cell["dataset"] in TABLES_ALONE:
         return f"`{attack}` reads images only"
     both = {match[attack], match[cell["defense"]]}

@@ -25,7 +25,7 @@ def test_the_mapping_covers_the_matrix(page: Any) -> None:
     for kind, names in (("attacks", NINE), ("defenses", SIX)):
         found = page.lines(kind)
         assert {line[kind[:-1]] for line in found} == names
-        assert {line["match"] for line in found} == {"same", "nearest", "none"}
+        assert {line["match"] for line in found} <= {"same", "nearest", "none"}
         assert all((line["match"] == "none") == (not line["privkit"]) for line in found)
     assert {attack for cell in cells for attack in cell["attacks"].split()} == NINE
     assert {cell["defense"] for cell in cells} == SIX

@@ -61,7 +61,7 @@ class LabelDecorrelation(Unchanged):
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning"
-    (arXiv 2203.01451), §4; the default weight is privkit's.
+    (arXiv 2203.01451); the default weight is privkit's.
     """
 
     name: ClassVar[str] = "label_decorrelation"
