@@ -44,7 +44,7 @@ RESULTS = Path(__file__).parent / "results" / "campaign.jsonl"
 CLOSE = 1e-6
 """Relative difference that rounding may make; the oracle's own bounds on compositions need none of it."""
 COARSE = 0.05
-"""Relative difference that coarse grids of two fast answers may make: each is an upper bound, and one may be tighter."""
+"""Relative difference that the grids of two fast answers may make: both are upper bounds, one perhaps tighter."""
 
 
 def _shows(spec: dict[str, Any]) -> bool:
