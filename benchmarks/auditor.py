@@ -1,31 +1,40 @@
 """How close lower bounds on ε come to the truth, and how often they catch a mechanism with too little noise.
 
     python benchmarks/run.py auditor
+    python benchmarks/run.py auditor --rate .1 --rounds 50 --epsilons 8 --canaries 5000 --draws 100 --table FILE
 
-A Gaussian release of one row a canary, of known ε at δ = 1e-5; an attack that knows both means scores each row by its
-likelihood ratio. Bounds are at 95 %; "independent" and "one run, curve" are told that the curve is Gaussian. Each draw
-is a run with the given number of canaries. The table holds the median bound and the share of draws above the truth,
-which is at most .05 for a sound bound. Its last column is the share of draws that refute the claim of a mechanism with
-.8 of the claimed noise. Written to `results/auditor/bounds.csv`.
+A Gaussian release of one row a canary, of known ε at δ = 1e-5; with `--rate`, a canary is in each of `--rounds` rounds
+by a secret coin of this probability, and otherwise noise alone is released. An attack that knows the means scores each
+canary by its likelihood ratio. Bounds are at 95 %; "independent" and "one run, curve" are told the family of the curve.
+Each draw is a run with the given number of canaries. The table holds the median bound and the share of draws above the
+truth, which is at most .05 for a sound bound. Its last column is the share of draws that refute the claim of a
+mechanism with .8 of the claimed noise. Written to `results/auditor/bounds.csv`.
 """
 
 import csv
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from privkit.accountants.auditing.families import GAUSSIAN
+from privkit.accountants.auditing.families import GAUSSIAN, Family, ScaledNoise
 from privkit.accountants.auditing.independent import epsilon_independent
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import epsilon_one_run_curve, planned_guesses
+from privkit.accountants.calibration import calibrate
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import Noise, Poisson
+from privkit.accountants.spec.sensitivity import Known
 from privkit.shared.array import Array
 
 TABLE = Path(__file__).parent / "results" / "auditor" / "bounds.csv"
 DELTA, SURE = 1e-5, 0.95
-Bound = Callable[[Array, Array, float], float]
+Bound = Callable[[Array, Array, Family, float], float]
+Scores = Callable[[Array, float, np.random.Generator], Array]
+"""(coins, strength, draws) -> the scores of canaries, of a mechanism of this strength."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +46,8 @@ class Options:
         canaries: of a run.
         draws: runs of the independent bound; the other two, which are slower, have a tenth.
         planted: share of the claimed noise that the faulty mechanism has.
+        rate: of the secret coins of a round; None for one release of every canary.
+        rounds: with `rate`.
         seed: of all draws.
         table: the file that is written.
     """
@@ -45,24 +56,24 @@ class Options:
     canaries: tuple[int, ...] = (200, 2_000, 20_000)
     draws: int = 1_000
     planted: float = 0.8
+    rate: float | None = None
+    rounds: int = 1
     seed: int = 0
     table: Path = TABLE
 
 
-def independent(members: Array, others: Array, claim: float) -> float:
+def independent(members: Array, others: Array, family: Family, claim: float) -> float:
     """Of canaries that are independent trials."""
-    return epsilon_independent(members, others, threshold=0.0, confidence=SURE, delta=DELTA, family=GAUSSIAN).epsilon
+    return epsilon_independent(members, others, threshold=0.0, confidence=SURE, delta=DELTA, family=family).epsilon
 
 
-def curve(members: Array, others: Array, claim: float) -> float:
+def curve(members: Array, others: Array, family: Family, claim: float) -> float:
     """Of one run, for the whole curve, with guesses planned from the claim."""
-    guesses = planned_guesses(members.size + others.size, claim, confidence=SURE, family=GAUSSIAN)
-    return epsilon_one_run_curve(
-        members, others, confidence=SURE, delta=DELTA, guesses=guesses, family=GAUSSIAN
-    ).epsilon
+    guesses = planned_guesses(members.size + others.size, claim, confidence=SURE, family=family)
+    return epsilon_one_run_curve(members, others, confidence=SURE, delta=DELTA, guesses=guesses, family=family).epsilon
 
 
-def one_run(members: Array, others: Array, claim: float) -> float:
+def one_run(members: Array, others: Array, family: Family, claim: float) -> float:
     """Of one run, for one ε and δ."""
     return epsilon_one_run(members, others, confidence=SURE, delta=DELTA).epsilon
 
@@ -72,13 +83,41 @@ BOUNDS: dict[str, tuple[Bound, int]] = {
 }  # fmt: skip
 
 
-def draws(mu: float, canaries: int, count: int, rng: np.random.Generator, bound: Bound, claim: float) -> Array:
+def released(coins: Array, mu: float, rng: np.random.Generator) -> Array:
+    """Scores of one Gaussian release of each canary."""
+    return np.asarray(rng.standard_normal(coins.size) + mu * (coins - 0.5))
+
+
+def sampled(epsilon: float, rate: float, rounds: int) -> tuple[Family, Scores]:
+    """Poisson-sampled Gaussian rounds with this ε, and the scores of canaries; at strength 1 as claimed."""
+    unit = Known(value=1, relation="add_or_remove_one", norm="l2")
+    any_noise = SplitMechanism(
+        smashed=unit,
+        noise=Noise(smashed=1.0),
+        relation="add_or_remove_one",
+        participation=Poisson(rate=rate),
+        rounds=rounds,
+        lower_model="frozen",
+    )
+    claimed = calibrate(any_noise, "sigma", epsilon=epsilon, delta=DELTA).mechanism
+
+    def scores(coins: Array, strength: float, rng: np.random.Generator) -> Array:
+        mu, there = strength / claimed.noise.smashed, rng.random((coins.size, rounds)) < rate
+        seen = rng.standard_normal((coins.size, rounds)) + mu * (there & (coins > 0)[:, None])
+        return np.asarray(np.log1p(rate * np.expm1(mu * seen - mu * mu / 2)).sum(1))
+
+    return ScaledNoise(mechanism=claimed), scores
+
+
+def draws(
+    scored: Scores, strength: float, canaries: int, count: int, rng: np.random.Generator, bound: Callable[..., float]
+) -> Array:
     """Bounds of so many runs."""
     found = []
     for _ in range(count):
         coins = rng.random(canaries) < 0.5
-        scores = rng.standard_normal(canaries) + mu * (coins - 0.5)
-        found.append(bound(scores[coins], scores[~coins], claim))
+        scores = scored(coins, strength, rng)
+        found.append(bound(scores[coins], scores[~coins]))
     return np.array(found)
 
 
@@ -87,11 +126,13 @@ def main(options: Options) -> None:
     options.table.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for truth, canaries, (name, (bound, slower)) in product(options.epsilons, options.canaries, BOUNDS.items()):
-        claim = GAUSSIAN.strength(truth, DELTA)
+        family, scored = (GAUSSIAN, released) if options.rate is None else sampled(truth, options.rate, options.rounds)
+        claim = family.strength(truth, DELTA)
+        told = partial(bound, family=family, claim=claim)
         rng = np.random.default_rng([options.seed, round(10 * truth), canaries])
         count = max(1, options.draws // slower)
-        honest = draws(claim, canaries, count, rng, bound, claim)
-        faulty = draws(claim / options.planted, canaries, count, rng, bound, claim)
+        honest = draws(scored, claim, canaries, count, rng, told)
+        faulty = draws(scored, claim / options.planted, canaries, count, rng, told)
         low, middle, high = np.quantile(honest, [0.05, 0.5, 0.95])
         rows.append(
             [f"{truth:g}", f"{canaries:,}", name, str(count), f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
