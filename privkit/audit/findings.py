@@ -88,7 +88,7 @@ def judge(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ..
                 Check(
                     name=f"beats_{name}",
                     passed=passed,
-                    detail=f"{'better' if passed else 'no better'} than {what}: "
+                    detail=f"{'' if passed else 'not shown to be '}better than {what}: "
                     f"{measure(metric).spoken} {ours.value:.4f} against {floor.value:.4f}",
                     decisive=False,
                 )
