@@ -27,7 +27,7 @@ _LARGEST_EXPONENT = 600.0
 """Order times loss above which a moment would overflow."""
 _STEPS, _CLOSE = 16, 1e-4
 """Newton steps to the best order, and the relative step that needs no other: ε is then 1e-8 above its smallest."""
-_ROWS = 256
+_ROWS = 128
 """Runs that are worked on at once, so that intermediate arrays stay in the processor's cache."""
 _SEARCH, _FOUND = 25, 1e-7
 """Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
