@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.base import NotApplicable, known_to, require
+from privkit.attacks.base import known_to
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
 from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.goals.context import AttackContext
@@ -36,11 +36,7 @@ def observed(
     known: Tensor,
     cut: Cut,
 ) -> LabelObservation:
-    """What one client, or the server of a U-shape, holds, as far as the attack declares it.
-
-    Raises:
-        NotApplicable: if the attack needs more than the server has at that cut.
-    """
+    """What one client, or the server of a U-shape, holds, as far as the attack declares it."""
     declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
     data, same_classes = context.seed_data, ("disjoint", "training")
     common = LabelObservation(
@@ -58,11 +54,7 @@ def observed(
         views, sent = (transcript.of_server(client, at) for at in (cut, "first"))
         rows = torch.cat([view.smashed for view in sent]) if "releases" in declared else None
         tail = context.tail() if "tail" in declared and isinstance(context, TrainedContext) else None
-        seen = replace(common, views=views, releases=rows, tail=tail)
-        require(attack, seen)
-        if attack.mounting.gradients and views[0].cut_gradient is None:
-            raise NotApplicable(f"no gradient was recorded at the {cut} cut")
-        return seen
+        return replace(common, views=views, releases=rows, tail=tail)
     model = context.model if isinstance(context, TrainedContext) else None
     images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
     seen = replace(

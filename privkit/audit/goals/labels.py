@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from privkit.attacks.base import NotApplicable, Scores, Session, known_to
+from privkit.attacks.base import NotApplicable, Scores, Session, known_to, require
 from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
@@ -232,6 +232,10 @@ def asked(
             known = _again(known, of_epoch[0][client], of_epoch[1], client)
         observation = observed(attack, transcript, context, client, own, known, cut)
         where = "" if cut == "own" else f", {cut} cut"
+        if cut != "own":
+            require(attack, observation)
+            if attack.mounting.gradients and observation.views[0].cut_gradient is None:
+                raise NotApplicable(f"no gradient was recorded at the {cut} cut")
         scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
