@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -14,10 +14,11 @@ from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
 from privkit.attacks.memory import Memory
 from privkit.audit.scoring import Scores, few, scored, summarise, unidentified
-from privkit.domains.base import Batch, DatasetSpec, Pool, Pools, several
+from privkit.domains.base import Batch, Pool, Pools, several
 from privkit.domains.images.augment import check_colors
 from privkit.domains.partition import ClientPartition, stratified
 from privkit.domains.splits import Splits, part_sizes, spare, split, without
+from privkit.domains.stand_in import stand_in
 from privkit.errors import DataError, UsageError
 from privkit.files.import_path import faults_of
 from privkit.metrics.perception import Perception
@@ -293,15 +294,13 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
     return source[rows.view(senders, rounds, batch).transpose(0, 1).flatten().to(source.x.device)]
 
 
-def open_data(
-    config: AuditConfig, *, instead: Callable[[DatasetSpec], DatasetSpec] = lambda spec: spec
-) -> tuple[Pools, Pool | None, dict[str, int]]:
+def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, Pool | None, dict[str, int]]:
     """The private dataset, the one of the auxiliary images if it is another, and the sizes of the three parts.
 
     Pictures are not decoded yet.
 
     Args:
-        instead: function from a dataset to the one that is opened in its place, such as its stand-in.
+        stand_ins: whether random records replace an official dataset if no data root is named.
 
     Raises:
         UsageError: if the parts are too small for the batch size, or the training changes colors that images lack.
@@ -309,7 +308,7 @@ def open_data(
     """
     budget, other = config.budget, None
     wished = budget.private + budget.auxiliary + budget.validation
-    pools = _opened(config, config.dataset, instead, wished)
+    pools = _opened(config, config.dataset, stand_ins, wished)
     if pools.classes < 2:
         raise DataError(
             f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
@@ -322,18 +321,17 @@ def open_data(
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
     elif config.auxiliary != "disjoint":
-        other = _opened(config, parse("datasets", config.auxiliary), instead, budget.auxiliary).train
+        other = _opened(config, parse("datasets", config.auxiliary), stand_ins, budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
     _check_sizes(config, domain.records, **sizes)
     return pools, other, sizes
 
 
-def _opened(
-    config: AuditConfig, dataset: Component, instead: Callable[[DatasetSpec], DatasetSpec], wished: int
-) -> Pools:
+def _opened(config: AuditConfig, dataset: Component, stand_ins: bool, wished: int) -> Pools:
     """A dataset, of which so many training records will be taken."""
     with faults_of(f"dataset {dataset.label}", dataset.spec):
-        return instead(dataset.spec).open(config.data_root, download=config.download, train_images=wished)
+        found = stand_in(dataset.spec) if stand_ins and config.data_root is None else None
+        return found or dataset.spec.open(config.data_root, download=config.download, train_images=wished)
 
 
 def _check_sizes(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from privkit.attacks.search_space import why_untuned
-from privkit.audit.goals.goal import audit_goal
-from privkit.audit.probe import Timed, training_step
+from privkit.audit.goals.goal import Timed, audit_goal
+from privkit.audit.probe import attack_time, training_step
 from privkit.audit.run import check_batches, default_folder
 from privkit.audit.seed_data import open_data
 from privkit.audit.worker import pick_device
-from privkit.domains.stand_in import OFFICIAL, without_files
+from privkit.domains.stand_in import OFFICIAL
 from privkit.files.caches import use_own_caches
 from privkit.run.plan import Cell, plan
 from privkit.run.provenance import default_threads
@@ -69,10 +68,9 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
             found = [_part(part, device, _PROBE_SECONDS / len(parts)) for part in parts]
     finally:
         torch.set_num_threads(threads)
-    cells = [cell for part, _ in found for cell in part]
-    total, most = (sum(each) for each in zip(*(controls for _, controls in found), strict=True))
-    total += sum(timed.seconds for cell, timed in cells if not cell.twin_of)
-    most += sum(timed.most for _, timed in cells)
+    cells = [cell for part in found for cell in part]
+    total = sum(timed.seconds + timed.controls for cell, timed in cells if not cell.twin_of)
+    most = sum(timed.most + timed.controls for _, timed in cells)
     twins = sum(bool(cell.twin_of) for cell, _ in cells)
     told = f" with {twins} more cells on the undefended model" if twins else ""
     further = f", up to {most:.0f} s{told} if attacks fail" if most > total else ""
@@ -118,47 +116,34 @@ def _told(cell: Cell, timed: Timed) -> str:
     return f"about {timed.seconds:.0f} s{further}{reason}"
 
 
-def _part(
-    config: AuditConfig, device: torch.device, seconds: float
-) -> tuple[list[tuple[Cell, Timed]], tuple[float, float]]:
-    """Cells of one protocol with their times, and the seconds of its controls, without and with those of twins."""
-    pools, _, sizes = open_data(config, instead=without_files) if config.data_root is None else open_data(config)
+def _part(config: AuditConfig, device: torch.device, seconds: float) -> list[tuple[Cell, Timed]]:
+    """Cells of one protocol with their times."""
+    pools, _, sizes = open_data(config, stand_ins=True)
     a_round = config.protocol.spec.active * config.training.batch_size
     rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
-    setups = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
-    baseline, _ = setups[config.defenses[0].label]
-    probed: dict[str, Timed] = {}
-    for attack in config.every_attack:
-        if probe := audit_goal(attack.spec).probe(attack.spec):
-            probed[attack.label] = probe(baseline, attack, seconds / len(config.every_attack))
+    steps = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
+    baseline, _ = steps[config.defenses[0].label]
+    limit = seconds / len(config.every_attack)
+    probed = {attack.label: attack_time(baseline, attack, limit) for attack in config.every_attack}
     victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
     sizes["victims"] = victims
-    cells, trained = [], set()
+    cells, done = [], set[tuple[str, ...]]()
     for cell in plan(replace(config, also=())):
-        a_step, timed = setups[cell.defense.label][1], probed.get(cell.attack.label, Timed())
-        attack, goal = cell.attack.spec, audit_goal(cell.attack.spec)
+        _, a_step = steps[cell.defense.label]
+        attack, timed, goal = cell.attack.spec, probed[cell.attack.label], audit_goal(cell.attack.spec)
         took = goal.seconds(attack, timed, config, sizes)
         grows = took if timed.epochs else 0.0
         if config.tune and not why_untuned(attack):
             took *= 1 + config.tune.trials * (1 - config.tune.share)
-        steps = goal.training_steps(attack, config.budget.epochs, victims / a_round, rounds) * a_step
-        grows += steps if attack.mounting.shadow_models else 0.0
+        more = goal.training_steps(attack, config.budget.epochs, victims / a_round, rounds) * a_step
+        grows += more if attack.mounting.shadow_models else 0.0
         further = ((1 << config.escalate) - 1) * grows if goal.escalates else 0.0
-        took += steps
-        if cell.model_id not in trained:
-            trained.add(cell.model_id)
+        took += more
+        if (model := (cell.model_id,)) not in done:
             took += (rounds + _FORWARD * sizes["test"] / a_round) * a_step
-        cells.append((cell, replace(timed, seconds=took, most=took + further)))
-
-    def controls(planned: Iterable[Cell]) -> float:
-        mounted = Counter(label for _, label in {(cell.defense.label, cell.attack.label) for cell in planned})
-        return sum(
-            audit_goal(one.spec).control_seconds(
-                one.spec, probed[one.label], sizes["auxiliary"], a_round, mounted[one.label]
-            )
-            for one in config.every_attack
-            if one.label in probed
-        )
-
-    surely = controls(cell for cell, _ in cells if not cell.twin_of)
-    return cells, (surely, controls(cell for cell, _ in cells))
+        controls = 0.0
+        if (pair := (cell.defense.label, cell.attack.label)) not in done and timed.seconds:
+            controls = goal.control_seconds(attack, timed, sizes["auxiliary"], a_round)
+        done |= {model, pair}
+        cells.append((cell, replace(timed, seconds=took, controls=controls, most=took + further)))
+    return cells

@@ -1,17 +1,16 @@
-"""Random records with an official dataset's shape and size, so that a dry run needs none of its files."""
+"""Random records like those of a dataset, and in place of an official one, so that a dry run needs no files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privkit.domains.base import Batch, DatasetSpec, Pools
+from privkit.domains.base import Batch, Pools
 from privkit.domains.chosen import only_classes
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
@@ -25,82 +24,6 @@ _CATEGORIES = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Official:
-    """The contents of an official dataset's files.
-
-    Attributes:
-        train: number of training records.
-        test: number of test records; None if it has no such part.
-        classes: number of classes.
-        channels: of a picture; 0 for texts and tables.
-        side: of a picture in pixels, unless the dataset has an option `size`.
-        dense: number of dense columns of a table.
-        categorical: number of categorical columns.
-    """
-
-    train: int
-    test: int | None
-    classes: int
-    channels: int = 0
-    side: int = 32
-    dense: int = 0
-    categorical: int = 0
-
-    def domain(self, spec: Any) -> Domain:
-        if self.channels:
-            side = getattr(spec, "size", self.side)
-            return Images(shape=(self.channels, side, side))
-        if self.dense:
-            return Tables(
-                dense=tuple(f"I{column}" for column in range(self.dense)),
-                ranges=((0.0, 1.0),) * self.dense,
-                categorical=tuple(f"C{column}" for column in range(self.categorical)),
-                values=(tuple(map(str, range(_CATEGORIES))),) * self.categorical,
-            )
-        return Tokens(length=spec.length, vocabulary=("", "?", *map(str, range(spec.vocabulary - 2))))
-
-
-OFFICIAL: Mapping[str, Official] = {
-    "amazon_reviews": Official(train=3_000_000, test=650_000, classes=5),
-    "celeba": Official(train=162_770, test=19_962, classes=2, channels=3),
-    "cifar10": Official(train=50_000, test=10_000, classes=10, channels=3),
-    "cifar100": Official(train=50_000, test=10_000, classes=100, channels=3),
-    "criteo": Official(train=45_840_617, test=None, classes=2, dense=13, categorical=26),
-    "fashion_mnist": Official(train=60_000, test=10_000, classes=10, channels=1, side=28),
-    "imagenet": Official(train=1_281_167, test=50_000, classes=1_000, channels=3),
-    "imdb": Official(train=25_000, test=25_000, classes=2),
-    "lfw_people": Official(train=9_525, test=None, classes=4_038, channels=3),
-    "mnist": Official(train=60_000, test=10_000, classes=10, channels=1, side=28),
-    "names": Official(train=20_074, test=None, classes=18),
-    "pcam": Official(train=262_144, test=32_768, classes=2, channels=3),
-}
-"""Datasets that need files, by their name; published counts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StandIn:
-    """Replaces a dataset without its files; see `DatasetSpec`.
-
-    Attributes:
-        spec: the dataset.
-    """
-
-    spec: Any
-
-    def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        official, several = OFFICIAL[self.spec.name], getattr(self.spec, "attribute", "") == "all"
-        domain, classes = official.domain(self.spec), _ATTRIBUTES if several else official.classes
-        train, test = (
-            None if count is None else RandomPool(count=count, classes=classes, domain=domain, several=several)
-            for count in (official.train, official.test)
-        )
-        assert train is not None
-        pools = Pools(train=train, test=test, classes=classes)
-        chosen = getattr(self.spec, "classes", None)
-        return only_classes(self.spec.name, pools, chosen) if chosen else pools
-
-
-@dataclass(frozen=True, kw_only=True)
 class RandomPool:
     """Random records with all classes in turn.
 
@@ -109,6 +32,9 @@ class RandomPool:
         classes: number of classes, or of labels that each record has.
         domain: what a record is.
         several: whether each record has several labels.
+
+    >>> RandomPool(count=5, classes=3, domain=Images(shape=(1, 8, 8))).take(np.arange(4)).y
+    tensor([0, 1, 2, 0])
     """
 
     count: int
@@ -130,7 +56,60 @@ class RandomPool:
         return Batch(x=x, y=labels, ids=torch.from_numpy(rows), domain=self.domain)
 
 
-def without_files(spec: DatasetSpec) -> DatasetSpec:
-    """A dataset's stand-in if it has one, else the dataset itself."""
-    name = getattr(spec, "name", "")
-    return StandIn(spec=spec) if name in OFFICIAL else spec  # type: ignore[return-value]  # it is only opened
+class Official(NamedTuple):
+    """The contents of an official dataset's files, as published."""
+
+    train: int  # number of training records
+    test: int | None  # number of test records; None if it has no such part
+    classes: int
+    domain: Callable[[Any], Domain]  # from the dataset's specification to what its records are
+
+
+def _images(channels: int, side: int = 32) -> Callable[[Any], Domain]:
+    """Pictures of a side that an option `size` may change."""
+    return lambda spec: Images(shape=(channels, size := getattr(spec, "size", side), size))
+
+
+def _tokens(spec: Any) -> Domain:
+    return Tokens(length=spec.length, vocabulary=("", "?", *map(str, range(spec.vocabulary - 2))))
+
+
+def _criteo(spec: Any) -> Domain:
+    dense, values = tuple(f"I{column}" for column in range(13)), tuple(map(str, range(_CATEGORIES)))
+    names = tuple(f"C{column}" for column in range(26))
+    return Tables(dense=dense, ranges=((0.0, 1.0),) * 13, categorical=names, values=(values,) * 26)
+
+
+OFFICIAL: Mapping[str, Official] = {
+    "amazon_reviews": Official(3_000_000, 650_000, 5, _tokens),
+    "celeba": Official(162_770, 19_962, 2, _images(3)),
+    "cifar10": Official(50_000, 10_000, 10, _images(3)),
+    "cifar100": Official(50_000, 10_000, 100, _images(3)),
+    "criteo": Official(45_840_617, None, 2, _criteo),
+    "fashion_mnist": Official(60_000, 10_000, 10, _images(1, 28)),
+    "imagenet": Official(1_281_167, 50_000, 1_000, _images(3)),
+    "imdb": Official(25_000, 25_000, 2, _tokens),
+    "lfw_people": Official(9_525, None, 4_038, _images(3)),
+    "mnist": Official(60_000, 10_000, 10, _images(1, 28)),
+    "names": Official(20_074, None, 18, _tokens),
+    "pcam": Official(262_144, 32_768, 2, _images(3)),
+}
+"""Datasets that need files, by their name; published counts."""
+
+
+def stand_in(spec: Any) -> Pools | None:
+    """Random records in place of a dataset that needs files; None for another one.
+
+    >>> from privkit.domains.images.vision import Mnist
+    >>> pools = stand_in(Mnist())
+    >>> len(pools.train), pools.train.take(np.arange(2)).x.shape
+    (60000, torch.Size([2, 1, 28, 28]))
+    """
+    if (official := OFFICIAL.get(getattr(spec, "name", ""))) is None:
+        return None
+    several, chosen = getattr(spec, "attribute", "") == "all", getattr(spec, "classes", None)
+    classes = _ATTRIBUTES if several else official.classes
+    like = RandomPool(count=official.train, classes=classes, domain=official.domain(spec), several=several)
+    test = None if official.test is None else replace(like, count=official.test)
+    pools = Pools(train=like, test=test, classes=classes)
+    return only_classes(spec.name, pools, chosen) if chosen else pools

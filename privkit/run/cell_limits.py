@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from privkit.errors import UsageError
+from privkit.torch_utils.alarm import alarm
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.undisturbed import undisturbed
 
@@ -57,27 +58,18 @@ def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
 
 @contextmanager
 def _timer(seconds: float | None) -> Iterator[None]:
-    """Stop the block after some seconds; again each second after that, since a destructor may swallow the first."""
+    """Stop the block after some seconds."""
     if seconds is None:
         yield
         return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise OverLimit(
-            f"took longer than cell_seconds={seconds:g}; give it more, or choose a smaller budget; finished epochs are "
-            "kept, and the same command goes on from them"
-        )
-
-    try:
-        before = signal.signal(signal.SIGALRM, stop)
-    except ValueError:
-        raise UsageError("cell_seconds works in the main thread of a program only; leave it out") from None
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-    try:
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("cell_seconds works in the main thread of a program only; leave it out")
+    over = (
+        f"took longer than cell_seconds={seconds:g}; give it more, or choose a smaller budget; finished epochs are "
+        "kept, and the same command goes on from them"
+    )
+    with alarm(seconds, lambda: OverLimit(over)):
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, Scores, Session, View
 from privkit.attacks.goals.labels import LabelObservation
-from privkit.audit.goals.labels import _others, asked
+from privkit.audit.goals.label_truth import other_labels
+from privkit.audit.goals.labels import asked
 from privkit.wire.transcript import RecordedRound, Transcript
 
 CONTEXT: Any = SimpleNamespace(
@@ -72,4 +73,4 @@ def test_the_other_label_is_that_of_the_row_in_the_same_message() -> None:
     transcript = Transcript()
     members = torch.tensor([[0, 3], [1, 2], [4, -1], [5, -1]])
     transcript.rounds.append(recorded([10, 11, 12, 13, 14, 15], 3, members, mixed=2))
-    assert _others(Asker(), transcript, CONTEXT, 3).tolist() == [[13, 12], [11, 10], [-1, -1]]  # type: ignore[arg-type]
+    assert other_labels(Asker(), transcript, CONTEXT, 3).tolist() == [[13, 12], [11, 10], [-1, -1]]  # type: ignore[arg-type]

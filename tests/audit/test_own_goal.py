@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from privkit import run_audit
-from privkit.audit.goals.goal import audit_goal
-from privkit.parts.registry import parse
+from privkit.cli.estimate import preview
+from privkit.settings.resolve import resolve
 from tests.small import SMALL
 
 OWN = '''
@@ -51,8 +51,8 @@ def test_an_own_goal_is_asked_gated_and_recorded(tmp_path: Path, monkeypatch: py
     (tmp_path / "seats_goal.py").write_text(OWN)
     (tmp_path / "seats_attack.py").write_text("from seats_goal import EvenSeats as Attack\n")
     monkeypatch.syspath_prepend(tmp_path)
-    attack = parse("attacks", "seats_attack:Attack").spec
-    assert audit_goal(attack).probe(attack) is None
+    *lines, _ = preview(resolve({"attack": "seats_attack:Attack", "defense": "none", **SMALL})).splitlines()
+    assert [line.split("  ")[1].startswith("about ") for line in lines] == [True]
     run = run_audit(
         attack="seats_attack:Attack", defense="batch_shuffle", gate="auc<=0.9", out=tmp_path / "run", **SMALL
     )

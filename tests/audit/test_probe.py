@@ -10,7 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.audit import probe
-from privkit.audit.probe import ProbeSetup, training_step
+from privkit.audit.goals.goal import Timed, audit_goal
+from privkit.audit.goals.rehearsal import Rehearsal
+from privkit.audit.probe import seconds_of_training, training_step
 from privkit.audit.seed_data import open_data
 from privkit.domains.base import Batch
 from privkit.settings.config import AuditConfig
@@ -31,11 +33,11 @@ def config_of(batch_size: int) -> AuditConfig:
     return replace(CONFIG, training=replace(CONFIG.training, batch_size=batch_size))
 
 
-@pytest.mark.parametrize(("an_image", "timed_on"), [(1e-5, 1000), (0.1, 8), (10.0, 8)])
+@pytest.mark.parametrize(("an_image", "timed_on"), [(1e-5, 1000), (0.1, 12), (10.0, 12)])
 def test_the_time_of_a_step_is_exact_where_it_grows_with_the_images(
     an_image: float, timed_on: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step of 1000 images a client is timed whole if it is quick, and on eight images if one takes seconds."""
+    """A step of 1000 images a client is timed whole if it is quick, and on twelve images if one takes seconds."""
     now, seen = 0.0, []
 
     def train(edge: object, upper: object, images: Batch, spec: TrainingSpec, **_: object) -> None:
@@ -46,8 +48,8 @@ def test_the_time_of_a_step_is_exact_where_it_grows_with_the_images(
     monkeypatch.setattr(probe, "train", train)
     monkeypatch.setattr(probe, "clock", lambda device: lambda: now)
     config, defense = config_of(1000), CONFIG.defenses[-1]
-    setup, seconds = training_step(config, defense, POOLS, CPU)
-    assert setup.config.training.batch_size == seen[-1] == timed_on
+    cell, seconds = training_step(config, defense, POOLS, CPU)
+    assert cell.batch_size == seen[-1] == timed_on
     seen = sorted(set(seen))  # a short step of the whole batch is taken several times
     assert seconds == pytest.approx(an_image * 1000 * config.protocol.spec.clients)
     assert sum(seen[:-1]) <= seen[-1]
@@ -57,9 +59,9 @@ def test_work_grows_as_the_number_of_images_does() -> None:
     """Scaling a step by its images is right: operations of a step are counted at two sizes."""
 
     def operations(batch_size: int) -> int:
-        setup = ProbeSetup.of(config_of(batch_size), CONFIG.defenses[-1], POOLS, CPU)
+        cell = Rehearsal.of(CONFIG, CONFIG.defenses[-1], POOLS, CPU).sized(batch_size)
         with FlopCounterMode(display=False) as counter:
-            setup.seconds_of_training()
+            seconds_of_training(cell)
         return counter.get_total_flops()
 
     assert operations(16) == 4 * operations(4) > 0
@@ -82,10 +84,24 @@ def test_an_attack_without_an_epoch_in_its_time_is_timed_on_smaller_rounds(monke
 
     monkeypatch.setattr(type(attack.spec), "run", lambda spec, *given: run(*given))
     monkeypatch.setattr(probe, "clock", lambda device: lambda: now)
-    timed = probe.attack_on_images(ProbeSetup.of(config_of(100), CONFIG.defenses[0], POOLS, CPU), attack, limit=1.0)
+    timed = probe.attack_time(Rehearsal.of(CONFIG, CONFIG.defenses[0], POOLS, CPU).sized(100), attack, limit=1.0)
     assert len(sizes) > 1
-    assert timed.round_size == sizes[-1][0]
+    assert (timed.victims, timed.records) == sizes[-1]
     assert timed.seconds == pytest.approx(50 * sizes[-1][1])
+
+
+def test_a_hijack_takes_as_many_rounds_for_any_number_of_records() -> None:
+    """The estimate of fsha on digits was 9485 s, by the number of records; its rounds take less than a minute."""
+    timed = Timed(seconds=3.0, epochs=5, records=8, victims=2)
+    for attack, grows in (("fsha", False), ("black_box", True)):
+        spec = resolve({**SMALL, "attack": attack}).attacks[0].spec
+        few, many = (
+            audit_goal(spec).seconds(
+                spec, timed, config_of(4), dict.fromkeys(("private", "auxiliary", "victims"), count)
+            )
+            for count in (100, 1000)
+        )
+        assert (many > few) == grows
 
 
 def test_an_alarm_inside_no_grad_leaves_gradients_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +114,7 @@ def test_an_alarm_inside_no_grad_leaves_gradients_on(monkeypatch: pytest.MonkeyP
             pass
 
     monkeypatch.setattr(type(attack.spec), "run", run)
-    probe.attack_on_images(ProbeSetup.of(config_of(2), CONFIG.defenses[0], POOLS, CPU), attack, limit=0.01)
+    probe.attack_time(Rehearsal.of(CONFIG, CONFIG.defenses[0], POOLS, CPU), attack, limit=0.01)
     assert torch.is_grad_enabled()
 
 

@@ -44,6 +44,13 @@ def test_an_attack_that_does_not_apply_is_said_in_its_line() -> None:
     assert "1 cells" in text
 
 
+def test_an_attack_on_labels_that_does_not_apply_is_said_as_in_the_run() -> None:
+    given = {"defense": "none", "attack": "exploit", **SMALL}
+    assert "not applicable" not in preview(resolve(given))
+    text = preview(resolve({**given, "training": "batch_size=4,freeze_lower=true"}))
+    assert "not applicable: no gradient comes back to a client of its own: its lower segment does not learn" in text
+
+
 def seconds(line: str) -> list[int]:
     return [int(number) for number in re.findall(r"(?:about|up to) (\d+) s", line)]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from privkit.audit.probe import Timed
+from privkit.audit.goals.goal import Timed
 from privkit.cli.app import app
 from privkit.errors import UsageError
 from privkit.papers import paper
@@ -173,11 +173,11 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert {"claims", "methods", "orderings"} < set(answer)
     monkeypatch.setattr(
         "privkit.cli.estimate._part",
-        lambda part, *rest: ([(cell, Timed(seconds=len(part.seeds))) for cell in plan(part)], (0.5, 0.5)),
+        lambda part, *rest: [(cell, Timed(seconds=len(part.seeds), controls=0.25)) for cell in plan(part)],
     )
     *lines, told = runner.invoke(app, [*arguments, "--dry-run"]).stdout.splitlines()
     assert re.fullmatch(
-        r"27 cells at scale tiny, about 86 s with controls on cpu, 1 threads; run folders .*/tiny", told
+        r"27 cells at scale tiny, about 88 s with controls on cpu, 1 threads; run folders .*/tiny", told
     )
     assert len(set(lines)) == len(lines) == 27
     assert all(re.search(r": about 3 s$", line) for line in lines)

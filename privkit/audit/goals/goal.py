@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from privkit.attacks.base import AnyAttack, NotApplicable
+from privkit.attacks.base import AnyAttack, NotApplicable, Observation
 from privkit.audit.goals import GOALS
 from privkit.parts.registry import load
 
 if TYPE_CHECKING:
-    from privkit.audit.probe import Timed
+    from privkit.audit.goals.rehearsal import Rehearsal
     from privkit.recording.read import Recording
     from privkit.reports.schema import Row
     from privkit.settings.config import AuditConfig
 
-Probe = Callable[..., "Timed"]
-"""`privkit.audit.probe.attack_on_images` or another function of these arguments."""
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """How long something takes.
+
+    Attributes:
+        seconds: for all of it; of an attack that was timed on a rehearsal, at the size of that.
+        epochs: of training in these seconds, to estimate control experiments; 0 without them.
+        records: of the adversary's own in the rehearsal, which are as many as its private ones.
+        victims: attacked records of the rehearsal.
+        reason: why there is no number, or what the number leaves out; empty otherwise.
+        controls: seconds of control experiments beside.
+        most: seconds at most, if the attack fails; 0 if that is not estimated.
+    """
+
+    seconds: float = 0.0
+    epochs: int = 0
+    records: int = 1
+    victims: int = 1
+    reason: str = ""
+    controls: float = 0.0
+    most: float = 0.0
 
 
 class AuditGoal:
@@ -49,8 +70,16 @@ class AuditGoal:
             "clients; audit the model itself with --model"
         )
 
-    def probe(self, attack: Any) -> Probe | None:
-        """Function that times a short run of the attack on random records; None if its time is negligible."""
+    def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
+        """What the attack is given where a dry run times it; None if its time is negligible.
+
+        Args:
+            context: a cell before its training.
+            held: fields of the observation that are enough, if the attack can be mounted on them.
+
+        Raises:
+            NotApplicable: if the attack cannot be mounted; it says why.
+        """
         return None
 
     def seconds(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
@@ -58,21 +87,20 @@ class AuditGoal:
 
         Args:
             attack: its specification.
-            timed: result of its probe.
+            timed: the attack on a rehearsal.
             config: a configuration with one protocol.
             sizes: number of private, auxiliary, test and victim records.
         """
         return 0.0
 
-    def control_seconds(self, attack: Any, timed: Timed, auxiliary: int, a_round: int, defenses: int) -> float:
-        """Seconds of all control experiments of an attack.
+    def control_seconds(self, attack: Any, timed: Timed, auxiliary: int, a_round: int) -> float:
+        """Seconds of the control experiments of an attack on one defense.
 
         Args:
             attack: its specification.
-            timed: its probe.
+            timed: the attack on a rehearsal.
             auxiliary: number of auxiliary records.
             a_round: records of a round, over all clients.
-            defenses: on which the attack is mounted.
         """
         return 0.0
 

@@ -123,7 +123,10 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 
 
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
-    """Rows whose labels the adversary knows: some of each label, or the first positive one of each round."""
+    """Rows whose labels the adversary knows, if the attack declares them: some of each label, or the first positive one
+    of each round."""
+    if "known_rows" not in known_to(attack):
+        return own[:0]
     if not attack.mounting.labeled:
         return _first_positives(own == attack.positive, rounds)
     return first_of_each(own, attack.mounting.labeled)

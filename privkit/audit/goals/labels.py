@@ -15,16 +15,17 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, Scores, Session, known_to, require
 from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
-from privkit.attacks.goals.labels import LabelAttack, controls
+from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
-from privkit.audit.goals.goal import AuditGoal, Probe
+from privkit.audit.goals.goal import AuditGoal, Timed
 from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, party
 from privkit.audit.goals.label_answers import Asked, best_cut
+from privkit.audit.goals.label_truth import other_labels, own_labels
+from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
-from privkit.audit.probe import ROUNDS, Timed, attack_on_labels
 from privkit.domains.base import several
 from privkit.domains.tokens.domain import Tokens
 from privkit.recording.read import Recording
@@ -49,21 +50,8 @@ def ask(context: AttackContext) -> Row:
     """
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
-    context.refuse()
-    cuts: tuple[Cut, ...] = ("second", "first") if context.keeps_labels() else ("own",)
-    many, domain = seed_data.splits.classes, seed_data.splits.domain
-    if texts := context.predicts_texts() and isinstance(domain, Tokens):
-        if "tail" not in attack.needs:
-            raise NotApplicable("it names one label of each record, and here each place of a text has a next token")
-        cuts, many = ("second",), len(domain.vocabulary)
-    if attack.mounting.gradients and isinstance(context, TrainedContext) and cuts == ("own",):
-        must_get_gradients(context)
-    if cuts != ("own",) and isinstance(context, TrainedContext) and not holds_all(context.model.edge):
-        raise NotApplicable("the server of a U-shape computes on all parts of a release; leave out --parts")
-    if attack.mounting.labeled:
-        must_have_one_label(context)
-    if attack.positive >= many:
-        raise NotApplicable(f"positive={attack.positive} is no label: there are {many} classes")
+    cuts, many = mountable(context)
+    texts = cuts == ("second",)
     checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
     checkpoint, recorded, short = context.checkpoint(), context.rounds(), ""
@@ -119,6 +107,32 @@ def ask(context: AttackContext) -> Row:
     told = {"answers": answers, "auc_curve": curve, "checks": checks}
     said = tuple(note for note, holds in notes.items() if holds)
     return context.row.model_copy(update={**told, "notes": said})
+
+
+def mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
+    """The cuts at which an attack reads gradients, and the number of labels it chooses from.
+
+    Raises:
+        NotApplicable: if it cannot be mounted; it says why.
+    """
+    attack: LabelAttack = context.cell.attack.spec
+    context.refuse()
+    cuts: tuple[Cut, ...] = ("second", "first") if context.keeps_labels() else ("own",)
+    splits = context.seed_data.splits
+    many, domain = splits.classes, splits.domain
+    if context.predicts_texts() and isinstance(domain, Tokens):
+        if "tail" not in attack.needs:
+            raise NotApplicable("it names one label of each record, and here each place of a text has a next token")
+        cuts, many = ("second",), len(domain.vocabulary)
+    if attack.mounting.gradients and isinstance(context, TrainedContext) and cuts == ("own",):
+        must_get_gradients(context)
+    if cuts != ("own",) and isinstance(context, TrainedContext) and not holds_all(context.model.edge):
+        raise NotApplicable("the server of a U-shape computes on all parts of a release; leave out --parts")
+    if attack.mounting.labeled:
+        must_have_one_label(context)
+    if attack.positive >= many:
+        raise NotApplicable(f"positive={attack.positive} is no label: there are {many} classes")
+    return cuts, many
 
 
 @dataclass(frozen=True)
@@ -208,17 +222,12 @@ def asked(
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
-    clients = len(transcript.rounds[0].received) if transcript.rounds else 0
-    read = transcript.rounds[0].received[0].cut_gradient is not None if clients else False
-    if not clients or not (read or cut != "own" or not attack.mounting.gradients):
-        raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
-    labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in transcript.rounds]
-    owned, declared = torch.cat(labels, 1), known_to(attack)
-    truths = _others(attack, transcript, context, clients) if "own_labels" in declared else owned
-    rounds = torch.arange(len(labels)).repeat_interleave(labels[0].shape[1])
+    owned, rounds = own_labels(attack, transcript, cut)
+    clients = len(owned)
+    truths = other_labels(attack, transcript, context, clients) if "own_labels" in known_to(attack) else owned
     first = transcript.rounds[0].view.round
     for client, (own, truth) in enumerate(zip(owned, truths, strict=True)):
-        known = known_rows(attack, own, rounds) if "known_rows" in declared else own[:0]
+        known = known_rows(attack, own, rounds)
         if of_epoch is not None and attack.mounting.labeled:
             known = _again(known, of_epoch[0][client], of_epoch[1], client)
         observation = observed(attack, transcript, context, client, own, known, cut)
@@ -241,43 +250,6 @@ def asked(
         raise NotApplicable(f"all or none of the {len(positive)} rows have label {attack.positive}: ask for another")
     scored = Scores(values=values, examples=examples, of_labels=torch.cat(of_labels) if of_labels else None)
     return scored, true, batches
-
-
-def _others(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """Label of the other record that is mixed with each row, [clients, N]; −1 for a record that is alone.
-
-    Of a mixing group it is the other member's; without mixing, two clients' averaged gradient has one other record.
-
-    Raises:
-        NotApplicable: if no other record, or more than one, is in a message's gradient.
-    """
-    group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
-    if group != 2 and not (group == 1 and clients == 2 and averaged):
-        found = f"mixes groups of {group}" if group > 1 else "mixes no two clients' records"
-        raise NotApplicable(
-            f"{attack.name} asks for the label of the one other record in a gradient, but this run {found}; use a "
-            "defense with group=2, or gradient=average with clients=2"
-        )
-    parts = []
-    for kept in transcript.rounds:
-        rows = torch.arange(len(kept.labels))
-        pairs = kept.members if group == 2 else rows.view(2, -1).T
-        pairs = pairs[(pairs >= 0).all(1)]
-        labels = one_of(kept.labels, attack.positive)
-        other = torch.full((len(rows),), -1).scatter(0, pairs.flatten(), labels[pairs.flip(1).flatten()])
-        parts.append(other.unflatten(0, (clients, -1)))
-    return torch.cat(parts, 1)
-
-
-def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label a record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
-
-    >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
-    [1, 2]
-    """
-    if not several(labels):
-        return labels
-    return torch.where(labels[:, positive] == 1, positive, positive + 1)
 
 
 def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None) -> Transcript:
@@ -367,9 +339,18 @@ class _Labels(AuditGoal):
                 f"{attack.name} needs the client's images, weights or labels of each round, which are not recorded"
             )
 
-    def probe(self, attack: LabelAttack) -> Probe | None:
-        """Of attacks that train."""
-        return attack_on_labels if hasattr(attack, "epochs") else None
+    def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> LabelObservation | None:
+        """What one client holds, or the server at one cut; nothing for attacks that do not train."""
+        attack: LabelAttack = context.cell.attack.spec
+        if not hasattr(attack, "epochs"):
+            return None
+        (cut, *_), many = mountable(context)
+        transcript = _transcript(attack)
+        replay(context.config, context.cell, context.seed_data, transcript, context.progress)
+        if context.predicts_texts():
+            transcript, _ = of_places(transcript, many)
+        owned, rounds = own_labels(attack, transcript, cut)
+        return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def seconds(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
         """The attack is made for each client, in one epoch or in all, and at both cuts of a U-shape.
@@ -379,10 +360,10 @@ class _Labels(AuditGoal):
         clients: int = config.protocol.spec.active
         epochs = config.budget.epochs if attack.epoch in ("pooled", "every") else 1
         cuts = 2 if config.protocol.spec.labels == "kept" else 1
-        larger = sizes["private"] / (ROUNDS * clients * timed.round_size)  # rows of an epoch over those of the probe
+        larger = sizes["private"] / timed.records
         return timed.seconds * (cuts * epochs * clients * (larger if attack.mounting.gradients else 1.0))
 
-    def control_seconds(self, attack: LabelAttack, timed: Timed, auxiliary: int, a_round: int, defenses: int) -> float:
+    def control_seconds(self, attack: LabelAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
         """Both have few rows."""
         return 2 * timed.seconds
 

@@ -23,10 +23,10 @@ from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import judge
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
-from privkit.audit.goals.goal import AuditGoal, Probe
+from privkit.audit.goals.goal import AuditGoal, Timed
+from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.probe import ROUNDS, Timed, attack_on_images
 from privkit.audit.scoring import Scores, ahead, check_guesses, directions, scored, summarise
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
@@ -322,33 +322,37 @@ class _Reconstruct(AuditGoal):
     def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
         """Any recording can be attacked."""
 
-    def probe(self, attack: ImageAttack) -> Probe | None:
-        """Of all but constant guesses."""
-        return None if attack.mounting.ignores_views else attack_on_images
+    def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> ImageObservation | None:
+        """Nothing for constant guesses."""
+        if context.attack.mounting.ignores_views:
+            return None
+        must_be_mountable(context)
+        return observe(context, held)
 
     def seconds(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
-        """As many times those of the probe as the attack has more of its own records or attacked ones."""
-        hijack = "clients" in attack.needs  # its probe has one round of images
-        own = ROUNDS * max(sizes["private"], sizes["auxiliary"]) if hijack else sizes["auxiliary"]
-        return _scaled(timed, own, sizes["victims"])
+        """As many times those of the rehearsal as the attack has more of its own records or attacked ones."""
+        a_round = config.protocol.spec.active * config.training.batch_size
+        return _scaled(attack, timed, sizes["auxiliary"], sizes["victims"], a_round)
 
-    def control_seconds(self, attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int, defenses: int) -> float:
-        """A short version on few records, once a defense; and a shorter one on noise."""
+    def control_seconds(self, attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
+        """A short version on few records, and a shorter one on noise."""
         records = min(auxiliary, CONTROL_IMAGES)
         played = played_by(records, a_round)
         own = records - played
         epochs = getattr(as_control(attack, own, a_round), "epochs", None)
         share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
-        return (defenses + 1 / SHORTER) * share * _scaled(timed, own, played)
+        return (1 + 1 / SHORTER) * share * _scaled(attack, timed, own, played, a_round)
 
     def training_steps(self, attack: ImageAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
         """The history of a server's segment is that of a training, which is repeated."""
         return rounds if "upper_history" in known_to(attack) else 0.0
 
 
-def _scaled(timed: Timed, own: float, victims: float) -> float:
-    """Seconds of an attack with so many own and attacked records, from its probe."""
-    return timed.seconds * max(own / (ROUNDS * timed.round_size), victims / timed.round_size)
+def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:
+    """Seconds of an attack with so many own and attacked records, from its rehearsal; a hijack's are those of its
+    rounds, which are as many for any number of records."""
+    larger = max(own / timed.records, victims / timed.victims)
+    return timed.seconds * (a_round / timed.victims if "clients" in attack.needs else larger)
 
 
 GOAL = _Reconstruct()

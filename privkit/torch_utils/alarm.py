@@ -1,0 +1,43 @@
+"""An alarm that ends a block after some seconds."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = False) -> Iterator[None]:
+    """Raise an error inside a block that takes longer; again each second after that, since a destructor may swallow it.
+
+    Only the main thread on a POSIX system can; elsewhere nothing rings. It may ring anywhere, as in torch's own
+    `no_grad`, before that puts gradients on again: `privkit.torch_utils.undisturbed` restores them.
+
+    Args:
+        seconds: > 0.
+        error: makes the error, which no handler of `Exception` in the block should catch.
+        cpu: whether the process's CPU seconds count, and not those that pass.
+
+    >>> with alarm(0.01, TimeoutError, cpu=True):
+    ...     while True:
+    ...         pass
+    Traceback (most recent call last):
+    TimeoutError
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    timer, number = (signal.ITIMER_PROF, signal.SIGPROF) if cpu else (signal.ITIMER_REAL, signal.SIGALRM)
+
+    def ring(number: int, frame: object) -> None:
+        raise error()
+
+    before = signal.signal(number, ring)
+    signal.setitimer(timer, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)
