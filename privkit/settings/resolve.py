@@ -14,7 +14,6 @@ from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
 from privkit.parts.registry import Component, load, named, parse, specify, stages_given, table
-from privkit.parts.threats import threat
 from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
@@ -304,6 +303,8 @@ def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
 
 def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ...]:
     """Attacks that `auto` mounts on each defense because of the model, or else of the protocol."""
+    from privkit.parts.threats import threat
+
     named = getattr(model.spec, "quick_attacks", ()) or getattr(protocol.spec, "quick_attacks", ())
     reads = {name: threat(name)[1] for name in named}
     return tuple(name for name, domains in reads.items() if not domains or {domain, "any"} & {*domains})
