@@ -40,7 +40,7 @@ class View:
         whole: whether each patch of an image (or token of a sequence) has its token, in its place or in another; False
             if tokens were dropped or merged.
         parts: names of the parts that `smashed` consists of, if a release lies in several storages and the adversary
-            holds these; empty if it was not split.
+            holds these; empty if it was not split. If parts are places, `smashed` is zero in those of other storages.
     """
 
     round: int

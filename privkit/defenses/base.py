@@ -24,6 +24,9 @@ Level = Literal["smashed", "input"]
 Drawn = Literal["every_round", "once"]
 """When a mixing defense draws its ratios: afresh in every round, or once for the whole run."""
 
+PartsBy = Literal["channels", "places"]
+"""What a part of a release consists of: some channels of every place, or all channels of some places."""
+
 Effect = Literal["trains", "maps", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits", "shortens"]
 
 
@@ -150,6 +153,7 @@ class Defense(Checked, ABC):
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
         storages: names of the parts into which it splits a release; empty if the release stays whole.
+        parts_by: what each of these parts consists of.
         noise_fields: names of the fields that scale noise on what this defense releases.
         denoises: whether it only removes noise; noise-free accuracy is then measured without it.
     """
@@ -171,6 +175,7 @@ class Defense(Checked, ABC):
     keeps_positions: ClassVar[bool] = True
     drawn: Drawn = "every_round"
     storages: tuple[str, ...] = ()
+    parts_by: PartsBy = "channels"
     noise_fields: ClassVar[tuple[str, ...]] = ()
     denoises: ClassVar[bool] = False
 

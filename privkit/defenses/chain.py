@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.defenses.base import Defense, FrozenBlock, Place, Release
+from privkit.defenses.base import Defense, FrozenBlock, PartsBy, Place, Release
 from privkit.defenses.compile import ChainReceipt, run, sites_of
 from privkit.defenses.rules import check
 
@@ -88,6 +88,10 @@ class Chain(Defense):
     @property
     def storages(self) -> tuple[str, ...]:  # type: ignore[override]
         return next((stage.storages for stage in self.stages if stage.storages), ())
+
+    @property
+    def parts_by(self) -> PartsBy:  # type: ignore[override]
+        return next((stage.parts_by for stage in self.stages if stage.storages), "channels")
 
     def noiseless(self) -> Chain:
         return Chain(stages=tuple(stage.noiseless() for stage in self.stages))

@@ -121,17 +121,21 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
     """ε for a holder of one part: that of its own coordinates, as the others' noise is drawn apart from it.
 
     That needs clipping by coordinate, a sensitivity that does not lean on the other coordinates, and nothing behind the
-    noise that carries one channel into another: no stage, no lower segment, and no server that teaches other clients
-    what it learned from all parts. Empty if that is not so: then the ε of the whole holds.
+    noise that carries one channel into another (one place, if parts are places): no stage, no lower segment, and no
+    server that teaches other clients what it learned from all parts. Empty if that is not so: then the ε of the whole
+    holds.
     """
     receipt, lower = steps[noise].receipt, release_count.lower_model
     if steps[noise].stage.level == "input" or (lower != "frozen" and (lower != "trained" or release_count.clients > 1)):
         return {}
-    behind = [step.stage.effects or frozenset() for step in steps[noise + 1 : split]]
+    between, places = [step.stage for step in steps[noise + 1 : split]], steps[split].stage.parts_by == "places"
+    behind = [stage.effects or frozenset() for stage in between]
     if not isinstance(receipt, Noised) or not isinstance(receipt.mixing, NoMixing):
         return {}
     if any(e - {"permutes", "masks", "mixes"} for e in behind):
         return {}
+    if places and not all(stage.keeps_positions and "permutes" not in (stage.effects or ()) for stage in between):
+        return {}  # a part would hold what came from more places than its own
     clip = _tighter(receipt, _bound(steps[:noise], steps[noise].stage.level))
     if not isinstance(clip, Clamp):
         return {}

@@ -1,4 +1,4 @@
-"""Parts of a release: its channels lie in several storages, and an adversary holds one, some or all of them."""
+"""Parts of a release: they lie in several storages, and an adversary holds one, some or all of them."""
 
 from __future__ import annotations
 
@@ -10,44 +10,56 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor
 
-from privkit.defenses.base import Effect, OnSmashed
+from privkit.defenses.base import Defense, Effect, OnSmashed, PartsBy
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitParts(OnSmashed[Nothing]):
-    """Cuts the channels of a release into parts in different storages; nothing is proven for any part.
+    """Cuts a release into parts in different storages; nothing is proven for any part.
 
     Attributes:
-        parts: how many, ≥ 2: `part_1`, `part_2`, …, channels as equal as possible, the first ones larger.
+        parts: how many, ≥ 2: `part_1`, `part_2`, …, runs as equal as possible, the first ones larger.
+        by: "channels" of every place, or "places" with all their channels: tokens, or rows of feature maps.
         place: "client", or "mixer" behind a stage that mixes.
 
     The server computes on all parts. `--parts part_1` names the parts that an audit's adversary holds.
 
-    Source: privkit's. There is no noise and no secret, so each holder sees its channels as they are.
+    Source: privkit's. There is no noise and no secret, so each holder sees its numbers as they are. A holder of places
+    sees zeros in the others.
 
     >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
     >>> dict(receipt.quantities)
     {'coordinates_part_1': 12.0, 'coordinates_part_2': 8.0}
+    >>> _, receipt = SplitParts(parts=3, by="places").apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
+    >>> dict(receipt.quantities)
+    {'coordinates_part_1': 10.0, 'coordinates_part_2': 5.0, 'coordinates_part_3': 5.0}
     """
 
     name: ClassVar[str] = "split_parts"
     effects: ClassVar[frozenset[Effect]] = frozenset({"splits"})
 
     parts: Annotated[int, Ge(2), "one part is the whole release"] = 2
+    by: PartsBy = "channels"
     place: Literal["client", "mixer"] = "client"
 
     @property
     def storages(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(f"part_{number + 1}" for number in range(self.parts))
 
+    @property
+    def parts_by(self) -> PartsBy:  # type: ignore[override]
+        return self.by
+
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         require_messages(self.name, smashed)
-        axis = _channel_axis(smashed.ndim - 1) + 1
+        axis = _axis(smashed.ndim - 1, self.by) + 1
+        if axis == 1:
+            raise ValueError(f"vectors have no places, got shape {list(smashed.shape)}; use split_parts:by=channels")
         if smashed.shape[axis] < self.parts:
             raise ValueError(
-                f"split_parts:parts={self.parts} needs as many channels, got shape {list(smashed.shape)}; "
+                f"split_parts:parts={self.parts} needs as many {self.by}, got shape {list(smashed.shape)}; "
                 "use fewer parts"
             )
         image = smashed[:1, :1].tensor_split(self.parts, axis)
@@ -58,24 +70,33 @@ class SplitParts(OnSmashed[Nothing]):
         )
 
 
-def _channel_axis(ndim: int) -> int:
-    """The channels of rows: axis 1 of feature maps [N, C, H, W], else the last."""
-    return 1 if ndim == 4 else ndim - 1
+def _axis(ndim: int, by: PartsBy) -> int:
+    """Of rows [N, C, H, W], [N, T, D] or [N, D]: their channels; or their places, which vectors lack (0)."""
+    return {4: 1}.get(ndim, ndim - 1) if by == "channels" else {4: 2, 3: 1}.get(ndim, 0)
 
 
-def held_parts(rows: Tensor, storages: Sequence[str], held: Sequence[str]) -> Tensor:
-    """The channels of rows [N, T, D], [N, C, H, W] or [N, D] that an adversary holds, in their order.
+def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
+    """What an adversary holds of rows [N, T, D], [N, C, H, W] or [N, D].
 
     Args:
         rows: of a release.
-        storages: names of the parts of the release; empty if it was not split.
+        defense: which may split it.
         held: names of the adversary's parts; empty for all of them.
 
-    >>> held_parts(torch.arange(5).view(1, 5), ("part_1", "part_2"), ("part_2",))
+    Returns:
+        Fewer channels, in their order; or all places, with zeros in those that lie elsewhere, so that what is held
+        keeps its place.
+
+    >>> held_parts(torch.arange(5).view(1, 5), SplitParts(), ("part_2",))
     tensor([[3, 4]])
+    >>> held_parts(torch.ones(1, 2, 3), SplitParts(by="places"), ("part_2",))
+    tensor([[[0., 0., 0.],
+             [1., 1., 1.]]])
     """
-    if not storages or not held:
+    if not defense.storages or not held:
         return rows
-    axis = _channel_axis(rows.ndim)
-    chunks = zip(storages, rows.tensor_split(len(storages), axis), strict=True)
+    axis = _axis(rows.ndim, defense.parts_by)
+    chunks = zip(defense.storages, rows.tensor_split(len(defense.storages), axis), strict=True)
+    if defense.parts_by == "places":
+        return torch.cat([chunk if name in held else torch.zeros_like(chunk) for name, chunk in chunks], axis)
     return torch.cat([chunk for name, chunk in chunks if name in held], axis)

@@ -97,15 +97,15 @@ def holds_all(edge: Clients) -> bool:
 
 
 class HeldParts(nn.Module):
-    """The channels of a release that the adversary holds."""
+    """What the adversary holds of a release."""
 
     def __init__(self, edge: Clients) -> None:
         super().__init__()
-        self.storages, self.held = edge.defense.storages, edge.held
+        self.defense, self.held = edge.defense, edge.held
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[N, ...] -> [N, ...], with fewer channels."""
-        return held_parts(rows, self.storages, self.held)
+        """[N, ...] -> [N, ...], as `held_parts`."""
+        return held_parts(rows, self.defense, self.held)
 
 
 def moved(view: View, move: Callable[[Tensor], Tensor]) -> View:
@@ -132,7 +132,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     known = edge.defense.published or k == 1
     view = View(
         round=number,
-        smashed=held_parts(smashed.flatten(0, 1), edge.defense.storages, edge.held).float(),
+        smashed=held_parts(smashed.flatten(0, 1), edge.defense, edge.held).float(),
         mixed=k,
         weights=weights.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float()
         if public and weights is not None

@@ -144,7 +144,7 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
         weights = message_weights(sent.groups, shares).to(gradient.dtype)
         gradient = torch.einsum("m,m...->...", weights, gradient).expand_as(gradient)
     answer = answer_of(sent, number, edge)
-    gradient = held_parts(gradient.flatten(0, 1), edge.defense.storages, edge.held)
+    gradient = held_parts(gradient.flatten(0, 1), edge.defense, edge.held)
     view = replace(moved(answer.view, _kept), cut_gradient=gradient.cpu().clone())
     received: tuple[View, ...] = ()
     if len(sent.smashed) == len(labels):

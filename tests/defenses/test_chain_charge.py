@@ -15,6 +15,7 @@ from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain
 from privkit.defenses.compile import run
 from privkit.defenses.noise import GaussianNoise
+from privkit.defenses.split_parts import held_parts
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.training.clients import Clients
@@ -186,6 +187,35 @@ def test_who_holds_one_part_has_its_own_epsilon(clip_by: str) -> None:
     assert {name: value for name, value in found.quantities.items() if name.startswith("epsilon_")} == {
         f"epsilon_part_{number}": part for number in (1, 2, 3, 4)
     }
+
+
+@pytest.mark.parametrize("cut", ["parts=4", "parts=4,by=places"])
+@pytest.mark.parametrize("stage", [d for d in DEFENSES if d.level != "input"], ids=lambda d: d.name)
+def test_a_part_with_an_epsilon_of_its_own_holds_no_more_of_a_record_than_is_charged(stage: Defense, cut: str) -> None:
+    """What a stage between noise and split moves of one record into a part, counted in coordinates."""
+    place = "mixer" if stage.place == "mixer" else "client"
+    try:
+        noisy = chain("gaussian_noise", stage.name, f"split_parts:{cut}@{place}")
+    except UsageError:
+        return
+    quiet = chain(stage.name, f"split_parts:{cut}@{place}")
+    z, y = inputs(noisy)
+    found, whole = claim(noisy, z, y).quantities, claim(noisy, z, y).epsilon
+    other = z.clone()
+    other[(0,) * (z.ndim - 2)] += 1
+    a, b = (quiet.apply(data, y, generator(1))[0].smashed.flatten(0, 1) for data in (z, other))
+    for part in quiet.storages:
+        moved = int((held_parts(a, quiet, (part,)) != held_parts(b, quiet, (part,))).sum())
+        assert moved <= TOKENS * DIM // 4 or found[f"epsilon_{part}"] == whole
+
+
+def test_a_part_of_places_has_its_own_epsilon_until_a_shuffle_moves_tokens_into_it() -> None:
+    z, y = inputs(GaussianNoise())
+    alone = claim(GaussianNoise(clip_by="coordinate"), z[..., :4, :], y).epsilon
+    for between, expected in (((), alone), (("patch_shuffle",), None), (("batch_shuffle",), None)):
+        found = claim(chain("gaussian_noise", *between, "split_parts:parts=4,by=places"), z, y)
+        assert found.quantities["epsilon_part_2"] == (expected or found.epsilon)
+    assert alone < found.epsilon
 
 
 def epsilons_of(defense: Defense, images: Tensor, often: ReleaseCount) -> set[float]:

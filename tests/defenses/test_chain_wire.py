@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from privkit.defenses import charge
+from privkit.defenses.split_parts import SplitParts, held_parts
 from privkit.errors import UsageError
 from privkit.settings.resolve import resolve
 from privkit.wire.channel import answer_of, holds_all, shared_lower
@@ -109,6 +110,34 @@ def test_a_view_has_the_parts_that_its_adversary_holds() -> None:
     assert known is not None
     assert known(images[0]).shape == (4, 16, 3)
     assert not holds_all(edge)
+
+
+def test_a_holder_of_places_sees_zeros_in_the_others() -> None:
+    images, labels = torch.rand(2, 4, 1, 8, 8, generator=generator()), torch.zeros(2, 4, dtype=torch.int64)
+    edge = clients_of("mixup", "split_parts:parts=3,by=places@mixer", "scaling:factor=.5")
+    sent = edge.release(images, labels, generator(1))
+    whole = answer_of(sent, 0, edge).view
+    edge.held = ("part_3", "part_1")
+    view = answer_of(sent, 0, edge).view
+    elsewhere = slice(6, 11)  # the second of 6, 5 and 5 places
+    assert torch.equal(view.smashed[:, :6], whole.smashed[:, :6])
+    assert torch.equal(view.smashed[:, 11:], whole.smashed[:, 11:])
+    assert whole.smashed[:, elsewhere].abs().min() > 0
+    assert not view.smashed[:, elsewhere].any()
+    known = shared_lower(edge)
+    assert known is not None
+    assert torch.equal(known(images[0])[:, elsewhere], torch.zeros(4, 5, 4))
+
+
+def test_maps_are_cut_by_rows_and_vectors_have_no_places() -> None:
+    cut = SplitParts(parts=2, by="places")
+    maps = torch.rand(3, 2, 4, 5, generator=generator())
+    assert torch.equal(held_parts(maps, cut, ("part_1",)), maps * torch.tensor([1, 1, 0, 0]).view(4, 1))
+    assert torch.equal(held_parts(maps, SplitParts(), ("part_2",)), maps[:, 1:])
+    with pytest.raises(ValueError, match=r"vectors have no places, got shape \[1, 2, 6\]; use split_parts:by=channels"):
+        cut.apply(torch.zeros(1, 2, 6), torch.zeros(1, 2), generator())
+    with pytest.raises(ValueError, match=r"parts=5 needs as many places, .* use fewer parts"):
+        SplitParts(parts=5, by="places").apply(torch.zeros(1, 2, 4, 6), torch.zeros(1, 2), generator())
 
 
 def test_parts_that_nobody_holds_are_refused() -> None:

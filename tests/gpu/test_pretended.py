@@ -14,11 +14,13 @@ from torch.nn.functional import cross_entropy
 from privkit.defenses import BatchShuffle, Defense, NoDefense
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.noise import GaussianNoise
+from privkit.defenses.split_parts import SplitParts
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition, Iid
 from privkit.parts.registry import load, parse, table
 from privkit.training import Clients, SplitProtocol, split_round
 from privkit.training.loop import round_order
+from privkit.wire.channel import HeldParts
 from tests.gpu.pretended import DefaultGenerator, emptied, pretended_gpu, why_not, without_numbers
 from tests.small import IMAGES, built, generator
 
@@ -81,6 +83,14 @@ def test_a_defense_compiles_in_one_graph(name: str, monkeypatch: pytest.MonkeyPa
         compiled = step(given, labels)
         torch.manual_seed(0)
         assert torch.equal(compiled, defense.apply(given, labels, draws)[0].smashed)
+
+
+@pytest.mark.parametrize("by", ["channels", "places"])
+def test_what_the_holder_of_a_part_sees_compiles_in_one_graph(by: Any) -> None:
+    edge, _ = built(SplitParts(parts=3, by=by))
+    edge.held = ("part_1", "part_3")
+    seen, rows = HeldParts(edge), torch.rand(2, TOKENS, 7, generator=generator())
+    assert torch.equal(torch.compile(seen, backend="eager", fullgraph=True)(rows), seen(rows))
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def seen_alone(edge: Clients, size: int) -> Look:
     def look(images: Tensor) -> Tensor:
         rounds = images.unflatten(0, (-1, edge.lowers.copies, size // edge.lowers.copies))
         seen = torch.cat([edge.defense.public_transform(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
-        return held_parts(seen, edge.defense.storages, edge.held)
+        return held_parts(seen, edge.defense, edge.held)
 
     return look
 

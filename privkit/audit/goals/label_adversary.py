@@ -97,11 +97,11 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
     """What the adversary's parties of a vertical split hold: their columns, outputs and gradients of these."""
-    storages, lower = edge.defense.storages, seen.lower
-    numbers = [number for number, name in enumerate(storages) if name in edge.held]
+    lower = seen.lower
+    numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 
     def own(rows: Tensor | None) -> Tensor | None:
-        return None if rows is None else held_parts(rows, storages, edge.held)
+        return None if rows is None else held_parts(rows, edge.defense, edge.held)
 
     def known(records: Tensor | None) -> Tensor | None:
         return None if records is None else parties.of(records, numbers)
@@ -109,7 +109,9 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
     return replace(
         seen,
         views=[
-            replace(view, smashed=held_parts(view.smashed, storages, edge.held), cut_gradient=own(view.cut_gradient))
+            replace(
+                view, smashed=held_parts(view.smashed, edge.defense, edge.held), cut_gradient=own(view.cut_gradient)
+            )
             for view in seen.views
         ],
         lower=None if lower is None else nn.Sequential(lower, HeldParts(edge)),

@@ -15,11 +15,12 @@ from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
 from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
-from privkit.wire.channel import record
+from privkit.defenses.split_parts import SplitParts
+from privkit.wire.channel import black_box_query, record
 from tests.attacks.inversion.mixing import BATCH, FLOOR, VICTIMS, clients, passes, seen
 from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
-from tests.small import digits
+from tests.small import SHAPE, built, digits, random_images
 
 DRAWS = np.random.default_rng(0)
 ROWS, TARGETS, OTHER = (torch.as_tensor(DRAWS.normal(size=size)) for size in ((90, 7), (90, 3), (5, 7)))
@@ -53,6 +54,25 @@ def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best() -> 
     assert fitted.error == pytest.approx(min(wrong))
     np.testing.assert_allclose(fitted.own, own, atol=1e-8)
     np.testing.assert_allclose(fitted.other, other_mean, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_part_of_channels_gives_the_image_and_one_part_of_places_its_own_pixels(seed: int) -> None:
+    """Pixels are independent here, so that nobody can guess the other places better than by the mean."""
+    own, private = (random_images(400, 10, seed=10 * seed + number).x for number in (1, 2))
+    wrong = {}
+    for by in ("channels", "places"):
+        edge, _ = built(SplitParts(parts=4, by=by), seed=seed)  # type: ignore[arg-type]
+        edge.held = ("part_1",)
+        query = black_box_query(edge)
+        views = [query(private[:100], Generator()).view]
+        asked = ImageObservation(views=views, batch_size=100, image_shape=SHAPE, auxiliary=own, query=query)
+        guess = Ridge(repeats=1, epochs=0).run(asked, Generator().manual_seed(seed)).images
+        wrong[by] = (guess - private[:100]).square().mean((0, 1, 3)).view(4, 2).mean(1)  # of each row of patches
+    floor = (own.mean(0) - private[:100]).square().mean()
+    assert wrong["channels"].max() < 0.01 * floor
+    assert wrong["places"][0] < 0.01 * floor
+    assert wrong["places"][1:].min() > 0.9 * floor
 
 
 def test_a_guess_at_an_own_record_knows_nothing_of_it() -> None:
