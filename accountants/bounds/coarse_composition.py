@@ -115,7 +115,7 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
     >>> round(bound.epsilon(1e-5).value, 3)
-    0.043
+    0.038
     """
     parts = [step.pieces(count) for step, count in steps]
     if any(part is None for part in parts) or not any(step.gains for step, _ in steps):

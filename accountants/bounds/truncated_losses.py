@@ -177,15 +177,15 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
         start = m / 2 if both else lowest[rows]
         x = start + (end - start) * np.linspace(0, 1, count)
         ratio = np.exp(m * (x - m / 2))  # y
-        above, above_shifted = ndtr(-x), ndtr(m - x)
-        cell, cell_shifted = -np.diff(above), -np.diff(above_shifted)
+        above, above_shifted = ndtr(-x[:, -1]), ndtr(m[:, 0] - x[:, -1])
+        cell, cell_shifted = between(x), between(x - m)
         gap = ratio[:, :-1] * np.expm1(m * np.diff(x))
         nodes = np.zeros_like(x)
         nodes[:, 1:] += np.maximum(cell_shifted - ratio[:, :-1] * cell, 0) / gap
         nodes[:, :-1] += np.maximum(ratio[:, 1:] * cell - cell_shifted, 0) / gap
-        nodes[:, -1] += above[:, -1]
-        beyond = np.maximum(above_shifted[:, -1] - ratio[:, -1] * above[:, -1], 0)
-        infinite[rows] = rate[rows] * (beyond + _ROUNDING * above_shifted[:, -1])
+        nodes[:, -1] += above
+        beyond = np.maximum(above_shifted - ratio[:, -1] * above, 0)
+        infinite[rows] = rate[rows] * (beyond + _ROUNDING * above_shifted)
         log_ratio = np.log1p(q[rows] * np.expm1(m * (x - m / 2)))
         if both:  # the losses above 0 in both directions, and the rest at 0
             back = nodes[:, 1:] * np.exp(log_ratio[:, 1:])
@@ -208,6 +208,19 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
         infinite_back=infinite_back,
         error=_ROUNDING / mu[:, 0],
     )
+
+
+def between(x: Array) -> Array:
+    """Probabilities of N(0, 1) between neighbors of an increasing [S, N], [S, N − 1].
+
+    They are differences of the smaller tails, so that they keep their digits on both sides.
+
+    >>> between(np.array([[-30.0, -20.0, 0.0, 20.0, 30.0]])) / 2.7536241186e-89 < 1.001
+    array([[ True, False, False,  True]])
+    """
+    tail = ndtr(-np.abs(x))
+    one_side = (x[:, 1:] <= 0) | (x[:, :-1] >= 0)
+    return np.asarray(np.where(one_side, np.abs(np.diff(tail)), 1 - tail[:, 1:] - tail[:, :-1]))
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:

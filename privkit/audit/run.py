@@ -268,5 +268,5 @@ def check_batches(config: AuditConfig) -> None:
             if part.training.batch_size < defense.spec.smallest_batch:
                 raise UsageError(
                     f"{defense.name} needs batches of at least {defense.spec.smallest_batch} records, got "
-                    f"batch_size={part.training.batch_size}: a smaller batch mixes nothing"
+                    f"batch_size={part.training.batch_size}: on a smaller batch it has no effect"
                 )

@@ -312,7 +312,7 @@ def check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> No
     if batch < defense.smallest_batch:
         raise UsageError(
             f"{defense.name} needs batches of at least {defense.smallest_batch} images, got "
-            f"batch_size={batch}: a smaller batch mixes nothing"
+            f"batch_size={batch}: on a smaller batch it has no effect"
         )
 
 

@@ -90,7 +90,7 @@ def test_a_defense_that_needs_tokens_on_a_model_without_is_refused_before_any_wo
 
 
 def test_batches_at_which_a_defense_does_nothing_are_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="mixes nothing"):
+    with pytest.raises(UsageError, match="has no effect"):
         again(tmp_path / "run", training="batch_size=1")
     assert not (tmp_path / "run").exists()
 

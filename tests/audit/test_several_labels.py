@@ -90,7 +90,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         ({}, "each record has 3 labels, and cross-entropy takes one; use --training loss=multi_label"),
         (
             {"defense": "mixup", "protocol": "psl:clients=2", "training": "loss=multi_label,batch_size=10"},
-            "mixup mixes or bounds one label a record, and these records have several",
+            "mixup reads one label a record, and these records have several",
         ),
     ],
 )

@@ -27,7 +27,7 @@ MISTAKES = [
     (("audit", "--dataset", "cifar10", "--data-root", "absent"), "absent is no folder"),
     (("audit", "--config", "absent.toml"), "absent.toml"),
     (("audit", "--gate", "sim<3"), "cannot read the gate"),
-    (("audit", "--training", "batch_size=1"), "mixes nothing"),
+    (("audit", "--training", "batch_size=1"), "has no effect"),
     (("audit", "--model", "nothing.Lower:nothing.Upper", *SMALL), "cannot import the segment nothing.Lower"),
     (("report", "absent"), "absent is no run folder"),
     (("audit", "--training", "batch_size=1000", "--dry-run", *SMALL), "batch_size=1000 is more than"),

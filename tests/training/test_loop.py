@@ -143,7 +143,7 @@ def test_it_learns() -> None:
 
 
 def test_bad_batches() -> None:
-    for batch_size, reason in [(200, "more than the 100 private images"), (1, "mixes nothing")]:
+    for batch_size, reason in [(200, "more than the 100 private images"), (1, "has no effect")]:
         with pytest.raises(UsageError, match=reason):
             train(*built(BatchShuffle()), digits(100), TrainingSpec(batch_size=batch_size), epochs=1, seed=0)
     with pytest.raises(UsageError, match="more than the 10 test images"):

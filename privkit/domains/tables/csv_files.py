@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from privkit.domains.files import BadRow, good_rows, numbered_lines
+from privkit.domains.files import BadRow, good_rows, numbered_lines, one_sentence
 from privkit.errors import DataError, shortened
 
 _FOREIGN = re.compile("[\udc80-\udcff]")
@@ -26,7 +26,7 @@ def csv_columns(
     Args:
         name: of the dataset, for errors.
         root: the data root.
-        file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8.
+        file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
         needed: option of the dataset -> the column that it names, which the file must have.
         skip_bad: whether rows with missing or extra cells are left out.
 
@@ -34,14 +34,21 @@ def csv_columns(
         Column -> its cells, and a sentence on rows that were left out, if any.
 
     Raises:
-        DataError: if the file, a needed column or every row is missing, if two columns have one name, or a row is bad.
+        DataError: if the file, a needed column or every row is missing, if two columns have one name, if a row is bad,
+            or if the file is no CSV.
     """
     path = root / file
-    lines = csv.reader(line.decode("utf-8", "surrogateescape") for _, line in numbered_lines(name, root, file))
-    header = next(lines, [])
+    # spreadsheets begin a file with a byte-order mark, which is part of no name
+    text = (line.decode("utf-8-sig", "surrogateescape") for _, line in numbered_lines(name, root, file))
+    lines = csv.reader(text)
+    with one_sentence(name, path, "save it as CSV, one row a line"):
+        header = next(lines, [])
+    if _FOREIGN.search("".join(header)):
+        raise DataError(f"{name}: the header of {path} is not UTF-8 text; save the file as UTF-8")
     for option, column in needed.items():
         if column not in header:
-            raise DataError(f"{name}: {path} has no column {column!r}; name one of {', '.join(header)} with {option}=…")
+            known = f"name one of {', '.join(header)} with {option}=…" if header else "begin it with a header"
+            raise DataError(f"{name}: {path} has no column {column!r}; {known}")
     if twice := [column for column, times in Counter(header).items() if times > 1]:
         raise DataError(f"{name}: {path} has several columns {shortened(twice[0])}; give each a name of its own")
 
@@ -53,7 +60,8 @@ def csv_columns(
         return row
 
     numbered = ((f"line {lines.line_num}", row) for row in lines if row)
-    rows, notes = good_rows(name, path, numbered, even, skip_bad=skip_bad)
+    with one_sentence(name, path, "save it as CSV, one row a line"):
+        rows, notes = good_rows(name, path, numbered, even, skip_bad=skip_bad)
     return dict(zip(header, zip(*rows, strict=True), strict=True)), notes
 
 

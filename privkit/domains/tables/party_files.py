@@ -46,9 +46,14 @@ class PartyFiles:
     skip_bad_rows: bool = False
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        if len(self.files) < 2 or len(set(self.files)) < len(self.files):
-            given = ", ".join(self.files) or "none"
-            raise DataError(f"{self.name}: a vertical split has two different files or more, got {given}; name them")
+        given = [self.files] if isinstance(self.files, str) else self.files
+        if len(given) < 2 or len(set(given)) < len(given):
+            raise DataError(
+                f"{self.name}: a vertical split has two different files or more, got {', '.join(given) or 'none'}; "
+                'name them as files=["a.csv","b.csv"]'
+            )
+        if self.id == self.label:
+            raise DataError(f"{self.name}: {self.id!r} is both the id and the label; name two columns")
         root = need_root(self.name, root, " and ".join(self.files))
         read = {f: csv_columns(self.name, root, f, {"id": self.id}, skip_bad=self.skip_bad_rows) for f in self.files}
         tables = {file: columns for file, (columns, _) in read.items()}
@@ -65,13 +70,13 @@ class PartyFiles:
         for file, columns in tables.items():
             if columns.keys() == {self.id}:
                 raise DataError(f"{self.name}: {file} has no column beside {self.id!r}; add some or leave it out")
+            if not all(number.strip() for number in columns[self.id]):
+                raise DataError(f"{self.name}: {file} has a row without {self.id}; fill it in or leave the row out")
             repeated, times = Counter(columns[self.id]).most_common(1)[0]
             if times > 1:
                 raise DataError(
                     f"{self.name}: {file} has {times} rows of {self.id} {shortened(repeated)}; keep one row of each"
                 )
-            if "" in columns[self.id]:
-                raise DataError(f"{self.name}: {file} has a row without {self.id}; fill it in or leave the row out")
         holders: dict[str, str] = {}
         for file, columns in tables.items():
             for column in (name for name in columns if name != self.id):

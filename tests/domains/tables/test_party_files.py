@@ -70,6 +70,7 @@ def test_bad_rows_of_each_file_are_counted_if_asked(tmp_path: Path) -> None:
         ((BANK, ("spent,bought", "1,no")), r"t1.csv has no column 'who'; name one of spent, bought with id="),
         ((BANK, (*SHOP, SHOP[1])), r"t1.csv has 2 rows of who '9'; keep one row of each"),
         ((BANK, (*SHOP, "1,,no,2")), r"t1.csv has a row without who; fill it in"),
+        ((BANK, (*SHOP, "1, ,no,2")), r"t1.csv has a row without who; fill it in"),
         ((BANK, ("who,income,bought", "7,1,no")), r"t0.csv and t1.csv both have a column 'income'; rename it"),
         ((BANK, ("who,spent,spent", "7,1,2")), r"t1.csv has several columns 'spent'; give each a name of its own"),
         ((BANK, ("who", "7")), r"t1.csv has no column beside 'who'; add some or leave it out"),
@@ -82,6 +83,13 @@ def test_tables_that_cannot_be_joined_are_refused(tmp_path: Path, tables: Any, w
     with pytest.raises(DataError, match=why) as caught:
         opened(tmp_path, *tables)
     assert "\n" not in str(caught.value)
+
+
+def test_names_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'who' is both the id and the label; name two columns"):
+        opened(tmp_path, BANK, SHOP, label="who")
+    with pytest.raises(DataError, match=r'got t0.csv; name them as files=\["a.csv","b.csv"\]'):
+        opened(tmp_path, BANK, SHOP, files="t0.csv")
 
 
 def test_each_party_of_a_vertical_split_reads_the_columns_of_its_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ CSV = "age,city,owns\n30,Rome,yes\n,Bonn,no\n50,Rome,no\n"
 
 
 def opened(tmp_path: Path, content: str, label: str = "owns"):  # type: ignore[no-untyped-def]
-    (tmp_path / "table.csv").write_text(content)
+    (tmp_path / "table.csv").write_bytes(content.encode(errors="surrogateescape"))
     return TableFile(label=label).open(tmp_path, download=False, train_images=1)
 
 
@@ -45,13 +45,21 @@ def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None
         ("a,b\n1,2\n", "no column 'owns'; name one of a, b"),
         ("a,owns\n1\n", "line 2 .* has 1 cells instead of 2"),
         ("a,owns\n", "holds no row"),
-        ("", "no column 'owns'"),
+        ("", "no column 'owns'; begin it with a header"),
+        ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row a line"),
+        ("a,owns\n" + "1" * 140_000 + ",yes\n", "cannot be read .*; save it as CSV, one row a line"),
+        ("\udce9,owns\n1,yes\n", "header of .* is not UTF-8 text; save the file as UTF-8"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, content: str, why: str) -> None:
     with pytest.raises(DataError, match=why) as caught:
         opened(tmp_path, content)
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_part_of_no_name(tmp_path: Path) -> None:
+    """Spreadsheets write one; the first column was then unknown."""
+    assert opened(tmp_path, "\ufeff" + CSV).train.domain == opened(tmp_path, CSV).train.domain
 
 
 def test_bad_rows_are_left_out_only_if_asked(tmp_path: Path) -> None:
