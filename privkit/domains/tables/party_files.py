@@ -45,6 +45,10 @@ class PartyFiles:
     label: str = "label"
     skip_bad_rows: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.files, str):
+            object.__setattr__(self, "files", tuple(self.files))
+
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         given = [self.files] if isinstance(self.files, str) else self.files
         if len(given) < 2 or len(set(given)) < len(given):
