@@ -123,6 +123,8 @@ def draws(
 
 def main(options: Options) -> None:
     """Draw, print and write."""
+    if options.rate is not None and options.table == TABLE:
+        raise ValueError(f"{TABLE.name} holds bounds of one release; name another file with --table")
     options.table.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for truth, canaries, (name, (bound, slower)) in product(options.epsilons, options.canaries, BOUNDS.items()):

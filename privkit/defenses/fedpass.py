@@ -17,6 +17,9 @@ from privkit.defenses.noise import gaussian
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
+_WIDEST = 256
+"""Units between encoder and decoder at most: of 16,384 channels, a quarter would be two matrices of half a gigabyte."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedPass(OnSmashed[Nothing]):
@@ -32,9 +35,9 @@ class FedPass(OnSmashed[Nothing]):
         seed: of the means and of the network's weights.
 
     Source: Gu et al. 2023, "FedPass: Privacy-preserving vertical federated deep learning with adaptive obfuscation"
-    (arXiv 2301.12623). There the network, an encoder to a quarter of the channels, a leaky ReLU and a decoder, is
-    trained. Here it is drawn, so that no training turns passports off; the segments before and behind it learn. A
-    white-box adversary knows the map of the means. The default reach is privkit's.
+    (arXiv 2301.12623). There the network, an encoder to a quarter of the channels (here to 256 at most), a leaky ReLU
+    and a decoder, is trained. Here it is drawn, so that no training turns passports off; the segments before and behind
+    it learn. A white-box adversary knows the map of the means. The default reach is privkit's.
 
     >>> release, _ = FedPass(sigma=0.0).apply(torch.zeros(1, 3, 8), torch.zeros(1, 3), torch.Generator())
     >>> bool(release.smashed.abs().amax() < 1), bool((release.smashed == release.smashed[:, :1]).all())
@@ -85,7 +88,7 @@ def _drawn(
     channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Means [2, C] of the passports for s and b, encoder [C, h] and decoder [h, C]; a value keeps its size in them."""
-    draws, hidden = Generator().manual_seed(seed), max(1, channels // 4)
+    draws, hidden = Generator().manual_seed(seed), min(max(1, channels // 4), _WIDEST)
     means = -reach * torch.rand(2, channels, generator=draws, dtype=torch.float64)
     encoder = torch.randn(channels, hidden, generator=draws, dtype=torch.float64) / sqrt(channels)
     decoder = torch.randn(hidden, channels, generator=draws, dtype=torch.float64) / sqrt(hidden)
