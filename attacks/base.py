@@ -167,9 +167,9 @@ class Mounting(Generic[Held, Output]):
         control_side: pixels a side that are enough for its controls; None for the images as they are.
         ignores_views: whether it is a constant guess, which needs no controls.
         domains: kinds of records that it reconstructs, such as "images", or "any".
-        undoes: the effects of a defense that it can undo: some of "maps" (a fixed function of a record), "masks",
-            "mixes", "permutes" and "shortens", as defenses declare them. Its positive control uses the defense only if
-            the attack undoes all its effects.
+        undoes: the effects of a defense that it can undo: some of "maps" (a fixed function of a record), "scales" (each
+            channel by a number of its own), "masks", "mixes", "permutes" and "shortens", as defenses declare them. Its
+            positive control uses the defense only if the attack undoes all its effects.
         any_tokens: whether it reads releases that are not `View.whole`.
         returns_auxiliary: whether its guesses are always records of the adversary's own. Its controls then hide the
             attacked records among them.

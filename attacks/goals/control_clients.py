@@ -65,8 +65,8 @@ class Defended:
 
     Attributes:
         name: of the defense, for sentences.
-        undone: effects that an attack must undo to win here: some of "maps", "masks", "mixes", "permutes" and
-            "shortens", as defenses declare them.
+        undone: effects that an attack must undo to win here: some of "maps", "scales", "masks", "mixes", "permutes"
+            and "shortens", as defenses declare them.
         clients: function from the shape of a record to the clients; it raises `NotApplicable` if they are impossible.
         why_not: why no control can use the defense; empty if one can.
     """

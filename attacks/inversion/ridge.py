@@ -67,7 +67,7 @@ class Ridge(Checked):
         """Its controls refine with few steps; the regression alone is no start, because it has learned already."""
         return Mounting(
             passes=self.passes,
-            undoes=frozenset({"maps", "masks", "mixes"}),
+            undoes=frozenset({"maps", "scales", "masks", "mixes"}),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
 

@@ -104,9 +104,7 @@ def _check_parts(defense: Defense, parties: int) -> None:
             f"{defense.name} cuts the outputs of {parties} parties into {len(defense.storages)} parts; use "
             f"split_parts:parts={parties}, which gives each party's output a name"
         )
-    if mixing := [
-        stage.name for stage in stages_of(defense) if "maps" in (stage.effects or ()) and not stage.by_channel
-    ]:
+    if mixing := [stage.name for stage in stages_of(defense) if "maps" in (stage.effects or ())]:
         raise UsageError(
             f"{mixing[0]} acts on the outputs of all parties together, so that no part is one party's; leave out "
             "split_parts, or that stage"

@@ -24,7 +24,7 @@ from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import shared_lower
 
 _BUILDER = "privkit.audit.export:clients"
-_SEEN = frozenset({"trains", "maps", "clips", "noises", "mixes", "answers"})
+_SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
 """Effects behind which what an image was released as can be told, up to its noise."""
 
 

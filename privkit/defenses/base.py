@@ -27,7 +27,9 @@ Drawn = Literal["every_round", "once"]
 PartsBy = Literal["channels", "places"]
 """What a part of a release consists of: some channels of every place, or all channels of some places."""
 
-Effect = Literal["trains", "maps", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits", "shortens"]
+Effect = Literal[
+    "trains", "maps", "scales", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits", "shortens"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +131,8 @@ class Defense(Checked, ABC):
         name: its name in the registry.
         place: who runs it. A stage at the server earns no credit.
         effects: what it does to the claims of a chain: "trains" (a term of the clients' loss; the release stays),
-            "maps" (a fixed function of each image that marks no position), "clips", "masks", "permutes" (tokens),
+            "maps" (a fixed function of each image that marks no position), "scales" (each channel by a number of its
+            own, which is such a function and leaves parts of a release apart), "clips", "masks", "permutes" (tokens),
             "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
             "shortens" (leaves fewer tokens of each image). Without declared effects (None) it cannot be in a chain.
         over_batch: whether a stage that permutes may bring tokens of one image into another; true unless declared
@@ -148,7 +151,6 @@ class Defense(Checked, ABC):
             weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
             "first" on images if the model has a block there, and no block otherwise.
         published: whether the server learns `Release.weights`.
-        by_channel: whether a stage that maps does so to each channel alone, so that parts of a release stay parts.
         keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
@@ -171,7 +173,6 @@ class Defense(Checked, ABC):
     at_inference: bool = True
     frozen_block: FrozenBlock = False
     published: bool = True
-    by_channel: ClassVar[bool] = False
     keeps_positions: ClassVar[bool] = True
     drawn: Drawn = "every_round"
     storages: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
 from privkit.shared.certificate import Certificate
 
-_ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "clips"})
+_ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "scales", "clips"})
 """Effects by which no row of a release comes to depend on another."""
 
 

@@ -45,8 +45,7 @@ class FedPass(OnSmashed[Nothing]):
     """
 
     name: ClassVar[str] = "fedpass"
-    effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
-    by_channel: ClassVar[bool] = True
+    effects: ClassVar[frozenset[Effect]] = frozenset({"scales"})
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
 
     reach: Positive = 2.0

@@ -117,7 +117,7 @@ _MOST_NUMBERS = 2 * 10**7
 _COORDINATES = 512
 _ORDERS = 200
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
-_IN_THEIR_ROW = frozenset({"trains", "maps", "clips", "masks", "noises", "answers", "splits", "shortens"})
+_IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
 """Effects by which a record stays in its own row."""
 _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes", Mixed: "mixes"}
 """The effect that a receipt shows."""
@@ -142,7 +142,8 @@ _remembered = lru_cache(maxsize=256)(_first)
 def marks_places(stage: Defense) -> bool:
     """Whether a stage by itself turns equal tokens at different places into different ones."""
     trial = trial_of((stage,), (16, 4))
-    if trial is None or stage.level == "input" or not (stage.effects or {"maps"}) & {"maps", "clips", "masks"}:
+    acts = {"maps", "scales", "clips", "masks"} & (stage.effects or {"maps"})
+    if trial is None or stage.level == "input" or not acts:
         return False
     data = trial.data()[:, :, :1].expand(*trial.lead, *trial.shape).clone()
     with torch.no_grad():

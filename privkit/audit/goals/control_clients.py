@@ -32,7 +32,7 @@ _INSIDE = 0.99
 """Derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white."""
 _WHOLE = 1e-4
 """Share of a difference's square that a projection may miss and yet hold the whole difference."""
-_UNDONE = frozenset({"maps", "masks", "mixes", "permutes", "shortens"})
+_UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts take something away from a record as it is."""
 
 
