@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -259,3 +259,24 @@ class Draw:
             "chosen": chosen,
             "records": records,
         }
+
+
+def features(spec: dict[str, Any]) -> str:
+    """What is special about a specification, for the counts."""
+    mixing, clip, taking = spec["mixing"], spec["smashed"], spec["participation"]
+    ratio, kind = mixing.get("ratio", {}), spec["mixing"]["kind"]
+    marks = {
+        "laplace": spec["noise"]["law"] == "laplace",
+        "D<N": kind == "cutmix" and clip.get("dimensions", inf) < mixing["patches"],
+        "N∤D": kind == "cutmix"
+        and clip.get("dimensions", 0) > mixing["patches"]
+        and clip["dimensions"] % mixing["patches"] > 0,
+        "colluding": mixing.get("colluding", False),
+        "sampled": taking.get("rate", taking.get("chosen", 1) / taking.get("clients", 1)) < 1,
+        "updates": isinstance(spec["lower_model"], dict),
+        ratio.get("kind", ""): bool(ratio),
+        "hidden": ratio.get("published") is False,
+        "random masks": spec["random_masks"] and kind == "cutmix",
+        "T=1": spec["rounds"] == 1,
+    }
+    return " ".join([kind, *(mark for mark, holds in marks.items() if holds)])

@@ -253,8 +253,8 @@ class Clients(nn.Module):
         if soft := [stage.name for stage in stages if stage.soft_labels]:
             if labels.ndim > 2:
                 raise UsageError(
-                    f"{soft[0]} reads one label a record, and these records have several, or predict their "
-                    "own text; choose a defense that leaves labels as they are"
+                    f"{soft[0]} reads one label a record, and these records have several, or predict their own text; "
+                    "choose a defense that leaves labels as they are"
                 )
             labels = nn.functional.one_hot(labels, self.classes).float()
         made = Release(smashed=images, labels=labels)
@@ -379,10 +379,8 @@ class Clients(nn.Module):
 def _check_kept_labels(defense: Defense) -> None:
     """Refuse what acts on the server's logits or loss, and noise on gradients that was accounted for another sender."""
     for stage in stages_of(defense):
-        if stage.head() is not None:
-            raise UsageError(f"{stage.name} acts on the server's logits, and with labels=kept it has none")
-        if type(stage).label_term is not Defense.label_term:
-            raise UsageError(f"{stage.name} adds to the server's loss, and with labels=kept it has none")
+        if stage.head() is not None or type(stage).label_term is not Defense.label_term:
+            raise UsageError(f"{stage.name} acts on the server's logits or loss, and with labels=kept it has neither")
         if stage.noise_fields and "answers" in (stage.effects or ()):
             raise UsageError(
                 f"{stage.name} was accounted for a server that holds the labels; no bound was derived for gradients "

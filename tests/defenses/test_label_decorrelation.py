@@ -59,7 +59,7 @@ def test_without_weight_the_round_is_that_of_no_defense() -> None:
 
 
 def test_what_has_no_derivation_is_refused() -> None:
-    with pytest.raises(UsageError, match="label_decorrelation adds to the server's loss, and with labels=kept it has"):
+    with pytest.raises(UsageError, match="label_decorrelation acts on the server's logits or loss, and with"):
         made(LabelDecorrelation(), SplitProtocol(clients=2, labels="kept"))
     edge, upper = made(LabelDecorrelation())
     data, spec = digits(8), TrainingSpec(private=True, clip=1.0, noise=1.0)

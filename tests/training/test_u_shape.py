@@ -173,7 +173,7 @@ def test_protocols_that_are_no_u_shape_are_refused(settings: dict[str, Any], say
         (
             Scaling(variant="straight_through_logits"),
             1,
-            "acts on the server's logits, and with labels=kept it has none",
+            "acts on the server's logits or loss, and with labels=kept it has neither",
         ),
     ],
 )
