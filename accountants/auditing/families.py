@@ -39,11 +39,17 @@ class Family(ABC):
         assumption: what a bound assumes if it uses this family, in a sentence.
         assumed: the same in a few words, printed beside the bound; empty if nothing is assumed.
         precision: relative width at which the search for a strength stops.
+        one_sided: whether presence can show itself far more clearly than absence, so that guesses of "non-member" are
+            worth little.
     """
 
     assumption: str
     assumed: str = "the family of curves that was given"
     precision: float = 1e-9
+
+    @property
+    def one_sided(self) -> bool:
+        return False
 
     @abstractmethod
     def at(self, strength: float) -> Rates:
@@ -172,6 +178,11 @@ class ScaledNoise(Family):
     )
     assumed = "the curve of the claimed mechanism, with more or less noise"
     precision = 1e-4
+
+    @property
+    def one_sided(self) -> bool:
+        """A canary that secret coins leave out of a round looks like one that was never there."""
+        return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:
         return 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from math import floor, sqrt
 
 import numpy as np
@@ -33,9 +34,10 @@ def epsilon_one_run_curve(
     are right, m the number of canaries, and f̄(x) the largest true positive rate that the curve allows at the false
     positive rate x; of a Gaussian curve it is Φ(Φ⁻¹(x) + μ). Flipping one coin makes one right guess wrong and leaves
     the others unchanged, so Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i: f̄ bounds the event for
-    every canary, and is concave. Let P[at least v right] = τ. The least total probability under these inequalities puts
-    τ on v itself and then as little as possible on v − 1, v − 2, …. If even this exceeds 1 for τ = 1 − confidence, the
-    curve is rejected. Unlike ε at one δ, this uses the whole curve.
+    every canary, and is concave. If all guesses are "member", a coin that shows "non-member" makes no guess right, so
+    m/2 takes the place of m, and the bound is larger; likewise for "non-member". Let P[at least v right] = τ. The least
+    total probability under these inequalities puts τ on v itself and then as little as possible on v − 1, v − 2, ….
+    If even this exceeds 1 for τ = 1 − confidence, the curve is rejected. Unlike ε at one δ, this uses the whole curve.
 
     Args:
         in_scores: [n] scores of the canaries that were members.
@@ -46,8 +48,8 @@ def epsilon_one_run_curve(
             finds good ones.
         family: the claimed one; None for any (ε, δ)-DP mechanism.
 
-    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; that the greedy filling
-    is the worst case is derived.
+    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". That the greedy filling
+    is the worst case and the m/2 of one kind of guess are derived.
 
     >>> scores = range(100, 200), range(100)
     >>> any_mechanism = epsilon_one_run_curve(*scores, confidence=0.95, delta=1e-5, guesses=(50, 50))
@@ -71,7 +73,7 @@ def epsilon_one_run_curve(
             )
     right = sum(coin for _, coin in ranked[canaries - top :]) + sum(not coin for _, coin in ranked[:bottom])
     curves = stated(family, d)
-    found = _largest_strength(curves, right, top + bottom, canaries, error)
+    found = _largest_strength(curves, right, (top, bottom), canaries, error)
     return EmpiricalBound(
         epsilon=curves.lower(found, d),
         curve_epsilon=curves.epsilon(found, d),
@@ -115,25 +117,32 @@ def ceiling_one_run_curve(
     error, d = 1 - validate.real("confidence", confidence, above=0, below=1), validate.delta(delta)
     top, bottom = guesses
     curves = stated(family, d)
-    return curves.epsilon(_largest_strength(curves, min(top, a) + min(bottom, b), top + bottom, a + b, error), d)
+    return curves.epsilon(_largest_strength(curves, min(top, a) + min(bottom, b), guesses, a + b, error), d)
 
 
 def _largest_strength(
-    family: Family, right: int, asked: int, canaries: int, error: float, precision: float | None = None
+    family: Family,
+    right: int,
+    guesses: tuple[int, int],
+    canaries: int,
+    error: float,
+    precision: float | None = None,
 ) -> float:
+    asked = sum(guesses)
+    concerned = canaries if all(guesses) else canaries / 2
     return largest_rejected(
-        lambda strength: rejected(family.at(strength), right, asked, canaries, error), precision or family.precision
+        lambda strength: rejected(family.at(strength), right, asked, concerned, error), precision or family.precision
     )
 
 
-def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) -> bool:
+def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
     """Whether a curve is rejected: so many right guesses have at most this probability under it.
 
     Args:
         rates: those that the curve allows.
         right: v, the right guesses.
         asked: c, all guesses.
-        canaries: m ≥ c.
+        canaries: m, those about which a guess can be right: all, or on average half if all guesses are of one kind.
         error: in (0, 1).
 
     >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
@@ -142,6 +151,8 @@ def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) 
     total = asked / canaries
     hits, missed = error * right / canaries, error * (asked - right) / canaries  # tails of j·p_j/m and (c − j)·p_j/m
     for i in range(right, 0, -1):
+        if hits > 1:  # more than every guess about a member; both kinds reach `total` first
+            return True
         least = max(missed, float(rates.false_positives(hits)))
         hits, missed = hits + (i - 1) / (asked - i + 1) * (least - missed), least
         if hits + missed > total * (1 + 1e-12):
@@ -151,11 +162,11 @@ def rejected(rates: Rates, right: int, asked: int, canaries: int, error: float) 
 
 @cache
 def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
-    """The equal numbers of "member" and "non-member" guesses that promise the largest bound if the claim just holds.
+    """The numbers of "member" and "non-member" guesses that promise the largest bound if the claim just holds.
 
     They depend on the number of canaries and on the claim alone, so the choice costs no confidence. A threshold at the
-    false positive rate x makes m·(x + f̄(x))/2 guesses on each side. We assume that the right ones are one standard
-    deviation fewer than the curve allows.
+    false positive rate x makes m·(x + f̄(x))/2 guesses on a side. We assume that the right ones are one standard
+    deviation fewer than the curve allows. Both sides have the same number, or all guesses are "member".
 
     Args:
         canaries: m ≥ 2.
@@ -169,14 +180,17 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
     m, sure = validate.whole("canaries", canaries, least=2), validate.real("confidence", confidence, above=0, below=1)
     alarms = np.geomspace(0.5 / m, 0.5, _SHARES)
     caught = family.at(strength).true_positives(alarms)
-    plans = [(0.0, m // 2)]
-    for sides, hits in zip(m * (alarms + caught) / 2, m * caught / 2, strict=True):
-        asked = min(round(sides), m // 2)
+    plans = [(0.0, (m // 2, m // 2))]
+    for (guessed, hits), both in product(
+        zip(m * (alarms + caught) / 2, m * caught / 2, strict=True), (False,) if family.one_sided else (True, False)
+    ):
+        sides = 2 if both else 1
+        asked = min(round(guessed), m // sides)
         if asked < 1:
             continue
-        share = min(hits / sides, 1.0)
-        right = floor(2 * asked * share - sqrt(2 * asked * share * (1 - share)))
-        promised = _largest_strength(family, right, 2 * asked, m, 1 - sure, precision=_PLANNED)
-        plans.append((promised, asked))
-    asked = max(plans, key=lambda plan: plan[0])[1]
-    return asked, asked
+        share = min(hits / guessed, 1.0)
+        right = floor(sides * asked * share - sqrt(sides * asked * share * (1 - share)))
+        guesses = (asked, asked if both else 0)
+        promised = _largest_strength(family, right, guesses, m, 1 - sure, precision=_PLANNED)
+        plans.append((promised, guesses))
+    return max(plans, key=lambda plan: plan[0])[1]

@@ -1,20 +1,26 @@
 """The one-run auditor of Gaussian curves against linear programming, its own theorem and repeated runs."""
 
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from scipy.sparse import coo_array
 from scipy.stats import norm
 
-from privkit.accountants.auditing.families import GAUSSIAN, Family
+from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, ScaledNoise
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import (
     ceiling_one_run_curve,
     epsilon_one_run_curve,
+    planned_guesses,
     rejected,
 )
 from privkit.accountants.bounds import gaussian
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.parts import Noise, Poisson
+from privkit.accountants.spec.sensitivity import Known
 
 
 def most_likely(mu: float, right: int, asked: int, canaries: int) -> float:
@@ -45,6 +51,63 @@ def test_the_greedy_filling_is_the_worst_case(mu: float, right: int, asked: int,
     assert worst < 0.99
     assert rejected(GAUSSIAN.at(mu), right, asked, canaries, worst + 1e-3)
     assert not rejected(GAUSSIAN.at(mu), right, asked, canaries, worst - 1e-3)
+
+
+def most_likely_of_all(canaries: int, asked: int, right: int, epsilon: float, delta: float) -> float:
+    """Largest P[at least so many right "member" guesses] of any (ε, δ)-DP mechanism that names canaries: brute force.
+
+    Variables are the probability of every answer for every row of coins, and its excess over e^ε times that of each
+    neighbor; the excesses of a pair of neighbors sum to at most δ.
+    """
+    coins, answers = list(product((0, 1), repeat=canaries)), list(combinations(range(canaries), asked))
+    pairs = [(a, b) for a, x in enumerate(coins) for b, y in enumerate(coins) if np.abs(np.subtract(x, y)).sum() == 1]
+    many, rows = len(answers), []
+    for k, (a, b) in enumerate(pairs):
+        for g in range(many):
+            row, excess = k * (many + 1) + g, (len(coins) + k) * many + g
+            rows += [(row, a * many + g, 1.0), (row, b * many + g, -np.exp(epsilon)), (row, excess, -1.0)]
+            rows.append((k * (many + 1) + many, excess, 1.0))
+    at, variable, weight = zip(*rows, strict=True)
+    shape = len(pairs) * (many + 1), (len(coins) + len(pairs)) * many
+    wins = [sum(x[i] for i in answer) >= right for x in coins for answer in answers]
+    whole = np.repeat(np.arange(len(coins)), many), np.arange(len(coins) * many)
+    found = linprog(
+        -np.pad(np.array(wins, float), (0, shape[1] - len(wins))) / len(coins),
+        A_ub=coo_array((weight, (at, variable)), shape=shape).tocsr(),
+        b_ub=np.tile(np.append(np.zeros(many), delta), len(pairs)),
+        A_eq=coo_array((np.ones(len(wins)), whole), shape=(len(coins), shape[1])).tocsr(),
+        b_eq=np.ones(len(coins)),
+        bounds=(0, 1),
+    )
+    return float(-found.fun)
+
+
+@pytest.mark.parametrize(("canaries", "asked", "right", "epsilon", "delta"), [(4, 4, 3, 1, 0.05), (5, 2, 2, 0.3, 0.02)])
+def test_guesses_of_one_kind_hold_for_every_mechanism(
+    canaries: int, asked: int, right: int, epsilon: float, delta: float
+) -> None:
+    """Half the canaries are members, so m/2 takes the place of m: five are within 1 % of that, and 5 % away from m."""
+    worst = most_likely_of_all(canaries, asked, right, epsilon, delta)
+    rates = Approximate(delta=delta).at(epsilon)
+    assert not rejected(rates, right, asked, canaries / 2, worst - 1e-6)
+    if asked == 2:
+        assert rejected(rates, right, asked, canaries / 2, 1.01 * worst)
+        assert not rejected(rates, right, asked, canaries, 1.05 * worst)
+
+
+def test_sampled_rounds_are_asked_for_members_only() -> None:
+    """A canary that no coin drew looks like one that was left out, so "non-member" guesses are worth little."""
+    sampled = SplitMechanism(
+        smashed=Known(value=1, relation="add_or_remove_one", norm="l2"),
+        noise=Noise(smashed=0.3),
+        relation="add_or_remove_one",
+        participation=Poisson(rate=0.1),
+        lower_model="frozen",
+    )
+    top, bottom = planned_guesses(2_000, 1.0, confidence=0.95, family=ScaledNoise(mechanism=sampled))
+    assert top > 0
+    assert bottom == 0
+    assert all(planned_guesses(2_000, 1.0, confidence=0.95, family=GAUSSIAN))
 
 
 def test_a_curve_that_protects_perfectly_leaves_a_fair_coin() -> None:
