@@ -24,8 +24,8 @@ from run import machine
 
 from privkit.papers import PAPERS, paper
 from privkit.papers.further_seeds import PILOT, counted
-from privkit.papers.orderings import ROWS_OF, Size, judge, measured, read_rows
-from privkit.papers.reproduce import Work, measure, methods_of, work
+from privkit.papers.orderings import ROWS_OF, Size, measured, ordering_verdicts, read_rows
+from privkit.papers.reproduce import Work, measure_cell, methods_of, work
 
 FOLDER = Path(__file__).resolve().parents[1] / "privkit" / "papers"
 
@@ -84,7 +84,7 @@ def _line(one: Work, out: Path) -> dict[str, Any]:
     started = process_time()
     on_gpu = torch.cuda.is_available()
     return {
-        **measure(one, out),
+        **measure_cell(one, out),
         "experiment": one.experiment,
         "seconds": round(process_time() - started, 1),
         "machine": torch.cuda.get_device_name() if on_gpu else machine(1)["processor"],
@@ -106,7 +106,7 @@ def _planned(options: Options) -> Iterator[Work]:
 def _further(options: Options) -> Iterator[Work]:
     """The cells of new seeds, seed by seed, of the orderings that need the fewest first."""
     rows, most = read_rows(options.record), options.further or 0
-    judged = [(name, one) for name in PAPERS for one in judge(name, measured(name, rows), counted)]
+    judged = [(name, one) for name in PAPERS for one in ordering_verdicts(name, measured(name, rows), counted)]
     open_ones = [
         (name, one)
         for name, one in judged

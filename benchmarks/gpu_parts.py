@@ -40,7 +40,7 @@ from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
-from privkit.papers.reproduce import Work, measure, needed_cells
+from privkit.papers.reproduce import Work, measure_cell, needed_cells
 from privkit.parts.registry import parse
 from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, loop, train
 from privkit.wire.channel import black_box_query, record
@@ -430,7 +430,7 @@ def published(setting: Setting) -> Iterator[Unit]:
 
     def run(one: Work) -> Values:
         with tempfile.TemporaryDirectory() as folder:
-            return {"accuracy": measure(one, Path(folder))["accuracy"]}
+            return {"accuracy": measure_cell(one, Path(folder))["accuracy"]}
 
     for one in needed_cells("cutmixsl", "Table 1", "tiny" if setting.tiny else "paper", setting.data_root):
         yield (

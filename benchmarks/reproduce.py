@@ -15,7 +15,7 @@ from time import process_time
 from run import machine
 
 from privkit.papers import PAPERS
-from privkit.papers.reproduce import measure, needed_cells
+from privkit.papers.reproduce import measure_cell, needed_cells
 from privkit.papers.reproduced import tables
 
 TINY = Path(__file__).resolve().parents[1] / "privkit" / "papers" / "tiny.jsonl"
@@ -52,7 +52,7 @@ def main(options: Options) -> None:
             if configuration in done:
                 continue
             started = process_time()
-            row = measure(one, Path(options.out))
+            row = measure_cell(one, Path(options.out))
             line = {
                 "paper": name,
                 "table": table,

@@ -62,10 +62,10 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        check(self)
+        check_fields(self)
 
 
-def check(spec: Any) -> None:
+def check_fields(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
     A float32 becomes a float, since it would lower the precision of every product. Checked annotations are

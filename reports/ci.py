@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from privkit.reports import escape
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import CellState, Judgement, Verdict
-from privkit.shared.threat_models import shown
+from privkit.shared.threat_models import threat_model_name
 
 
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
@@ -37,7 +37,7 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
     if threats:
         properties = ElementTree.SubElement(suite, "properties")
         for one in threats:
-            name = escape.markup(f"{one.defense}, {shown(one.threat_model)}")
+            name = escape.markup(f"{one.defense}, {threat_model_name(one.threat_model)}")
             ElementTree.SubElement(properties, "property", name=name, value=escape.markup(one.sentence))
     suite.extend(cases)
     ElementTree.indent(suite)
@@ -86,4 +86,4 @@ def github(verdict: Verdict) -> list[str]:
         *verdict.failures,
         *(f"{cell.defense} / {cell.attack}, seed {cell.seed}: {cell.reason or cell.status}" for cell in without),
     ]
-    return [f"::error title=privkit::{escape.annotation(text)}" for text in told]
+    return [f"::error title=privkit::{escape.workflow_message(text)}" for text in told]

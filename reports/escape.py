@@ -100,12 +100,12 @@ def console(width: int | None = None) -> Console:
     return Plain(width=width)
 
 
-def annotation(text: str) -> str:
+def workflow_message(text: str) -> str:
     r"""The message of a workflow command of GitHub Actions, with its line ends kept.
 
     Source: GitHub, "Workflow commands for GitHub Actions".
 
-    >>> print(annotation("50 %\n\x1b[31m"))
+    >>> print(workflow_message("50 %\n\x1b[31m"))
     50 %25%0A\x1b[31m
     """
     return text.translate(_VISIBLE).replace("%", "%25").replace("\n", "%0A")

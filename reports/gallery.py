@@ -61,7 +61,7 @@ class Strip:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class _Block:
     """Guesses at the same originals: those of each defense's strongest attack, and the others.
 
     Attributes:
@@ -87,7 +87,7 @@ class Gallery:
         left_out: number of strips of weaker attacks that did not fit on the page.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[_Block, ...]
     side: int = 0
     left_out: int = 0
 
@@ -117,7 +117,7 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> Gallery:
     return Gallery(blocks=blocks, side=side if longest > side else 0, left_out=left_out)
 
 
-def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> Block:
+def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
     """One block: originals and floors once, then the guesses."""
     first = pictures[rows[0].cell]
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
@@ -133,7 +133,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
         )
         for row in rows
     }
-    return Block(
+    return _Block(
         seed=rows[0].seed,
         above=tuple(
             Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above

@@ -178,7 +178,7 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
         x = start + (end - start) * np.linspace(0, 1, count)
         ratio = np.exp(m * (x - m / 2))  # y
         above, above_shifted = ndtr(-x[:, -1]), ndtr(m[:, 0] - x[:, -1])
-        cell, cell_shifted = between(x), between(x - m)
+        cell, cell_shifted = _between(x), _between(x - m)
         gap = ratio[:, :-1] * np.expm1(m * np.diff(x))
         nodes = np.zeros_like(x)
         nodes[:, 1:] += np.maximum(cell_shifted - ratio[:, :-1] * cell, 0) / gap
@@ -210,12 +210,12 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
     )
 
 
-def between(x: Array) -> Array:
+def _between(x: Array) -> Array:
     """Probabilities of N(0, 1) between neighbors of an increasing [S, N], [S, N − 1].
 
     They are differences of the smaller tails, so that they keep their digits on both sides.
 
-    >>> between(np.array([[-30.0, -20.0, 0.0, 20.0, 30.0]])) / 2.7536241186e-89 < 1.001
+    >>> _between(np.array([[-30.0, -20.0, 0.0, 20.0, 30.0]])) / 2.7536241186e-89 < 1.001
     array([[ True, False, False,  True]])
     """
     tail = ndtr(-np.abs(x))

@@ -19,7 +19,7 @@ from privkit.accountants.spec.mixing import (
     rounded_up,
 )
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, GaussianLaw, LawName
-from privkit.constraints import Checked, Count, Fraction, Named, Positive, check
+from privkit.constraints import Checked, Count, Fraction, Named, Positive, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Noise:
             )
         if str(self.law) in NOISE_LAWS and self.distribution.answers:
             validate.real("noise_parameter", self.smashed, above=0, most=1)
-        check(self)
+        check_fields(self)
 
     @property
     def distribution(self) -> GaussianLaw:

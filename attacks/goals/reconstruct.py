@@ -95,7 +95,7 @@ ImageAttack = Attack[ImageObservation, Reconstruction]
 ImageMounting = Mounting[ImageObservation, Reconstruction]
 
 
-def check(attack: AnyAttack, observation: ImageObservation) -> None:
+def check_observation(attack: AnyAttack, observation: ImageObservation) -> None:
     """Refuse an observation that no attack on images could use.
 
     Raises:
@@ -131,8 +131,8 @@ def check_one_form(attack: AnyAttack, views: Sequence[View]) -> None:
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check` and `check_one_form`, and one image a row, for attacks that need this."""
-    check(attack, observation)
+    """The checks of `check_observation` and `check_one_form`, and one image a row, for attacks that need this."""
+    check_observation(attack, observation)
     check_one_form(attack, observation.views)
     if (most := max(view.mixed for view in observation.views)) > 1:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one a row")

@@ -10,7 +10,13 @@ from torch import Generator
 
 from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check_observation,
+    check_one_form,
+)
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import FshaRecipe, Server
 from privkit.attacks.hijack.gan import Norm
@@ -102,7 +108,7 @@ class FSHA(Checked):
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         views = observation.views
-        check(self, observation)
+        check_observation(self, observation)
         check_one_form(self, views)
         assert observation.auxiliary is not None
         assert observation.clients is not None

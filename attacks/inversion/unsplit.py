@@ -10,7 +10,13 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Session, View
 from privkit.attacks.fit import Resumable, fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check, check_one_form
+from privkit.attacks.goals.reconstruct import (
+    ImageMounting,
+    ImageObservation,
+    Reconstruction,
+    check_observation,
+    check_one_form,
+)
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
 from privkit.attacks.inversion.rounds import chunks_of
@@ -82,7 +88,7 @@ class UnSplit(Checked):
         releases determine it.
         """
         views = observation.views
-        check(self, observation)
+        check_observation(self, observation)
         assert observation.lower is not None
         first = views[0]
         check_one_form(self, views)

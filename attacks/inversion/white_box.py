@@ -17,7 +17,7 @@ from privkit.attacks.goals.reconstruct import (
     ImageMounting,
     ImageObservation,
     Reconstruction,
-    check,
+    check_observation,
     check_one_form,
     divided,
 )
@@ -132,7 +132,7 @@ class WhiteBox(Checked):
         tensor(True)
         """
         views = observation.views
-        check(self, observation)
+        check_observation(self, observation)
         assert observation.lower is not None
         session, device = session or NoSession(), views[0].smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))

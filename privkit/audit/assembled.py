@@ -7,7 +7,7 @@ from copy import deepcopy
 import torch
 from torch import Generator, nn
 
-from privkit.audit.contained import is_own
+from privkit.audit.contained import is_own_part
 from privkit.defenses.base import Defense
 from privkit.defenses.chain import stages_of
 from privkit.domains.domain import Domain
@@ -31,7 +31,7 @@ def assemble(
     """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
-    if is_own(config.model.spec):  # it may build the same modules again, which this cell trains
+    if is_own_part(config.model.spec):  # it may build the same modules again, which this cell trains
         model = deepcopy(model)
     shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(defense))
     if model.class_token == "client" and shuffled:

@@ -16,7 +16,7 @@ from torch import Tensor
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
 from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.claims import limits_of, uncovered
-from privkit.audit.contained import contained, has_own_part, is_own
+from privkit.audit.contained import contained, has_own_part, is_own_part
 from privkit.audit.defended import defended_model
 from privkit.audit.findings import learned
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
@@ -194,7 +194,7 @@ def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
     """What an attack is given beside records -> each of its tensors, and a copy of it."""
     tensors = {"the release": [view.smashed for view in context.recording.views]}
-    if isinstance(context, TrainedContext) and is_own(context.attack):
+    if isinstance(context, TrainedContext) and is_own_part(context.attack):
         weights = [*context.model.edge.parameters(), *context.model.upper.parameters()]
         tensors["weights of the defended model"] = [weight.data for weight in weights]
     return {name: [(one, one.detach().clone()) for one in given] for name, given in tensors.items()}

@@ -17,12 +17,12 @@ from privkit.settings.config import AuditConfig
 from privkit.torch_utils.undisturbed import undisturbed
 
 
-def is_own(spec: object) -> bool:
+def is_own_part(spec: object) -> bool:
     """Whether a part runs code from outside privkit.
 
     >>> from privkit.models.imported import FromFunction
     >>> from privkit.models.convolutional import LENET5
-    >>> is_own(FromFunction(function="mynets:segments")), is_own(LENET5)
+    >>> is_own_part(FromFunction(function="mynets:segments")), is_own_part(LENET5)
     (True, False)
     """
     return hasattr(spec, "imports") or type(spec).__module__.partition(".")[0] != "privkit"
@@ -32,13 +32,13 @@ def has_own_part(config: AuditConfig, cell: Cell) -> bool:
     """Whether a cell runs a user's own code."""
     metrics = config.own_metrics.values()
     specs: list[Any] = [cell.attack.spec, config.model.spec, *stages_of(cell.defense.spec), *metrics]
-    return config.recording is not None or any(map(is_own, specs))
+    return config.recording is not None or any(map(is_own_part, specs))
 
 
 def runs_own_code(config: AuditConfig) -> bool:
     """Whether the data, the model, a metric or a defense of a run runs a user's own code."""
     stages = [stage for defense in config.defenses for stage in stages_of(defense.spec)]
-    return any(map(is_own, (config.dataset.spec, config.model.spec, *stages, *config.own_metrics.values())))
+    return any(map(is_own_part, (config.dataset.spec, config.model.spec, *stages, *config.own_metrics.values())))
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
     return Check(name=CONVERGED, passed=passed, detail=detail, decisive=False)
 
 
-def judge(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
+def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
     """Findings about a cell: did the attack converge, and does it beat constant guesses and its own untrained start?
 
     Images are compared by their MSE with the mean image; other records by the first metric of their domain.

@@ -15,7 +15,7 @@ from privkit.defenses.base import Receipt
 from privkit.shared.interval import Interval, clopper_pearson
 
 
-class Measure(Protocol):
+class _Measure(Protocol):
     """One of the accuracies of `privkit.attacks.scores.order`."""
 
     def __call__(self, guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
@@ -119,7 +119,7 @@ def arrangement_scores(
     secret, units = (batch if mixed else 1) * t, n // together
     alone = own + torch.arange(t, device=truth.device)
 
-    def accuracy(measure: Measure, trials_an_image: int) -> OrderAccuracy:
+    def accuracy(measure: _Measure, trials_an_image: int) -> OrderAccuracy:
         each = measure(guess, truth, batch=batch, kinds=kinds)
         share = clopper_pearson(round(float(each.sum()) * trials_an_image), n * trials_an_image, confidence)
         return OrderAccuracy(

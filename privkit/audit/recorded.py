@@ -15,7 +15,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View, known_to
 from privkit.attacks.goals.control_clients import Defended
 from privkit.audit.claims import limits_of, uncovered
-from privkit.audit.contained import is_own
+from privkit.audit.contained import is_own_part
 from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.control_clients import defense_of
@@ -165,7 +165,7 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
     views = [moved(view, lambda value: value.to(device)) for view in source.views[:rounds]]
-    if is_own(cell.attack.spec):  # it may change in place what the next cell reads
+    if is_own_part(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
     known = {"accuracy": _accuracy(source), "certificate": certificate, "limits": limits, "doubt": doubt}
     made = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privkit.audit.contained import contained, is_own, runs_own_code
+from privkit.audit.contained import contained, is_own_part, runs_own_code
 from privkit.audit.lead import AHEAD, Dispatch, Leader
 from privkit.audit.probe import check_shapes
 from privkit.audit.report import build
@@ -239,7 +239,7 @@ def shared_out(config: AuditConfig, device: torch.device, workers: int | None, e
     threads = config.threads or default_threads()
     if workers is None:
         whole = config.threads or device.type != "cpu" or joined_processes()[1] > 1 or not config.settings
-        own = any(map(runs_own_code, config.parts)) or any(is_own(one.spec) for one in config.every_attack)
+        own = any(map(runs_own_code, config.parts)) or any(is_own_part(one.spec) for one in config.every_attack)
         workers = 1 if engine or whole or own else min(_MOST_WORKERS, threads, counted(config)[0])
     shared = workers if engine in (None, "dask") else 1  # other workers have machines of their own
     return workers, max(1, threads // shared)

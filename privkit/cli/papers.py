@@ -171,7 +171,7 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 
 
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
-    from privkit.papers.orderings import judge, measured, on_record, orderings, read_rows, recorded
+    from privkit.papers.orderings import measured, on_record, ordering_verdicts, orderings, read_rows, recorded
     from privkit.papers.reproduced import tiny_verdicts
     from privkit.papers.summary import three_sentences
 
@@ -187,7 +187,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
             f"no row of {results} is of a method of {chosen.name}: audit one of its experiments "
             f"({', '.join(path.name for path in chosen.experiments)})"
         )
-    judged = on_record(chosen.name) if results is None else judge(chosen.name, methods)
+    judged = on_record(chosen.name) if results is None else ordering_verdicts(chosen.name, methods)
     tiny = tiny_verdicts(chosen.name) if results is None else None
     if as_json:
         answer: dict[str, Any] = {

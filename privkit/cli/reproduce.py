@@ -41,7 +41,7 @@ def reproduce(
     """Measure a table of a paper: each method beside its printed number, and the verdict on each printed ordering."""
     from privkit.papers import reproduce as reproducing
     from privkit.papers.reproduced import SCALES
-    from privkit.run.progress import shown
+    from privkit.run.progress import progress_display
 
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
@@ -49,7 +49,7 @@ def reproduce(
     if dry_run:
         _preview(reproducing.needed_cells(name, table, scale, root), scale, out / scale)
         return
-    with keeping(lambda: f"{out} keeps the finished cells"), shown() as progress:
+    with keeping(lambda: f"{out} keeps the finished cells"), progress_display() as progress:
         found = reproducing.reproduce(name, table, scale=scale, data_root=root, out=out, progress=progress)
     if as_json:
         say_json(_json(found))

@@ -49,12 +49,12 @@ class Shown:
     @contextmanager
     def progress(self) -> Iterator[Any]:
         """Shows a run while it works."""
-        from privkit.run.progress import Events, Silent, shown
+        from privkit.run.progress import Events, Silent, progress_display
 
         if self.quiet or self.as_json:
             yield Silent() if self.quiet else Events()
             return
-        with shown() as progress:
+        with progress_display() as progress:
             yield progress
 
     def show(self, rows: Sequence[Any], page: Path, verdict: Any) -> NoReturn:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense, FrozenBlock, PartsBy, Place, Release
 from privkit.defenses.compile import ChainReceipt, run, sites_of
-from privkit.defenses.rules import check
+from privkit.defenses.rules import check_chain
 
 
 def _every(name: str) -> Any:
@@ -35,7 +35,7 @@ class Chain(Defense):
             smashed data.
 
     Raises:
-        ValueError: if an order cannot run, or would make a claim false (`rules.check`).
+        ValueError: if an order cannot run, or would make a claim false (`rules.check_chain`).
 
     >>> from privkit.defenses.noise import GaussianNoise
     >>> from privkit.defenses.denoising import Scaling
@@ -46,7 +46,7 @@ class Chain(Defense):
     stages: tuple[Defense, ...]
 
     def __post_init__(self) -> None:
-        check(self.stages)
+        check_chain(self.stages)
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.defenses.base import Defense, Effect, is_own
+from privkit.defenses.base import Defense, Effect, is_own_stage
 from privkit.defenses.charge import Noised
 from privkit.defenses.measured import contradiction
 from privkit.defenses.own_receipts import receipt_of_trial
@@ -17,7 +17,7 @@ _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"nois
 """Effects, beside "trains", of a stage that may treat each coordinate alone."""
 
 
-def check(stages: Sequence[Defense]) -> None:
+def check_chain(stages: Sequence[Defense]) -> None:
     """Refuse a chain that cannot run, or whose certificate is not derived.
 
     Args:
@@ -27,7 +27,7 @@ def check(stages: Sequence[Defense]) -> None:
         ValueError: with the first reason.
 
     >>> from privkit.defenses.noise import GaussianNoise
-    >>> check([GaussianNoise(), GaussianNoise(sigma=2.0)])
+    >>> check_chain([GaussianNoise(), GaussianNoise(sigma=2.0)])
     Traceback (most recent call last):
     ValueError: gaussian_noise and gaussian_noise both add noise to the smashed data: no ε was derived for ...
     """
@@ -41,7 +41,7 @@ def _reasons(stages: Sequence[Defense]) -> Iterator[str]:
     yield from _run(stages)
     yield from _once(stages)
     yield from _claims(stages)
-    if any(is_own(stage) for stage in stages) and (found := contradiction(stages)):
+    if any(is_own_stage(stage) for stage in stages) and (found := contradiction(stages)):
         yield found
 
 

@@ -79,7 +79,7 @@ class Mounted:
         """Both controls, and the runs in them."""
         runs: list[Run] = []
         watched: Any = _Watched(self.attack, runs)
-        return goal_of(self.attack).controls(watched, 0, observed(images())[0]), runs
+        return goal_of(self.attack).controls(watched, 0, _observed(images())[0]), runs
 
     def control(self, place: int) -> str:
         """How one of the controls failed; empty if it passed."""
@@ -112,7 +112,7 @@ def images() -> tuple[Tensor, Tensor]:
     return batch.x, batch.y
 
 
-def observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation, Tensor]:
+def _observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation, Tensor]:
     """A server's observation of patches that clients send unchanged, and the private images; both are copies."""
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
@@ -170,7 +170,7 @@ def _sees_no_truth(mounted: Mounted) -> str:
     short = reconstruct_controls.as_control(attack, AUXILIARY, BATCH)
     outputs = []
     for place in range(2):
-        observation, private = observed(images())
+        observation, private = _observed(images())
         if place:
             private.copy_(torch.rand(private.shape, generator=Generator().manual_seed(0)))
         try:

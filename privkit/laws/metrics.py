@@ -13,7 +13,7 @@ from privkit.metrics.own import ImageMetric, check_declared, values
 COUNT, SIDE = 6, 16
 
 
-def images() -> tuple[Tensor, Tensor]:
+def _images() -> tuple[Tensor, Tensor]:
     """Originals and guesses [N, 3, H, W] in [0, 1]; later guesses are further from their originals."""
     draws = Generator().manual_seed(0)
     truth, noise = torch.rand(2, COUNT, 3, SIDE, SIDE, generator=draws)
@@ -32,7 +32,7 @@ def _declares_name_and_direction(metric: ImageMetric) -> str:
 
 def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
     """Values [N] are finite, depend on their own image alone and are reproducible; the images stay unchanged."""
-    truth, guess = images()
+    truth, guess = _images()
     kept = truth.clone(), guess.clone()
     given = values(metric, truth, guess)
     order = torch.arange(COUNT).roll(2)
@@ -47,7 +47,7 @@ def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
 
 def _is_best_where_images_are_equal(metric: ImageMetric) -> str:
     """Equal images have the best value in the direction that it declares, and images further away a worse one."""
-    truth, guess = images()
+    truth, guess = _images()
     sign = 1 if metric.higher_is_closer else -1
     equal, apart = sign * values(metric, truth, truth), sign * values(metric, truth, guess)
     if not bool((equal > apart).all()):

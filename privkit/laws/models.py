@@ -25,7 +25,7 @@ _CLOSE = 2e-5
 """Rounding of two ways to compute the same logits."""
 
 
-def records(domain: Domain, count: int) -> Tensor:
+def _records(domain: Domain, count: int) -> Tensor:
     """Random records of a domain."""
     return domain.random(count, Generator().manual_seed(0))
 
@@ -43,7 +43,7 @@ def fitting(spec: ModelSpec) -> Domain:
         try:
             split = built(spec, domain)
             with torch.no_grad():
-                split.upper.eval()(split.lower.eval()(records(domain, 2)))
+                split.upper.eval()(split.lower.eval()(_records(domain, 2)))
         except Exception as error:  # of a user's network
             reason = error
         else:
@@ -56,7 +56,7 @@ def gives_logits(spec: ModelSpec, domain: Domain) -> str:
     """The smashed data are finite and have a known shape, and there is one logit for each class."""
     split = built(spec, domain)
     with torch.no_grad():
-        smashed = split.lower.eval()(records(domain, 2))
+        smashed = split.lower.eval()(_records(domain, 2))
         logits = split.upper.eval()(smashed)
     if smashed.ndim not in (2, 3, 4) or len(smashed) != 2 or not bool(smashed.isfinite().all()):
         return f"the lower segment gives {list(smashed.shape)}; give finite [N, T, D], [N, C, H, W] or [N, D]"
@@ -87,7 +87,7 @@ def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[st
     """
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""
-    cuts, x = cuts or getattr(spec, "cuts", ()), records(domain, 2)
+    cuts, x = cuts or getattr(spec, "cuts", ()), _records(domain, 2)
     logits, sizes = [], []
     for cut in cuts:
         split = built(spec, domain, cut=cut, **options)

@@ -40,7 +40,7 @@ def _delta_method(value: float, influence: Floats, within: tuple[float, float], 
     return Interval(value=value, low=ends[0], high=ends[1], n=n, confidence=CONFIDENCE, method=method)
 
 
-def unknown(value: float, n: int, within: tuple[float, float], reason: str) -> Interval:
+def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> Interval:
     """The whole range, with the reason why no narrower interval is known."""
     method = f"none: {reason}"
     return Interval(value=value, low=within[0], high=within[1], n=n, confidence=CONFIDENCE, method=method)
@@ -114,10 +114,10 @@ def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
     asked = tokens != 0
     right, each, n = ((predicted == tokens) & asked).sum(1), asked.sum(1), len(tokens)
     if not asked.any():
-        return TaskScores(accuracy=unknown(0.0, n, (0.0, 1.0), "no text has a second token"))
+        return TaskScores(accuracy=_unknown(0.0, n, (0.0, 1.0), "no text has a second token"))
     value = float(right.sum() / each.sum())
     found = _delta_method(value, (right - value * each) / each.mean(), (0.0, 1.0), "the logit scale")
-    return TaskScores(accuracy=found or unknown(value, n, (0.0, 1.0), "the texts show no spread"))
+    return TaskScores(accuracy=found or _unknown(value, n, (0.0, 1.0), "the texts show no spread"))
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
@@ -147,7 +147,7 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     total, truth, guess = counts.sum(), counts.sum(1), counts.sum(0)
     spread = sqrt((total**2 - truth @ truth) * (total**2 - guess @ guess))
     if not spread:
-        return unknown(0.0, len(labels), whole, "one side is constant")
+        return _unknown(0.0, len(labels), whole, "one side is constant")
     value = float(total * np.trace(counts) - truth @ guess) / spread
     t, p = truth / total, guess / total
     right, both, of_truth, of_guess = np.trace(counts) / total, t @ p, 1 - t @ t, 1 - p @ p
@@ -158,7 +158,7 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     if found is not None:
         return found
     if abs(value) < 1 - 1e-9:
-        return unknown(value, len(labels), whole, "the records show no spread")
+        return _unknown(value, len(labels), whole, "the records show no spread")
     errors = _error_limit(len(labels))
     least = max(-1.0, float(of_truth - 2 * errors) / sqrt(of_truth * (of_truth + 2 * errors)))
     low, high = (least, 1.0) if value > 0 else (-1.0, -least)
@@ -187,7 +187,7 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     value = float(areas.mean())
     pairs = np.minimum(positive, negative)
     if pairs.min() < 2:
-        return unknown(value, len(scores), whole, "one example of a kind tells no variance")
+        return _unknown(value, len(scores), whole, "one example of a kind tells no variance")
     among = np.where(targets, rankdata(np.where(targets, scores, np.inf), axis=0), 0.0)  # ranks inside each kind
     among += np.where(targets, 0.0, rankdata(np.where(targets, np.inf, scores), axis=0))
     beaten = np.where(targets, (ranks - among) / negative, 1 - (ranks - among) / positive)
@@ -196,7 +196,7 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     if found is not None:
         return found
     if 0 < value < 1:
-        return unknown(value, len(scores), whole, "the scores all tie")
+        return _unknown(value, len(scores), whole, "the scores all tie")
     least = float(np.mean([1 - _error_limit(int(n), len(pairs)) for n in pairs]))
     low, high = (least, 1.0) if value == 1 else (0.0, 1 - least)
     return Interval(value=value, low=low, high=high, n=len(scores), method="Clopper–Pearson of disjoint pairs")

@@ -18,7 +18,7 @@ from privkit.torch_utils.seeded import seeded
 _DEPTHS, _HEADS, _BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
 
 
-class Lower(nn.Module):
+class _Lower(nn.Module):
     """Client: normalisation, patch embedding, positions, and the first stages, which need the class token."""
 
     def __init__(self, pit: Any, stages: int) -> None:
@@ -40,7 +40,7 @@ class Lower(nn.Module):
         return torch.cat([class_token, maps.flatten(2).transpose(1, 2)], 1)
 
 
-class Upper(nn.Module):
+class _Upper(nn.Module):
     """Server: class token (if no stage ran before), the remaining stages, norm and classifier."""
 
     def __init__(self, pit: Any, stages: int) -> None:
@@ -124,8 +124,8 @@ class Pit(NamedCuts):
             pit.pos_embed = None
         apart = patch == stride and not (height % patch or width % patch)
         return SplitModel(
-            lower=Lower(pit, stages),
-            upper=Upper(pit, stages),
+            lower=_Lower(pit, stages),
+            upper=_Upper(pit, stages),
             hides_places=apart and not positions,
             class_token="client" if stages else "server",
         )

@@ -218,11 +218,11 @@ def on_record(paper: str) -> list[Judged]:
         sides = {(name, less.ordering.quantity) for name in (less.ordering.better, less.ordering.worse)}
         return replace(more, size="medium") if sides <= whole else replace(less, size="small")
 
-    pairs = zip(judge(paper, small, counted), judge(paper, medium, counted), strict=True)
+    pairs = zip(ordering_verdicts(paper, small, counted), ordering_verdicts(paper, medium, counted), strict=True)
     return [judged(*pair) for pair in pairs]
 
 
-def judge(
+def ordering_verdicts(
     paper: str,
     measurements: Sequence[Measured],
     counted: Callable[[Mapping[int, float]], Mapping[int, float]] = dict,

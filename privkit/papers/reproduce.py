@@ -87,7 +87,7 @@ def work(
                         yield Work(experiment=experiment, config=alone, row=row, quantities=quantities)
 
 
-def measure(one: Work, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def measure_cell(one: Work, out: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Run a cell and return its row with the quantities; a `UsageError` if it has no result."""
     run = run_audit(one.config, out=out / one.config.fingerprint, progress=progress)
     (row,) = run.rows
@@ -174,7 +174,7 @@ def reproduce(
     for number, one in enumerate(cells, start=1):
         called = f"{one.row['defense']}, {one.row['protocol']}, seed {one.row['seed']}"
         progress.cell(number, len(cells), called)
-        rows.append(measure(one, Path(out) / scale))
+        rows.append(measure_cell(one, Path(out) / scale))
         progress.ended("done")
     return judged_rows(name, table, scale, rows)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from privkit.papers import paper
 from privkit.papers.contract import Comparison
 from privkit.papers.coverage import coverage
-from privkit.papers.orderings import Judged, Measured, Verdict, judge, measured, orderings
+from privkit.papers.orderings import Judged, Measured, Verdict, measured, ordering_verdicts, orderings
 from privkit.papers.values import printed, printed_values
 
 Scale = Literal["tiny", "small", "medium", "paper"]
@@ -64,7 +64,7 @@ def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str,
         claims=tuple(comparisons(name, table, rows)),
         methods=tuple(one for one in found if one.values),
         published=_published(name, table),
-        orderings=tuple(_at(scale, one) for one in judge(name, found) if one.ordering.source == table),
+        orderings=tuple(_at(scale, one) for one in ordering_verdicts(name, found) if one.ordering.source == table),
     )
 
 

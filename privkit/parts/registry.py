@@ -141,7 +141,7 @@ def _parsed(kind: str, given: Any) -> Component:
     singular = one_of(kind)
     if kind == "models" and isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None:
         return _imported(given)
-    name, options = named(kind, given)
+    name, options = name_and_options(kind, given)
     if is_own(name, table(kind)):
         default = own(kind, name)
     elif name in table(kind):
@@ -165,13 +165,13 @@ def _parsed(kind: str, given: Any) -> Component:
     return Component(name=name, spec=spec, label=":".join(filter(None, [name, text])) + place)
 
 
-def named(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
+def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
     """Name and options of one component that is no chain, given as text or as a table.
 
     Raises:
         UsageError: if it is neither, or a table without a name.
 
-    >>> named("attacks", {"name": "black_box", "epochs": 3})
+    >>> name_and_options("attacks", {"name": "black_box", "epochs": 3})
     ('black_box', {'epochs': 3})
     """
     singular = one_of(kind)

@@ -22,7 +22,7 @@ from privkit.files.import_path import check_trusted, only
 from privkit.files.sealed import digest
 from privkit.recording.files import Files
 from privkit.recording.networks import network
-from privkit.recording.records import check_alike, check_labels, domain_of, records
+from privkit.recording.records import check_alike, check_recorded_labels, domain_of, records
 from privkit.recording.schema import FILE, Description, Network, description, description_file
 from privkit.recording.second_cut import OF_ROUND, second_cut
 
@@ -295,7 +295,7 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
                 f"{here}: round_{number}.{kind} must be {wanted[kind]}, got {value.dtype} {list(value.shape)}"
             )
     if given["labels"] is not None and not given["labels"].is_floating_point():
-        check_labels(given["labels"], described.classes, f"{here}: round_{number}.labels")
+        check_recorded_labels(given["labels"], described.classes, f"{here}: round_{number}.labels")
     return View(
         round=number,
         smashed=smashed.float(),

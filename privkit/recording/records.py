@@ -95,7 +95,7 @@ def records(
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
     if labels is not None:
-        check_labels(labels, described.classes, f"{here}: {kind}.labels")
+        check_recorded_labels(labels, described.classes, f"{here}: {kind}.labels")
     if x is not None and labels is not None and len(labels) != len(x):
         raise DataError(f"{here}: {kind}.labels has {len(labels)} labels for {len(x)} {name}; give one each")
     if described.classes is not None and labels is not None and len(labels) and int(labels.max()) >= described.classes:
@@ -112,7 +112,7 @@ def records(
     return Batch(x=known, y=y, ids=torch.arange(len(known)), domain=domain), labels
 
 
-def check_labels(labels: Tensor, classes: int | None, what: str) -> None:
+def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> None:
     """Refuse what is neither a class of each record [N] nor its several labels [N, L], by a `DataError`.
 
     Args:

@@ -143,7 +143,7 @@ def event(kind: str, **fields: object) -> None:
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
+def progress_display() -> Iterator[Progress]:
     """The progress display that suits standard error."""
     if not sys.stderr.isatty():
         yield Lines()

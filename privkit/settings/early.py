@@ -21,7 +21,7 @@ from privkit import constraints
 from privkit.errors import unknown
 from privkit.files.import_path import with_options
 from privkit.parts.own_parts import is_own
-from privkit.parts.registry import TABLES, named, read_options, specify, stages_given
+from privkit.parts.registry import TABLES, name_and_options, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
 from privkit.settings.same_domain import check_same_domain, reads_another
 
@@ -44,7 +44,7 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 """What the annotations of the index are made of."""
 
 
-def check(settings: Mapping[str, Any]) -> None:
+def check_parts(settings: Mapping[str, Any]) -> None:
     """Refuse unknown names of parts, unknown options and their values, sooner than `registry.parse` could.
 
     `registry.parse` checks what the index lacks: a plug-in's options, and rules between options.
@@ -52,7 +52,7 @@ def check(settings: Mapping[str, Any]) -> None:
     Raises:
         UsageError: with the nearest name that exists.
 
-    >>> check({"defense": ["none", "batch_shuffle:kep=0.5"]})
+    >>> check_parts({"defense": ["none", "batch_shuffle:kep=0.5"]})
     Traceback (most recent call last):
     privkit.errors.UsageError: unknown option of defense batch_shuffle 'kep'; did you mean 'keep'? (allowed: ...)
     """
@@ -99,10 +99,10 @@ def indexed() -> dict[str, dict[str, dict[str, Any]]]:
     return parts
 
 
-def annotation(text: str) -> Any:
+def _annotation(text: str) -> Any:
     """An annotation as the index stores it, as a type.
 
-    >>> annotation("Annotated[float, Gt(gt=0)] | None")
+    >>> _annotation("Annotated[float, Gt(gt=0)] | None")
     typing.Optional[typing.Annotated[float, Gt(gt=0)]]
     """
     return eval(text, dict(_WORDS))
@@ -130,7 +130,7 @@ def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
 
 def _of_domain(kind: str, given: Any) -> tuple[str, str | None]:
     """The name of a dataset or model, and its domain; None for one that is not privkit's."""
-    name = "" if given is None or _own_modules(kind, given) else named(kind, given)[0]
+    name = "" if given is None or _own_modules(kind, given) else name_and_options(kind, given)[0]
     return name, indexed()[kind].get(name, {}).get("domain")
 
 
@@ -142,7 +142,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         return
     if given is None or _own_modules(kind, given):
         return
-    name, options = named(kind, given)
+    name, options = name_and_options(kind, given)
     own = own_table(kind)
     if is_own(name, own):
         return
@@ -175,6 +175,6 @@ def _check_options(what: str, entry: Mapping[str, Any], options: Mapping[str, An
     for key in options:
         if key not in fields:
             raise unknown(f"option of {what}", str(key), fields)
-    known = [(name, annotation(fields[name])) for name in fields if name in options and fields[name]]
+    known = [(name, _annotation(fields[name])) for name in fields if name in options and fields[name]]
     bases = (constraints.Checked,) if entry["checked"] else ()
     specify(what, make_dataclass("Known", known, bases=bases, kw_only=True), {name: options[name] for name, _ in known})

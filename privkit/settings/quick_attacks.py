@@ -59,7 +59,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     if not KINDS[domain].pictures:
         remark = "auto knows the strongest attacks on images only: a general list is mounted"
         return Chosen(attacks=KINDS[domain].general, remark=remark)
-    stages, table = defense.stages or (defense,), strongest()
+    stages, table = defense.stages or (defense,), _strongest()
     linked = LINKED if shared and defense.spec.group > 1 else ()
     if defense.label in table:
         return Chosen(attacks=tuple(dict.fromkeys((*table[defense.label], *linked))))
@@ -71,7 +71,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
 
 @cache
-def strongest() -> dict[str, tuple[str, ...]]:
+def _strongest() -> dict[str, tuple[str, ...]]:
     """Label of a defense -> the attacks that `auto` mounts on it, from the table."""
     found: dict[str, dict[ThreatModel, str]] = {}
     with TABLE.open(newline="", encoding="utf-8") as lines:

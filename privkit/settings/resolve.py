@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
-from privkit.parts.registry import Component, load, named, parse, specify, stages_given, table
+from privkit.parts.registry import Component, load, name_and_options, parse, specify, stages_given, table
 from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
@@ -147,7 +147,7 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
     for text in asked.metric:
         if isinstance(text, str) and text in METRICS:
             raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
-    early.check({**given, "model": settings.get("model")})  # the default model always fits
+    early.check_parts({**given, "model": settings.get("model")})  # the default model always fits
     if asked.recorded is not None:
         _check_recorded(settings)
     elif asked.gate and all(_is_none(defense) for defense in asked.defense):
@@ -165,7 +165,7 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
 
 
 def _is_none(defense: Any) -> bool:
-    return stages_given(defense) is None and named("defenses", defense)[0] == "none"
+    return stages_given(defense) is None and name_and_options("defenses", defense)[0] == "none"
 
 
 def _check_recorded(settings: Mapping[str, Any]) -> None:

@@ -186,7 +186,7 @@ def train(
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     held = int(shares.sizes.sum())  # images that no client holds are not sent, and make no round longer
     check_batch(clients, batch, held, world)
-    check_labels(private.y, clients.classes, with_loss(upper, spec.loss))
+    _check_labels(private.y, clients.classes, with_loss(upper, spec.loss))
     check_private(clients, spec, world)
     clients.precision = spec.precision
     rounds = rounds_an_epoch(held, protocol.clients, batch * world)
@@ -316,7 +316,7 @@ def check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> No
         )
 
 
-def check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
+def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
     """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels a record for cross-entropy."""
     if several(labels):
         if labels.shape[1] != classes:

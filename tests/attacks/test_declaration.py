@@ -71,7 +71,7 @@ def test_what_is_missing_or_wrong_is_named(
     monkeypatch.setattr(
         "privkit.settings.resolve.parse", lambda kind, given: part if given == "wrong" else parse(kind, given)
     )
-    monkeypatch.setattr("privkit.settings.early.check", lambda settings: None)  # it knows registered names only
+    monkeypatch.setattr("privkit.settings.early.check_parts", lambda settings: None)  # it knows registered names only
     with pytest.raises(UsageError) as refused:
         resolve({"attack": ["wrong"]})
     assert str(refused.value) == f"attack wrong: {caught.value}; repair the file or package that brings it"

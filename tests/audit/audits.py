@@ -41,7 +41,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, attack: type) -> None:
         return Component(name=name, spec=attack(), label=name) if given == name else parse(kind, given)
 
     monkeypatch.setattr("privkit.settings.resolve.parse", parse_too)
-    monkeypatch.setattr("privkit.settings.early.check", lambda settings: None)  # it knows registered names only
+    monkeypatch.setattr("privkit.settings.early.check_parts", lambda settings: None)  # it knows registered names only
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ def test_scores_of_all_labels_are_pooled_likewise() -> None:
         epochs.append((scores, truth[order], rounds))
         records.append(order)
     pooled, of, _ = label_answers._pooled(epochs, records)
-    alone, together = labels.named(epochs[-1][0], truth[order]), labels.named(pooled, of)
+    alone, together = labels.named_accuracy(epochs[-1][0], truth[order]), labels.named_accuracy(pooled, of)
     assert alone["label_accuracy"].value < 0.6 < 0.75 < together["label_accuracy"].value
 
 

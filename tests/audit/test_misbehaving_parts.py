@@ -171,7 +171,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
     patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount, **of: ())
     bad = Component(name="bad", spec=Bad(), label="bad")
     patch.setattr("privkit.settings.resolve.parse", lambda kind, given: bad if given == "bad" else parse(kind, given))
-    patch.setattr("privkit.settings.early.check", lambda settings: None)
+    patch.setattr("privkit.settings.early.check_parts", lambda settings: None)
     kept: list[Any] = []
     real = cells.run_cell
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from privkit.settings.early import check
+from privkit.settings.early import check_parts
 
 AUDIT = [
     *("--defense=batch_shufle", "--defense=none+batch_shufle", "--defense=batch_shuffle:kep=1", "--defense=@server"),
@@ -115,4 +115,4 @@ def test_what_fits_is_not_refused_for_its_domain() -> None:
         {"dataset": {"name": "breast_cancer"}, "model": {"name": "difm"}},
         {"dataset": "mine:Own", "model": "table_mlp", "features": ["embedded"]},
     ):
-        check({"training": {}, **settings})
+        check_parts({"training": {}, **settings})

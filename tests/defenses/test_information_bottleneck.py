@@ -12,7 +12,7 @@ from privkit.defenses.chain import Chain
 from privkit.defenses.clip import Clip
 from privkit.defenses.information_bottleneck import InformationBottleneck
 from privkit.defenses.noise import GaussianNoise
-from privkit.defenses.rules import check
+from privkit.defenses.rules import check_chain
 from privkit.parts.registry import parse
 from tests.small import generator
 
@@ -88,11 +88,11 @@ def test_nothing_is_proven_without_a_clip_and_the_noise_is_charged_behind_one() 
 
 def test_it_stands_where_other_noise_of_each_coordinate_stands() -> None:
     for behind in ("batch_shuffle", "clip:bound=1.0"):
-        check([parse("defenses", behind).spec, InformationBottleneck()])
+        check_chain([parse("defenses", behind).spec, InformationBottleneck()])
     with pytest.raises(ValueError, match="both add noise to the smashed data"):
-        check([InformationBottleneck(), GaussianNoise()])
+        check_chain([InformationBottleneck(), GaussianNoise()])
     with pytest.raises(ValueError, match="clip after information_bottleneck does not bound what the noise hides"):
-        check([InformationBottleneck(), Clip(bound=1.0)])
+        check_chain([InformationBottleneck(), Clip(bound=1.0)])
 
 
 def test_settings_out_of_range_are_refused() -> None:

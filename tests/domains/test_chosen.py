@@ -10,7 +10,7 @@ from privkit.domains.images.arrays import ArrayPool
 from privkit.domains.images.embedded import TinyDigits
 from privkit.errors import DataError, UsageError
 from privkit.parts.registry import parse
-from privkit.settings.early import check
+from privkit.settings.early import check_parts
 
 
 def pools(labels: list[int], *, classes: int = 10) -> Pools:
@@ -35,7 +35,7 @@ def test_records_of_other_classes_are_left_out_and_ids_stay() -> None:
 def test_every_kind_of_dataset_takes_the_filter_and_gives_it_back() -> None:
     for name in ("tiny_digits", "definitions", "auto_mpg"):
         component = parse("datasets", f"{name}:classes=[0,2]")
-        check({"dataset": component.label})
+        check_parts({"dataset": component.label})
         assert component.label == f"{name}:classes=[0,2]"
         assert parse("datasets", component.label) == parse("datasets", component.to_json()) == component
         assert component.spec.domain == parse("datasets", name).spec.domain
@@ -46,11 +46,11 @@ def test_every_kind_of_dataset_takes_the_filter_and_gives_it_back() -> None:
 
 
 def test_other_options_stand_beside_the_filter() -> None:
-    check({"dataset": "definitions:length=8,classes=[0,2]"})
+    check_parts({"dataset": "definitions:length=8,classes=[0,2]"})
     spec = parse("datasets", "definitions:length=8,classes=[0,2]").spec
     assert (spec.length, spec.classes) == (8, [0, 2])
     with pytest.raises(UsageError, match="unknown option"):
-        check({"dataset": "definitions:lengths=8,classes=[0,2]"})
+        check_parts({"dataset": "definitions:lengths=8,classes=[0,2]"})
 
 
 def test_a_dataset_without_the_filter_is_described_as_before() -> None:

@@ -15,8 +15,8 @@ from privkit.papers.accurate_sl.effects import (
     accuracies,
     bounds_of,
     comparisons,
+    effect_verdict,
     effects,
-    judge,
     judged,
     measured,
     needed,
@@ -58,7 +58,7 @@ def runs(released: list[float], sound: list[float]) -> dict[tuple[str, str], dic
     ],
 )
 def test_verdicts(released: list[float], sound: list[float], verdict: str) -> None:
-    one = judge(EFFECT, runs(released, sound))
+    one = effect_verdict(EFFECT, runs(released, sound))
     assert one.verdict == verdict
     assert (one.sound is None) == (verdict == "not run")
     if one.sound is not None:
@@ -73,11 +73,11 @@ def test_the_derivative_stands_beside_the_released_gradient() -> None:
         ("mnist", with_fault(straight)): found["mnist", with_fault(MASKED)],
         ("mnist", MASKED): {0: 0.3, 1: 0.31, 2: 0.32},
     }
-    one = judge(Effect(claim="", better=("mnist", straight), worse=("mnist", NOISE)), {**found, **released})
+    one = effect_verdict(Effect(claim="", better=("mnist", straight), worse=("mnist", NOISE)), {**found, **released})
     assert one.verdict == "survives"
     assert one.exact is not None
     assert one.exact.value == pytest.approx(-0.19)
-    assert judge(EFFECT, found).exact is None  # nothing to put beside
+    assert effect_verdict(EFFECT, found).exact is None  # nothing to put beside
 
 
 FAULTLESS = {run[0] for effect in effects() if effect.no_fault for run in (effect.better, effect.worse)}
@@ -112,7 +112,7 @@ def test_the_fault_changes_the_gradient_exactly_where_effects_are_judged_with_it
 def test_a_fault_that_cannot_act_is_said_and_has_no_runs() -> None:
     assert not any("noise_in_place" in defense for experiment, defense in needed() if experiment in FAULTLESS)
     effect = Effect(claim="", better=("mnist", MASKED), worse=("mnist", NOISE), no_fault="there is no tanh")
-    one = judge(effect, runs([], [0.10, 0.11, 0.09]) | {("mnist", NOISE): dict.fromkeys(range(3), 0.5)})
+    one = effect_verdict(effect, runs([], [0.10, 0.11, 0.09]) | {("mnist", NOISE): dict.fromkeys(range(3), 0.5)})
     assert (one.verdict, one.released) == ("survives", None)
     assert with_it(one) == "the fault cannot act: there is no tanh"
 

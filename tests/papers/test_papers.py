@@ -145,7 +145,8 @@ def test_an_ordering_is_judged_on_the_same_seeds(psl: float, verdict: str) -> No
     given = rows(psl=psl, splitfed=0.4)
     given[0]["accuracy"] += 1e-3  # two seeds that differ a little
     judged = {
-        one.ordering.claim: one for one in orderings.judge("dp_cutmixsl", orderings.measured("dp_cutmixsl", given))
+        one.ordering.claim: one
+        for one in orderings.ordering_verdicts("dp_cutmixsl", orderings.measured("dp_cutmixsl", given))
     }
     assert judged["SFL > PSL"].verdict == verdict
     assert judged["CutMixSL > SFL"].verdict == "not run"
@@ -169,7 +170,8 @@ def test_two_errors_at_the_floor_say_nothing(mixed: float, floors: tuple[float |
     ]
     given[0]["mse"] += 1e-4
     judged = {
-        one.ordering.claim: one for one in orderings.judge("dp_cutmixsl", orderings.measured("dp_cutmixsl", given))
+        one.ordering.claim: one
+        for one in orderings.ordering_verdicts("dp_cutmixsl", orderings.measured("dp_cutmixsl", given))
     }
     assert judged["CutMixSL > PSL, error of a decoder"].verdict == verdict
 

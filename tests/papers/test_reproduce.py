@@ -74,15 +74,15 @@ def test_a_cell_without_a_result_is_no_measurement(
     one = replace(cell(), quantities=quantities)
     if has_a_row:
         ran = {"dataset": "digits", "model": "cnn:cut=conv2"}  # in place of the method's own
-        assert module.measure(one, tmp_path) == {**one.row, "accuracy": 0.75, "ran": ran}
+        assert module.measure_cell(one, tmp_path) == {**one.row, "accuracy": 0.75, "ran": ran}
         return
     with pytest.raises(UsageError, match=f"c is {status}: why"):
-        module.measure(one, tmp_path)
+        module.measure_cell(one, tmp_path)
 
 
 @pytest.mark.slow
 def test_measured_stands_beside_published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "measure", fake)
+    monkeypatch.setattr(module, "measure_cell", fake)
     found = reproduce("cutmixsl", "Table 1", out=tmp_path)
     methods = {one.method: one for one in found.methods}
     assert found.published["PSL", "accuracy"] == printed("cutmixsl", "Table 1", "Parallel SL", "ViT-Tiny") / 100
@@ -111,7 +111,7 @@ def test_effects_are_judged_on_the_cells_that_were_measured(monkeypatch: pytest.
     def scaled_is_better(one: module.Work, out: Path, progress: object = None) -> dict[str, Any]:
         return {**one.row, "accuracy": 0.3 + 0.2 * ("scaling" in one.row["defense"]) + 0.01 * one.row["seed"]}
 
-    monkeypatch.setattr(module, "measure", scaled_is_better)
+    monkeypatch.setattr(module, "measure_cell", scaled_is_better)
     (claim,) = reproduce("accurate_sl", "Table 6", out=tmp_path).claims
     assert (claim.ours, claim.verdict) == (0.2, "reproduced")
     cells = needed_cells("accurate_sl", "Table 6", "tiny")
@@ -163,7 +163,7 @@ def test_what_cannot_be_measured_says_why(name: str, table: str, hint: str) -> N
 
 @pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "measure", fake)
+    monkeypatch.setattr(module, "measure_cell", fake)
     runner, arguments = CliRunner(), ["reproduce", "cutmixsl", "Table 1", "--out", str(tmp_path)]
     shown = runner.invoke(app, arguments)
     assert "other scale" in shown.stdout

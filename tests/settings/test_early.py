@@ -73,7 +73,7 @@ def test_the_index_of_parts_follows_from_the_parts() -> None:
 @pytest.mark.parametrize("kind", early.PART_SETTINGS.values())
 def test_the_annotations_of_the_index_allow_what_the_class_allows(kind: str) -> None:
     for name, part in early.indexed()[kind].items():
-        known = {field: early.annotation(text) for field, text in part["fields"].items() if text is not None}
+        known = {field: early._annotation(text) for field, text in part["fields"].items() if text is not None}
         spec = load(part["target"])
         words = allowed(spec if isinstance(spec, type) else type(spec))
         assert allowed(dataclasses.make_dataclass("Known", known.items(), kw_only=True)).items() <= words.items(), name
@@ -92,7 +92,7 @@ def test_most_values_are_checked_early() -> None:
 def test_both_checks_say_the_same() -> None:
     for given in ("batch_shufle", "batch_shuffle:kep=1", "batch_shuffle:keep=2", "batch_shuffle:variant=x", 3):
         said = []
-        for check in (lambda given: early.check({"defense": given}), lambda given: parse("defenses", given)):
+        for check in (lambda given: early.check_parts({"defense": given}), lambda given: parse("defenses", given)):
             with pytest.raises(UsageError) as caught:
                 check(given)
             said.append(str(caught.value))

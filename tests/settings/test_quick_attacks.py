@@ -15,7 +15,7 @@ from privkit.errors import UsageError
 from privkit.parts.registry import parse
 from privkit.parts.threats import threats_of
 from privkit.run.plan import plan
-from privkit.settings.quick_attacks import LINKED, MODELS, TABLE, choose, strongest
+from privkit.settings.quick_attacks import LINKED, MODELS, TABLE, _strongest, choose
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import KINDS
 from tests.small import SMALL
@@ -71,7 +71,7 @@ def test_options_that_were_measured_have_a_choice_of_their_own() -> None:
 def test_what_the_table_does_not_know_meets_all_quick_attacks_and_that_is_said(unmeasured: str) -> None:
     found = choose(parse("defenses", unmeasured), "images")
     assert found.remark == f"auto has not measured {unmeasured}: all quick attacks are mounted"
-    known = strongest()[unmeasured.partition(":")[0].partition("+")[0]]
+    known = _strongest()[unmeasured.partition(":")[0].partition("+")[0]]
     assert found.attacks[: len(known)] == known
     assert set(found.attacks) == {*known, *KINDS["images"].general}
     assert len(found.attacks) == len(set(found.attacks))
@@ -90,11 +90,11 @@ def test_mixed_rows_meet_white_boxes_if_their_clients_share_a_segment(given: dic
     """Measured so, dp_cutmixsl keeps black_box and unmix at the floor, and eight passes show .7 to a white box."""
     defense = given.get("defense", "dp_cutmixsl")
     found = mounted(**{"defense": defense, **given})[defense]
-    assert found == [*strongest()[defense], *(LINKED if linked else ())]
+    assert found == [*_strongest()[defense], *(LINKED if linked else ())]
 
 
 def test_a_defense_without_rows_meets_the_general_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.settings.quick_attacks.strongest", lambda: {})
+    monkeypatch.setattr("privkit.settings.quick_attacks._strongest", lambda: {})
     unknown = choose(parse("defenses", "blur"), "images")
     assert (unknown.attacks, "has not measured blur" in unknown.remark) == (KINDS["images"].general, True)
     assert {threat_model(parse("attacks", name).spec) for name in KINDS["images"].general} == set(MODELS)
@@ -111,7 +111,7 @@ def test_models_and_protocols_bring_attacks_of_their_own(tmp_path: Path) -> None
     u_shape = {"defense": "blur", "protocol": "u_shape"}
     assert mounted(**u_shape) == {
         "none": [KINDS["images"].baseline, "release_clustering"],
-        "blur": [*strongest()["blur"], "release_clustering"],
+        "blur": [*_strongest()["blur"], "release_clustering"],
     }
     parties = {"model": "vertical", "defense": "max_norm"}
     assert mounted(**parties)["max_norm"][-2:] == ["ridge", "release_clustering"]
@@ -124,7 +124,7 @@ def test_models_and_protocols_bring_attacks_of_their_own(tmp_path: Path) -> None
 def test_attacks_named_beside_it_are_added_once() -> None:
     assert mounted(defense="patch_shuffle", attack=["auto", "canaries", "jigsaw"]) == {
         "none": [KINDS["images"].baseline, "canaries", "jigsaw"],
-        "patch_shuffle": [*strongest()["patch_shuffle"], "canaries"],
+        "patch_shuffle": [*_strongest()["patch_shuffle"], "canaries"],
     }
     with pytest.raises(UsageError, match="unknown attack"):
         resolve({**SMALL, "attack": "automatic"})
@@ -153,7 +153,7 @@ def forbidden(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     given = {**SMALL, "budget": "smoke:victims=25", "training": "batch_size=25", "queries": "rounds=0"}
     short = {"patch_shuffle": ("jigsaw", "white_box:epochs=0")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privkit.settings.quick_attacks.strongest", lambda: short)
+        patch.setattr("privkit.settings.quick_attacks._strongest", lambda: short)
         patch.setattr("privkit.audit.goals.context.AttackContext.controls", lambda context, mount, **of: ())
         return run_audit(attack="auto", defense="patch_shuffle", out=folder, **given)
 

@@ -70,7 +70,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     candidates = torch.cat([victims.domain.extremes(draws).to(others.device), others])
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
-    images = chosen(coins, victims.x, counterparts)
+    images = _chosen(coins, victims.x, counterparts)
     sent = record(
         edge,
         replace(victims, x=images),
@@ -79,8 +79,10 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
         passes=passes,
     )
     members = sent.members.view(passes, -1)
-    why = shared(sent.receipts[0], context.release_count)
-    if not why and not _same_alone(look(images), chosen(coins, present, absent), float((present - absent).abs().max())):
+    why = _shared(sent.receipts[0], context.release_count)
+    if not why and not _same_alone(
+        look(images), _chosen(coins, present, absent), float((present - absent).abs().max())
+    ):
         why = "the lower segment lets the images of a batch meet"
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
@@ -96,12 +98,12 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     )
 
 
-def shared(receipt: Receipt, release_count: ReleaseCount) -> str:
+def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
     """Why canaries that are images depend on each other, according to the receipt; empty if they do not.
 
     >>> from privkit.defenses.base import ONE_RELEASE
     >>> from privkit.defenses.receipts import Nothing
-    >>> shared(Nothing(reason="it is a test"), ONE_RELEASE)
+    >>> _shared(Nothing(reason="it is a test"), ONE_RELEASE)
     'nothing is known of how the rows of this release depend on each other'
     """
     if receipt.shared:
@@ -109,7 +111,7 @@ def shared(receipt: Receipt, release_count: ReleaseCount) -> str:
     return "" if release_count.lower_model == "frozen" else "the lower segment learns from the canaries"
 
 
-def chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+def _chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     """[K, ...]: for each canary the present or the absent content, by its coin."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 

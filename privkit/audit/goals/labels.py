@@ -17,7 +17,7 @@ from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
-from privkit.audit.contained import is_own
+from privkit.audit.contained import is_own_part
 from privkit.audit.defended import replay
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
 from privkit.audit.goals.goal import AuditGoal, Timed
@@ -79,7 +79,7 @@ def ask(context: AttackContext) -> Row:
         auc, by_epoch, (scores, truth, rounds) = best_cut(attack, cuts, found, records if pooled else None)
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
-            answers |= named(scores, truth, clusters=not texts)
+            answers |= named_accuracy(scores, truth, clusters=not texts)
         return _Answered(by_epoch, truth, answers, auc)
 
     # Over all epochs each doubling would repeat the training of the model.
@@ -164,7 +164,7 @@ def _judged(found: _Answered) -> tuple[bool, float]:
     return better_than_chance(found.answers)
 
 
-def named(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
+def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
     """The share of right labels if the attack names one for each row; nothing if it asks for one label only.
 
     With `clusters`, also after the best renaming of labels, which is not computed for words: there are too many.
@@ -259,7 +259,7 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 
 def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
-    reader = attack.name if is_own(attack) else ""  # it may change in place what the next attack reads
+    reader = attack.name if is_own_part(attack) else ""  # it may change in place what the next attack reads
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
         steps, epochs = context.steps, context.config.budget.epochs

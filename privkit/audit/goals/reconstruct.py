@@ -21,7 +21,7 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Rec
 from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, SHORTER, as_control, fails, wins
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
-from privkit.audit.findings import judge
+from privkit.audit.findings import cell_findings
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.goal import AuditGoal, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
@@ -103,7 +103,7 @@ def ask(context: AttackContext) -> Row:
     row = outcome.row or context.row
     if len(victims):
         _keep(context, victims, result, outcome.scores)
-        checks += judge(result.converged, row, went)
+        checks += cell_findings(result.converged, row, went)
     else:
         _keep_unscored(context, result.images)
     told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)

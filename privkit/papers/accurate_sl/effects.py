@@ -166,7 +166,7 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
     return found
 
 
-def judge(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEffect:
+def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEffect:
     """The verdict on an effect, from differences of the same seeds."""
     released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, with_derivative))
     common = sorted(sound if effect.no_fault else set(released) & set(sound))
@@ -206,7 +206,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffec
 
     def at_its_longest(effect: Effect) -> JudgedEffect:
         ran = [
-            replace(judge(effect, found[steps, kept]), length=f"{steps} steps, {_KEPT[kept]}" if steps else "")
+            replace(effect_verdict(effect, found[steps, kept]), length=f"{steps} steps, {_KEPT[kept]}" if steps else "")
             for steps, kept in longest_first
         ]
         most = max(ran, key=lambda one: one.sound.n if one.sound else 0)  # the first of several

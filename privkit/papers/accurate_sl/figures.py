@@ -58,11 +58,11 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {"figure_2": figure_2, "figure_6":
 
 
 def _drawn(drawn_curves: Sequence[Curves], settings: Settings) -> Figure:
-    drawn = [panel(curves, settings, "abcdef"[number]) for number, curves in enumerate(drawn_curves)]
+    drawn = [_panel(curves, settings, "abcdef"[number]) for number, curves in enumerate(drawn_curves)]
     return panels([drawn[row : row + 2] for row in range(0, len(drawn), 2)], note=settings.describe())
 
 
-def panel(curves: Curves, settings: Settings, letter: str) -> Panel:
+def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
     """One panel. If the mean error has a closed form, as for the linear layer, it is drawn, too."""
     exact, average = None, LinearLayer.average(rows=settings.rows, columns=settings.columns)
     if curves.quantity == "linear":

@@ -11,7 +11,7 @@ import numpy as np
 
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import kept_share
-from privkit.constraints import Count, Positive, check
+from privkit.constraints import Count, Positive, check_fields
 from privkit.papers.values import printed
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
@@ -72,7 +72,7 @@ class Setting:
         if variance is not None:
             sigma = sqrt(validate.real("variance", variance, above=0))
             raise ValueError(f"give a standard deviation instead of variance={variance!r}: sigma={sigma:.6g}")
-        check(self)
+        check_fields(self)
         validate.real("sigma", self.sigma, above=0)  # may be missing beside a variance only
         validate.whole("group", self.group, most=self.clients)
         if self.mixing_ratio is not None:

@@ -18,7 +18,7 @@ _ALMOST_ALL = 0.9
 def comparisons() -> Iterator[Comparison]:
     """Patches, costs, and accuracies beside ResNet18's."""
     counts = [value for value in printed_values("patch_splitnn") if value.column == "patches"]
-    wrong = [value for value in counts if patches(value.row) != value.value]
+    wrong = [value for value in counts if _patches(value.row) != value.value]
     yield Comparison(
         claim="Tables 2 and 3: number of patches of 16 patterns",
         published=float(len(counts)),
@@ -66,10 +66,10 @@ def comparisons() -> Iterator[Comparison]:
     )
 
 
-def patches(pattern: str) -> int:
+def _patches(pattern: str) -> int:
     """Number of patches of a pattern.
 
-    >>> patches("CIFAR, patch 12, stride 5")
+    >>> _patches("CIFAR, patch 12, stride 5")
     25
     """
     data, sizes = pattern.split(",")[0], re.findall(r"(?:patch|stride) (\d+)", pattern)
