@@ -17,7 +17,7 @@ from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.laplace import LaplaceRelease
 from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
-from privkit.accountants.bounds.renyi_composition import curves
+from privkit.accountants.bounds.renyi_composition import renyi_curves
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.step import Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -109,7 +109,7 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
     >>> curve(one, [2, 8]).tolist()
     [1.0, 4.0]
     """
-    return np.asarray(curves([steps(mechanism)], np.asarray(orders, float))[0])
+    return np.asarray(renyi_curves([steps(mechanism)], np.asarray(orders, float))[0])
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:

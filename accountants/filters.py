@@ -84,7 +84,7 @@ class Filter:
         )
 
 
-def chosen(budget: PrivacyBudget, cost: Array) -> Filter:
+def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
     """The filter of a budget that admits most charges of the first charge's kind, which no release precedes.
 
     Args:
@@ -98,7 +98,7 @@ def chosen(budget: PrivacyBudget, cost: Array) -> Filter:
 
     >>> from privkit.accountants.ledger import PrivacyBudget
     >>> cost = np.concatenate([[0.01], 0.005 * USUAL_ORDERS])
-    >>> found = chosen(PrivacyBudget(epsilon=4.3772, delta=1e-5), cost)
+    >>> found = best_filter(PrivacyBudget(epsilon=4.3772, delta=1e-5), cost)
     >>> found.at, round(found.limit, 4)
     (0, 1.0)
     """

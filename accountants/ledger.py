@@ -26,7 +26,7 @@ from privkit.accountants.charges import (
     units_and_charges,
     within,
 )
-from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, chosen
+from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, best_filter
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.ledger_lines import MECHANISM, charge_of_line, json_and_mechanism
 from privkit.accountants.odometer import Reading, reading
@@ -328,11 +328,11 @@ class Ledger:
             )
         epsilon, delta = budgets.pop() or (inf, 1.0)
         self.budget, self.adaptive, self.tight = PrivacyBudget(epsilon=epsilon, delta=delta), True, False
-        self._filter = chosen(self.budget, cost_of(first, 1, 1))
+        self._filter = best_filter(self.budget, cost_of(first, 1, 1))
 
     def _admitting(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> Filter:
         """The filter, if it admits a charge."""
-        limited, total = self._filter or chosen(budget, cost_of(one, 1, 1)), self._total + self._rest
+        limited, total = self._filter or best_filter(budget, cost_of(one, 1, 1)), self._total + self._rest
         step = one.charged_together
 
         def fits(rounds: int) -> bool:

@@ -34,11 +34,11 @@ from privkit.accountants.spec.sensitivity import (
     OneHot,
     PatchBall,
 )
-from privkit.accountants.table_files import load as load  # a part of this module's interface
+from privkit.accountants.table_files import load_rows as load_rows  # a part of this module's interface
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TableEntry:
     """One row of a table, computed or refused.
 
     Attributes:
@@ -111,7 +111,7 @@ def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
     )
 
 
-def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[Entry]:
+def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[TableEntry]:
     """The rows of a file, each checked on its own. A refused row has its error, and the others are computed.
 
     Values may be text; `default_delta` is the δ of rows without one.
@@ -130,9 +130,9 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
             checked = validate.delta(delta)
-            yield Entry(row=number, name=called, cells=row, given=cells, mechanism=mechanism, delta=checked)
+            yield TableEntry(row=number, name=called, cells=row, given=cells, mechanism=mechanism, delta=checked)
         except ValueError as error:
-            refused = Entry(row=number, name=called, cells=cells, given=cells)
+            refused = TableEntry(row=number, name=called, cells=cells, given=cells)
             yield replace(refused, error=f"{refused.where}: {error}")
 
 

@@ -20,7 +20,7 @@ _SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")
 _DELIMITERS = (",", ";", "\t")
 
 
-def load(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
+def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
     """Rows of a file, one after another: TOML or JSON by the file name's ending, otherwise CSV; a stream is CSV.
 
     TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is `,`, `;` or tab, whichever makes most

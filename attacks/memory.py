@@ -66,7 +66,7 @@ class Memory:
         Raises:
             NotApplicable: if `make` raises it, or raised it before.
         """
-        key, start = digest(*given, draws), self.now()
+        key, start = tensor_digest(*given, draws), self.now()
         if (known := self.recall(key)) is None:
             try:
                 made: Any = make()
@@ -98,10 +98,10 @@ class Memory:
             del self._kept[next(iter(self._kept))]
 
 
-def digest(*given: Any) -> str:
+def tensor_digest(*given: Any) -> str:
     """SHA-256 of tensors with their shapes, of the states of generators, and of the `repr` of everything else.
 
-    >>> digest(torch.zeros(2), 1) == digest(torch.zeros(2), 1) != digest(torch.zeros(2, 1), 1)
+    >>> tensor_digest(torch.zeros(2), 1) == tensor_digest(torch.zeros(2), 1) != tensor_digest(torch.zeros(2, 1), 1)
     True
     """
     found = hashlib.sha256()

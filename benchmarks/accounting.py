@@ -111,7 +111,7 @@ def said(what: str, value: str, good: bool | None = None, note: str = "") -> Non
     print(f"{what:<62}{value:>14}{verdict}{'  ' + note if note else ''}")
 
 
-def opacus_loop(entries: list[table.Entry]) -> list[float]:
+def opacus_loop(entries: list[table.TableEntry]) -> list[float]:
     """ε by opacus' RDP accountant, row by row, with its own orders."""
     from opacus.accountants import RDPAccountant
 
@@ -126,7 +126,7 @@ def opacus_loop(entries: list[table.Entry]) -> list[float]:
     return found
 
 
-def tight_loop(entries: list[table.Entry], interval: float | None) -> None:
+def tight_loop(entries: list[table.TableEntry], interval: float | None) -> None:
     """Numerical composition, row by row."""
     for entry in entries:
         assert entry.mechanism is not None
@@ -155,9 +155,9 @@ def main(options: Options) -> None:
     writer.writeheader()
     writer.writerows(rows)
 
-    def read() -> list[table.Entry]:
+    def read() -> list[table.TableEntry]:
         text.seek(0)
-        return list(table.read(table.load(None, text)))
+        return list(table.read(table.load_rows(None, text)))
 
     entries = read()
     assert not [entry.error for entry in entries if entry.error]

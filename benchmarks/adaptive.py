@@ -36,7 +36,7 @@ from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.shared.measures import UNBOUNDED, UNIT
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 
 CELLS: dict[str, list[tuple[str, str, int]]] = {
     "gaussian_noise": [("single", "mae", 1), ("average", "mae", 4), ("average", "mae", 8), ("concatenate", "mae", 8)],
@@ -229,7 +229,7 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
             knowledge = ImageObservation(
                 image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=black_box_query(edge)
             )
-            views, start = record(edge, victims, batch_size=given.batch, seed=seed).views, process_time()
+            views, start = record_rounds(edge, victims, batch_size=given.batch, seed=seed).views, process_time()
             reconstruction = BlackBox(epochs=given.epochs).run(
                 replace(knowledge, views=views), Generator().manual_seed(seed)
             )

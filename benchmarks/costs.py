@@ -16,7 +16,7 @@ from privkit.defenses.adversarial import Adversarial
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.cutout import RandomCutout
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, kept_share, measure_costs
+from privkit.metrics.cost import Cost, measure_costs, sent_share
 from privkit.models import ModelSpec
 from privkit.models.convolutional import VGG16
 from privkit.models.pit import PIT_TINY
@@ -126,7 +126,7 @@ def payload(device: torch.device) -> None:
         ways = [at(kept=mixed_share(k), seed_bytes=SEED_BYTES) for k in GROUPS]
         by_k.append([name, shape, mib(at(), 0), *(mib(cost, 0) for cost in ways)])
         cutouts = [RandomCutout(payload=kept, patch=patch).apply(probe, probe, draws)[0] for kept in KEPT]
-        travelling = [at(kept=kept_share(cutout.weights), seed_bytes=SEED_BYTES) for cutout in cutouts]
+        travelling = [at(kept=sent_share(cutout.weights), seed_bytes=SEED_BYTES) for cutout in cutouts]
         by_share.append([name, shape, *(mib(cost, 0) for cost in travelling)])
         two = mixed_share(2)
         routes = [at(kept=two, gradient=route, seed_bytes=SEED_BYTES) for route in ("unicast", "broadcast", "average")]

@@ -22,8 +22,8 @@ from run import machine
 
 from privkit.audit.run import run_audit
 from privkit.papers import paper
-from privkit.papers.accurate_sl.effects import bounds_of, needed
-from privkit.papers.presets import settings_of
+from privkit.papers.accurate_sl.effects import bounds_of, needed_runs
+from privkit.papers.presets import preset_settings
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 
@@ -62,11 +62,11 @@ def _missing(options: Options, record: Path) -> Iterator[tuple[str, AuditConfig]
     done = {(row["experiment"], row["defense"], row["seed"], row["steps"], row["kept"]) for row in rows}
     paths = {path.stem: path for path in paper("accurate_sl").experiments if path.stem.endswith("_small")}
     for name in options.experiment or tuple(paths):
-        config = resolve({**settings_of(paths[name]), "data_root": options.data_root})
+        config = resolve({**preset_settings(paths[name]), "data_root": options.data_root})
         for seed in config.seeds:
             for defense in config.defenses:
                 key = (name, defense.label, seed, _steps(config), config.training.keep)
-                if (name, defense.label) in needed() and key not in done:
+                if (name, defense.label) in needed_runs() and key not in done:
                     yield name, replace(config, defenses=(defense,), seeds=(seed,))
 
 

@@ -19,7 +19,7 @@ from run import machine
 
 from privkit.audit.run import run_audit
 from privkit.papers import paper
-from privkit.papers.presets import settings_of
+from privkit.papers.presets import preset_settings
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
 from privkit.settings.resolve import resolve
@@ -65,7 +65,7 @@ def main(options: Options) -> None:
     """Run what is missing, append it and write the table."""
     record = Path(options.record_to)
     record.touch()
-    config = resolve({**settings_of(EXPERIMENT), "data_root": options.data_root, "threads": 1})
+    config = resolve({**preset_settings(EXPERIMENT), "data_root": options.data_root, "threads": 1})
     for seed in config.seeds:
         for defense in config.defenses:
             done = {(row["defense"], row["attack"], row["seed"]) for row in read(record)}

@@ -24,7 +24,7 @@ from run import machine
 
 from privkit.papers import PAPERS, paper
 from privkit.papers.further_seeds import PILOT, counted
-from privkit.papers.orderings import ROWS_OF, Size, measured, ordering_verdicts, read_rows
+from privkit.papers.orderings import ROWS_OF, Size, audit_rows, measured, ordering_verdicts
 from privkit.papers.reproduce import Work, measure_cell, methods_of, work
 
 FOLDER = Path(__file__).resolve().parents[1] / "privkit" / "papers"
@@ -72,7 +72,7 @@ def main(options: Options) -> None:
 
 
 def _missing(cells: Iterable[Work], record: Path) -> Iterator[Work]:
-    rows = read_rows(record)
+    rows = audit_rows(record)
     for one in cells:
         if not any(_same(one.row, row) and all(name in row for name in one.quantities) for row in rows):
             rows.append({**one.row, **dict.fromkeys(one.quantities)})  # experiments share cells
@@ -105,7 +105,7 @@ def _planned(options: Options) -> Iterator[Work]:
 
 def _further(options: Options) -> Iterator[Work]:
     """The cells of new seeds, seed by seed, of the orderings that need the fewest first."""
-    rows, most = read_rows(options.record), options.further or 0
+    rows, most = audit_rows(options.record), options.further or 0
     judged = [(name, one) for name in PAPERS for one in ordering_verdicts(name, measured(name, rows), counted)]
     open_ones = [
         (name, one)

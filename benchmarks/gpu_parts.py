@@ -43,7 +43,7 @@ from privkit.domains.partition import Iid
 from privkit.papers.reproduce import Work, measure_cell, needed_cells
 from privkit.parts.registry import parse
 from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, loop, train
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--dataset", "tiny_digits", "--budget", "smoke")
@@ -316,7 +316,7 @@ def long_attacks(setting: Setting) -> Iterator[Unit]:
         observation = ImageObservation(
             image_shape=shape,
             batch_size=batch,
-            views=record(edge, attacked, batch_size=batch, seed=0).views,
+            views=record_rounds(edge, attacked, batch_size=batch, seed=0).views,
             auxiliary=auxiliary.x,
             auxiliary_labels=auxiliary.y,
             query=black_box_query(edge),

@@ -32,7 +32,7 @@ from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.hijack.fsha_server import Server
-from privkit.attacks.inversion.decoders import build
+from privkit.attacks.inversion.decoders import build_decoder
 from privkit.attacks.inversion.image_fit import neighbor_differences
 from privkit.attacks.inversion.sdar import SDAR, SDARTraining
 from privkit.attacks.inversion.simulator_training import AttackData
@@ -191,7 +191,7 @@ def white_box_step(images: int = 256) -> Counted:
 
 def decoder_step(images: int = 50) -> Counted:
     """The MAE decoder learns from releases of 196 tokens of 512 numbers."""
-    decoder = build("mae", torch.rand(1, 196, 512), (3, 224, 224))
+    decoder = build_decoder("mae", torch.rand(1, 196, 512), (3, 224, 224))
     with numberless(decoder), torch.autocast("cpu", torch.bfloat16):
         released, wanted = torch.rand(images, 196, 512), torch.rand(images, 3, 224, 224)
         return counted(lambda: decoder.objective(released, wanted).backward(), decoder.parameters())

@@ -136,7 +136,7 @@ def not_reproduced() -> str:
         for source in tables(name):
             if (name, source) not in committed():
                 computed = len(judged_rows(name, source, "tiny", []).claims)
-                if source in runnable or (effects_of and effects_of.needed(claim_patterns(name, source))):
+                if source in runnable or (effects_of and effects_of.needed_runs(claim_patterns(name, source))):
                     reason = "its cells are not run yet"
                 else:
                     reason = "" if computed else why_not(name, source, "tiny")
@@ -161,7 +161,7 @@ def noise_bounds() -> str:
     epsilons = ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")
     heading = ["experiment", "defense", "steps", "seeds", "accuracy", "published ε", "sound ε of one release"]
     runs: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in effects.measured():
+    for row in effects.shipped_rows():
         if "published_epsilon" in row and "in_place" not in row["defense"]:
             runs.setdefault((row["experiment"], row["defense"], row["steps"]), []).append(row)
     made = []

@@ -32,7 +32,7 @@ from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
 from privkit.run.ingredients import ingredients
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.plan import plan
 from privkit.run.progress import Silent
 from privkit.run.provenance import circumstances, manifest
@@ -99,7 +99,7 @@ def audited(config: AuditConfig, folder: Path, counts: tuple[int, ...]) -> Itera
     device = pick_device("cpu")
     perception = Perception.of((), device)
     here = circumstances(device.type, torch.get_num_threads())
-    with Ledger(folder, manifest(config, threads=torch.get_num_threads())) as run:
+    with RunLedger(folder, manifest(config, threads=torch.get_num_threads())) as run:
         for seed in config.seeds:
             drawn = torch.randperm(PATCHES, generator=Generator().manual_seed(seed)).tolist()
             seed_data = prepare(config, seed, device, perception)

@@ -19,7 +19,7 @@ from privkit.audit.place import entries_of
 from privkit.audit.run import run_audit
 from privkit.defenses import DEFENSES
 from privkit.parts.registry import parse
-from privkit.reports.registry import REGISTRY, Entry, read, to_csv
+from privkit.reports.registry import REGISTRY, Entry, read_registry, to_csv
 from privkit.run.progress import Silent
 from privkit.run.records import read_rows
 from privkit.settings.quick_attacks import choose
@@ -93,14 +93,14 @@ def main(options: Options) -> None:
     """Run what is missing, or read what is finished, and write the registry anew after each audit."""
     for folder in options.collect:
         _add(entries_of(read_rows(Path(folder))))
-    for given, name in () if options.collect else audits(options, read()):
+    for given, name in () if options.collect else audits(options, read_registry()):
         run = run_audit(resolve(given), out=Path(options.out) / name, progress=Silent())
         _add(entries_of(run.rows))
 
 
 def _add(found: Sequence[Entry]) -> None:
     """Put entries into the registry, each in the place of an older one of the same setting, adversary and seed."""
-    kept = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in (*read(), *found)}
+    kept = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in (*read_registry(), *found)}
     REGISTRY.write_text(to_csv(kept.values()), encoding="utf-8")
     for one in found:
         print(one.dataset, one.defense, one.threat_model, one.seed, one.attack, one.identified, flush=True)

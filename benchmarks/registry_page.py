@@ -8,7 +8,7 @@ from statistics import median
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.frontier_chart import frontier_chart
 from privkit.reports.page import standalone
-from privkit.reports.registry import Entry, Setting, dominates, read, settings
+from privkit.reports.registry import Entry, MeasuredSetting, dominates, read_registry, settings
 from privkit.settings.quick_attacks import MODELS
 from privkit.shared.interval import Interval
 from privkit.shared.measures import IDENTIFIED
@@ -24,9 +24,9 @@ MANY = 0.9
 """Share of identified records from which on a defense gives away nearly all."""
 
 
-def datasets(registered: Iterable[Entry]) -> dict[str, list[Setting]]:
+def datasets(registered: Iterable[Entry]) -> dict[str, list[MeasuredSetting]]:
     """Dataset -> its settings, those that give away most first."""
-    found: dict[str, list[Setting]] = {}
+    found: dict[str, list[MeasuredSetting]] = {}
     for one in settings(registered):
         found.setdefault(one.dataset, []).append(one)
     return found
@@ -35,7 +35,7 @@ def datasets(registered: Iterable[Entry]) -> dict[str, list[Setting]]:
 def which() -> tuple[list[str], list[list[str]]]:
     """For each loss of accuracy that one can afford and each adversary: the setting that gives away least."""
     rows = []
-    for dataset, found in datasets(read()).items():
+    for dataset, found in datasets(read_registry()).items():
         if len({one.defense for one in found}) < ENOUGH:
             continue
         for loss in AFFORDED:
@@ -45,7 +45,7 @@ def which() -> tuple[list[str], list[list[str]]]:
     return ["dataset", "accuracy lost", *map(threat_model_name, MODELS)], rows
 
 
-def _least(found: Sequence[Setting], model: str) -> str:
+def _least(found: Sequence[MeasuredSetting], model: str) -> str:
     """The setting of one adversary that gives away least; what nothing stands against is said."""
     here = [one for one in found if one.threat_model == model]
     if not here:
@@ -58,7 +58,7 @@ def _least(found: Sequence[Setting], model: str) -> str:
 def every() -> tuple[list[str], list[list[str]]]:
     """Each setting with its accuracy and what each adversary identifies; bold where it falls, italic where it holds."""
     rows = []
-    for dataset, found in datasets(read()).items():
+    for dataset, found in datasets(read_registry()).items():
         for defense in sorted({one.defense for one in found}):
             own = {one.threat_model: one for one in found if one.defense == defense}
             first = next(iter(own.values()))
@@ -79,11 +79,11 @@ def every() -> tuple[list[str], list[list[str]]]:
     return heading, rows
 
 
-def _accuracy(one: Setting) -> str:
+def _accuracy(one: MeasuredSetting) -> str:
     return f"{one.accuracy:.2f}" + ("" if one.bare_accuracy is None else f" of {one.bare_accuracy:.2f}")
 
 
-def _cell(one: Setting | None) -> str:
+def _cell(one: MeasuredSetting | None) -> str:
     if one is None:
         return "–"
     falls, holds = (one.outcomes.count(outcome) for outcome in ("falls", "holds"))
@@ -93,7 +93,7 @@ def _cell(one: Setting | None) -> str:
 
 def paragraphs() -> str:
     """One paragraph for each defense: what breaks it at what price, which settings stood, what was not tried."""
-    found = read()
+    found = read_registry()
     names = sorted({one.defense.partition(":")[0] for one in found})
     return "\n\n".join(
         _paragraph(name, [one for one in found if one.defense.partition(":")[0] == name]) for name in names
@@ -109,7 +109,7 @@ def _paragraph(name: str, found: Sequence[Entry]) -> str:
     return f"**`{name}`** (claim: {claim}). {' '.join(told)}{untried}"
 
 
-def _on(dataset: str, own: Sequence[Setting], entries: Sequence[Entry]) -> list[str]:
+def _on(dataset: str, own: Sequence[MeasuredSetting], entries: Sequence[Entry]) -> list[str]:
     """Sentences on one dataset: what broke each setting, dearest last, and what stood."""
     made = []
     for defense in dict.fromkeys(sorted((one.defense for one in own), key=lambda label: (":" in label, label))):
@@ -134,7 +134,7 @@ def _and(names: Sequence[str]) -> str:
     return "all" if len(names) == len(MODELS) else ", ".join(names)
 
 
-def _listed(found: Sequence[Setting]) -> str:
+def _listed(found: Sequence[MeasuredSetting]) -> str:
     told = (
         f"{threat_model_name(one.threat_model)} ({one.identified.value:.2f} identified by {one.attack})"
         for one in found
@@ -142,7 +142,7 @@ def _listed(found: Sequence[Setting]) -> str:
     return ", ".join(told)
 
 
-def _broken(one: Setting, entries: Sequence[Entry]) -> str:
+def _broken(one: MeasuredSetting, entries: Sequence[Entry]) -> str:
     """The attack that broke a setting, with what it identified and what that cost."""
     price = next(
         entry
@@ -158,12 +158,12 @@ def pictures() -> dict[str, str]:
     """Dataset -> its settings by accuracy and identified share, against each of two adversaries, as one SVG."""
     return {
         dataset: standalone([(threat_model_name(model), [frontier_chart(_frontier(found, model))]) for model in DRAWN])
-        for dataset, found in datasets(read()).items()
+        for dataset, found in datasets(read_registry()).items()
         if len({one.defense for one in found}) >= ENOUGH
     }
 
 
-def _frontier(found: Sequence[Setting], model: str) -> Frontier:
+def _frontier(found: Sequence[MeasuredSetting], model: str) -> Frontier:
     """The settings against one adversary; the diamond is the undefended model, the floor the guess by the label."""
     here = [one for one in found if one.threat_model == model]
     bare = [one.bare_accuracy for one in here if one.bare_accuracy is not None]

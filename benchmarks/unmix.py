@@ -29,7 +29,7 @@ from privkit.domains.images.embedded import Digits
 from privkit.parts.registry import parse
 from privkit.shared.measures import measure
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import black_box_query, record, shared_lower
+from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 RUNS = Path(__file__).parent / "results" / "mixing" / "runs.jsonl"
 WHITE_BOX_EPOCHS = 4
@@ -75,7 +75,7 @@ def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
     edge = Clients.build(
         model.lower, spec, Images(shape=SHAPE), classes=10, seed=seed, protocol=SplitProtocol(clients=CLIENTS)
     )
-    recording = record(edge, victims, batch_size=BATCH, seed=seed, passes=attack.mounting.passes)
+    recording = record_rounds(edge, victims, batch_size=BATCH, seed=seed, passes=attack.mounting.passes)
     observation = ImageObservation(
         image_shape=SHAPE,
         batch_size=CLIENTS * BATCH,

@@ -21,17 +21,17 @@ import torch
 
 from privkit.audit.cell import planned_row
 from privkit.audit.lead import Dispatch, Leader
-from privkit.audit.worker import Answer, CellWorker, Job, Task
+from privkit.audit.worker import CellWorker, Job, Task, TaskResult
 from privkit.reports.schema import Row
 from privkit.run.engines import Processes
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.progress import Silent
 from privkit.run.provenance import manifest
 from privkit.run.records import line
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 
-Compute = Callable[[Job, Task], Answer]
+Compute = Callable[[Job, Task], TaskResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ def rows(worker: CellWorker) -> dict[str, str]:
     }
 
 
-def trivial(known: dict[str, str], job: Job, task: Task) -> Answer:
+def trivial(known: dict[str, str], job: Job, task: Task) -> TaskResult:
     """A row that is there."""
-    return Answer(row=known[task.cell])
+    return TaskResult(row=known[task.cell])
 
 
-def long(known: dict[str, str], steps: int, job: Job, task: Task) -> Answer:
+def long(known: dict[str, str], steps: int, job: Job, task: Task) -> TaskResult:
     """Work for one thread, as many steps in each cell, however busy the machine is."""
     torch.set_num_threads(1)
     multiply(steps)
-    return Answer(row=known[task.cell])
+    return TaskResult(row=known[task.cell])
 
 
 def multiply(steps: int) -> None:
@@ -88,7 +88,7 @@ def multiply(steps: int) -> None:
 
 def spent(config: AuditConfig, executor: Executor, ahead: int, compute: Callable[[dict[str, str]], Compute]) -> str:
     """Seconds a cell by the clock and of the command's CPU, from the plan to the last line."""
-    with tempfile.TemporaryDirectory() as home, Ledger(Path(home) / "run", manifest(config, threads=1)) as ledger:
+    with tempfile.TemporaryDirectory() as home, RunLedger(Path(home) / "run", manifest(config, threads=1)) as ledger:
         worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Silent())
         leader, task = Leader(worker=worker, ledger=ledger), compute(rows(worker))
         start, cpu = perf_counter(), process_time()

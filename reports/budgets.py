@@ -106,10 +106,10 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 """A number that a spreadsheet may read as one."""
 
 
-def plain(value: object) -> str:
+def plain_text(value: object) -> str:
     """A cell of a parameter table as text; the parts of a list stand between semicolons.
 
-    >>> plain([0.7, 0.3]), plain(None)
+    >>> plain_text([0.7, 0.3]), plain_text(None)
     ('0.7;0.3', '')
     """
     return ";".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
@@ -144,7 +144,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
             name: None if isinstance(value, float) and not isfinite(value) else value
             for name, value in (_record(row) | _read(row)).items()
         } | ({"terms": dict(row.terms)} if row.terms else {})
-        yield f"{start}\n{escape.json_text(json.dumps(record, ensure_ascii=False, allow_nan=False))}"
+        yield f"{start}\n{escape.terminal_json(json.dumps(record, ensure_ascii=False, allow_nan=False))}"
         start = ","
     yield "[]\n" if start == "[" else "\n]\n"
 

@@ -156,7 +156,7 @@ def panel(
     return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
 
 
-def spread(values: Sequence[float], *, least: float = 1e-3) -> tuple[float, float]:
+def padded_range(values: Sequence[float], *, least: float = 1e-3) -> tuple[float, float]:
     """Smallest and largest value, widened by a twentieth on both sides so that they always differ."""
     low, high = min(values), max(values)
     room = max(0.06 * (high - low), least)
@@ -168,10 +168,10 @@ def points(x: ArrayLike, y: ArrayLike) -> str:
     return " ".join(f"{one:.1f},{other:.1f}" for one, other in zip(np.asarray(x), np.asarray(y), strict=True))
 
 
-def curve(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
+def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
     """A small chart of one value per epoch; None if fewer than two are finite.
 
-    >>> curve([1.0], "loss") is None
+    >>> epoch_chart([1.0], "loss") is None
     True
     """
     found = [(epoch, value) for epoch, value in enumerate(values, 1) if isfinite(value)]
@@ -179,7 +179,7 @@ def curve(values: Sequence[float], title: str, *, logarithmic: bool = False) -> 
         return None
     epochs, heights = zip(*found, strict=True)
     logarithmic = logarithmic and 0 < 5 * min(heights) < max(heights)
-    limits = (min(heights), max(heights)) if logarithmic else spread(heights)
+    limits = (min(heights), max(heights)) if logarithmic else padded_range(heights)
     x, y = panel(300, 170, (1, len(values)), limits, logarithmic=logarithmic)
     x = replace(x, whole=True)
     line = Shape(kind="line c0", points=points(x(epochs), y(heights)), name=title)

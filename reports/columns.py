@@ -117,7 +117,7 @@ def assumed(name: str, rows: Sequence[Row]) -> str:
     return f" (assumed: {'; '.join(families)})" if families.keys() - {"nothing"} else ""
 
 
-def record(row: Row) -> dict[str, object]:
+def flat_record(row: Row) -> dict[str, object]:
     """A row as one flat record: its names, its numbers with their limits, its checks and its provenance."""
     flat: dict[str, object] = row.model_dump(include=_OF_ROW)
     if row.parts:
@@ -141,19 +141,19 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
     With a verdict, the user's gates are further columns, and cells without a result get a line each.
     """
-    lines = [record(row) for row in rows]
+    lines = [flat_record(row) for row in rows]
     if verdict is not None:
         places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
         for check in verdict.checks:
             if check.kind == "gate" and check.cell in places:
                 places[check.cell][f"gate_{check.name}"] = check.met
         lines += [cell.model_dump() for cell in verdict.cells if cell.status == "missing"]
-    return csv_text(lines)
+    return flat_csv(lines)
 
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
     """The table over seeds, unrounded: one line a defense and attack, or a floor."""
-    return csv_text(
+    return flat_csv(
         [
             {
                 "defense": summary.defense,
@@ -175,13 +175,13 @@ def answers_csv(rows: Sequence[Row], answer: str) -> str:
             named: dict[str, object] = {"defense": row.defense, "attack": row.attack, "seed": row.seed}
             beside = {name: value for name, value in numbers(row).items() if name in _PROVEN}
             lines.append(named | flattened(row.answers) | _bound(row) | flattened(beside))
-    return csv_text(lines)
+    return flat_csv(lines)
 
 
-def csv_text(lines: Sequence[dict[str, object]]) -> str:
+def flat_csv(lines: Sequence[dict[str, object]]) -> str:
     """Flat records as CSV. Text that a spreadsheet would run as a formula is escaped.
 
-    >>> print(csv_text([{"defense": "none", "ssim": 0.5}, {"defense": "=1+1"}]), end="")
+    >>> print(flat_csv([{"defense": "none", "ssim": 0.5}, {"defense": "=1+1"}]), end="")
     defense,ssim
     none,0.5
     '=1+1,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from privkit.reports.schema import Frozen, Row
 from privkit.reports.strongest import undefended
-from privkit.reports.tables import UNKNOWN, claim
+from privkit.reports.tables import UNKNOWN, claim_text
 from privkit.reports.threats import Outcome, ThreatVerdict
 from privkit.shared.measures import IDENTIFIED
 from privkit.shared.threat_models import THREAT_MODELS, threat_model_name
@@ -73,7 +73,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 sentence=f"{_sentence(most, row, rows)}{_cost(own, rows)}.",
                 models=_models(verdicts),
                 arrangement=_arrangement(row),
-                claim=claim(row).replace(UNKNOWN, "nothing"),
+                claim=claim_text(row).replace(UNKNOWN, "nothing"),
             )
         )
     return made

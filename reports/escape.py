@@ -120,10 +120,10 @@ def markup(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
-def json_text(text: str) -> str:
+def terminal_json(text: str) -> str:
     r"""JSON for a terminal: control characters become JSON escapes, so a program reads the same values.
 
-    >>> print(json_text('"ε \x9b31m"'))
+    >>> print(terminal_json('"ε \x9b31m"'))
     "ε \u009b31m"
     """
     shown = text.translate({code: rf"\u{code:04x}" for code in _VISIBLE})

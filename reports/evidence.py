@@ -19,7 +19,7 @@ from privkit.reports.evidence_schema import (
     Audited,
     Claim,
     Evidence,
-    Measured,
+    MeasuredDefense,
     Origin,
     Requirement,
     Share,
@@ -129,9 +129,9 @@ def _distinct(names: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(names))
 
 
-def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Measured:
+def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> MeasuredDefense:
     within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
-    return Measured(
+    return MeasuredDefense(
         heading=f"{one.defense}: {threat_model_name(model)}",
         defense=one.defense,
         threat_model=model,

@@ -55,7 +55,7 @@ class Share(Frozen):
     sentence: str
 
 
-class Measured(Frozen):
+class MeasuredDefense(Frozen):
     """The verdict on one defense under one threat model."""
 
     heading: str
@@ -132,7 +132,7 @@ class Evidence(Frozen):
     title: str
     audited: Audited = Field(title="What was audited")
     conclusions: tuple[Conclusion, ...]
-    measured: tuple[Measured, ...] = Field(
+    measured: tuple[MeasuredDefense, ...] = Field(
         title="Measured: are records recovered and identified?",
         description=f"{MEANING} A record is identified if the guess at it is nearer to it than to any other attacked "
         f"record. {standards.EDPB}",

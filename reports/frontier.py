@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 
-from privkit.reports.columns import csv_text, flattened
+from privkit.reports.columns import flat_csv, flattened
 from privkit.reports.schema import Row, Summary
 from privkit.reports.strongest import undefended
 from privkit.reports.tables import Table, interval
@@ -124,7 +124,7 @@ def frontier_table(found: Frontier) -> Table:
 
 def to_csv(found: Frontier) -> str:
     """One line for each setting with every number unrounded; floors are columns."""
-    return csv_text([_flat(point, found) for point in found.points])
+    return flat_csv([_flat(point, found) for point in found.points])
 
 
 def _flat(point: Point, found: Frontier) -> dict[str, object]:

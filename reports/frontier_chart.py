@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite, log10
 
-from privkit.reports.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, Mark, Shape, panel, points, spread
+from privkit.reports.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, Mark, Shape, padded_range, panel, points
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.tables import interval
 from privkit.shared.measures import FLOORS
@@ -25,7 +25,7 @@ def frontier_chart(found: Frontier) -> Chart:
     """
     accuracies = [end for point in found.points for end in (point.accuracy.low, point.accuracy.high)]
     heights = [end for point in found.points for end in (point.recovered.low, point.recovered.high)]
-    x, y = panel(WIDTH, HEIGHT, spread(accuracies), spread([*heights, *found.floors.values()]))
+    x, y = panel(WIDTH, HEIGHT, padded_range(accuracies), padded_range([*heights, *found.floors.values()]))
     shapes: list[Shape] = []
     words: list[tuple[float, float, str]] = []
     for name, value in sorted(found.floors.items(), key=lambda floor: floor[1]):
@@ -70,7 +70,7 @@ def frontier_chart(found: Frontier) -> Chart:
     )
 
 
-def epsilons(found: Frontier) -> tuple[float, float] | None:
+def epsilon_range(found: Frontier) -> tuple[float, float] | None:
     """Smallest and largest proven ε, the ends of the color scale; None if nothing is proven."""
     proven = [point.epsilon for point in found.points if point.epsilon and isfinite(point.epsilon)]
     return (min(proven), max(proven)) if proven else None
@@ -78,7 +78,7 @@ def epsilons(found: Frontier) -> tuple[float, float] | None:
 
 def _strength(point: Point, found: Frontier) -> float | None:
     """Opacity of a mark by the logarithm of its ε; None if it has none."""
-    limits = epsilons(found)
+    limits = epsilon_range(found)
     if limits is None or not point.epsilon or not isfinite(point.epsilon):
         return None
     low, high = (log10(value) for value in limits)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.reports.schema import Row
-from privkit.reports.strongest import deciding, strongest
+from privkit.reports.strongest import metric_of, strongest
 from privkit.reports.tables import interval
 from privkit.shared.measures import floor_title, likeness, measure
 
@@ -146,7 +146,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
 def _found(row: Row) -> str:
     """What the guesses of a row came to, by the metrics that people compare first."""
     own = row.recovered.get("unaligned", {})
-    names = dict.fromkeys(filter(None, (likeness(list(own)), deciding(row))))
+    names = dict.fromkeys(filter(None, (likeness(list(own)), metric_of(row))))
     return ", ".join(f"{measure(name).title} {interval(own[name], measure(name).digits)}" for name in names)
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from privkit.reports import answers, columns, conclusion, escape, frontier, sections, tables, threats
 from privkit.reports.charts import Chart, area_chart
-from privkit.reports.frontier_chart import epsilons, frontier_chart
+from privkit.reports.frontier_chart import epsilon_range, frontier_chart
 from privkit.reports.gallery import Pictures, gallery
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Row, Summary
@@ -101,7 +101,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
             command=shlex.join(report.manifest.argv),
             sheets=sheets,
             frontier=found,
-            epsilons=epsilons(found) if found else None,
+            epsilons=epsilon_range(found) if found else None,
             drawn=drawn,
             conclusions=conclusion.conclusions(rows, report.threats),
             cards=sections.cards(rows, report.summaries, found),
@@ -216,9 +216,9 @@ def environment() -> Environment:
     )
     environment.filters |= {"cell": _cell, "breakable": _breakable}
     environment.globals |= {
-        "counted": tables.counted,
+        "with_prefix": tables.with_prefix,
         "interval": tables.interval,
-        "claim": tables.claim,
+        "claim_text": tables.claim_text,
         "threat_model_name": threat_model_name,
         "label": label,
         "names": {name: measure.title for name, measure in OF_RECORDS.items()},

@@ -6,11 +6,11 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from privkit.reports.columns import START, csv_text
+from privkit.reports.columns import START, flat_csv
 from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import undefended
-from privkit.reports.tables import UNKNOWN, Table, claim, interval
+from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
 from privkit.shared.interval import Interval, clopper_pearson
 from privkit.shared.measures import IDENTIFIED, UNIT, likeness
@@ -74,7 +74,7 @@ class Entry(Frozen):
     commit: str
 
 
-class Setting(Frozen):
+class MeasuredSetting(Frozen):
     """A setting against one adversary over its seeds: means, and the intervals of what is compared.
 
     The interval is over seeds, or over records if there is one seed.
@@ -114,12 +114,12 @@ class Place(Frozen):
         registered: the registry's measurement of this very setting.
     """
 
-    setting: Setting
+    setting: MeasuredSetting
     peers: int
-    more: Setting | None
-    less: Setting | None
-    better: tuple[Setting, ...]
-    registered: Setting | None
+    more: MeasuredSetting | None
+    less: MeasuredSetting | None
+    better: tuple[MeasuredSetting, ...]
+    registered: MeasuredSetting | None
 
     @property
     def sentence(self) -> str:
@@ -185,7 +185,7 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
         likeness=round(own[name].value, 4) if name else None,
         accuracy=row.accuracy.value,
         bare_accuracy=undefended_row.accuracy.value if undefended_row and undefended_row.accuracy else None,
-        claim=claim(row),
+        claim=claim_text(row),
         traffic=round(sent[0] / sent[1], 4) if len(sent) == 2 else None,
         own=row.counts.get("auxiliary", 0),
         queries=row.queries or 0,
@@ -198,10 +198,10 @@ def to_csv(found: Iterable[Entry]) -> str:
     """One line an entry, in the order of dataset, defense, adversary and seed."""
     models = list(THREAT_MODELS)
     ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
-    return csv_text([{key: "" if value is None else value for key, value in one} for one in ordered])
+    return flat_csv([{key: "" if value is None else value for key, value in one} for one in ordered])
 
 
-def read(path: Path = REGISTRY) -> list[Entry]:
+def read_registry(path: Path = REGISTRY) -> list[Entry]:
     """The lines of a registry; none if there is no such file."""
     if not path.exists():
         return []
@@ -211,7 +211,7 @@ def read(path: Path = REGISTRY) -> list[Entry]:
         ]
 
 
-def settings(found: Iterable[Entry]) -> list[Setting]:
+def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
     """The settings over their seeds, those that give away most first.
 
     Seeds with fewer victims than another of the same setting are left out: a share among other numbers of records is
@@ -223,7 +223,7 @@ def settings(found: Iterable[Entry]) -> list[Setting]:
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
 
 
-def _setting(each: Sequence[Entry]) -> Setting:
+def _setting(each: Sequence[Entry]) -> MeasuredSetting:
     victims = max(one.victims for one in each)
     each = sorted((one for one in each if one.victims == victims), key=lambda one: one.seed)
     shares = [one.identified for one in each]
@@ -232,7 +232,7 @@ def _setting(each: Sequence[Entry]) -> Setting:
     means = {
         name: _mean([getattr(one, name) for one in each]) for name in ("accuracy", "bare_accuracy", "traffic", "chance")
     }
-    return Setting.model_validate(
+    return MeasuredSetting.model_validate(
         {
             **kept,
             **means,
@@ -250,13 +250,13 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def dominates(one: Setting, other: Setting) -> bool:
+def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
     """Whether a setting is no less accurate and gives away no more, and is better in one."""
     gains = (one.accuracy - other.accuracy, other.identified.value - one.identified.value)
     return min(gains) >= 0 and max(gains) > 0
 
 
-def place(own: Iterable[Setting], registered: Sequence[Setting]) -> list[Place]:
+def place(own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting]) -> list[Place]:
     """Where settings lie among the registered ones; those without a peer are left out.
 
     A peer has the same dataset, adversary and number of attacked records.
@@ -285,7 +285,7 @@ def place(own: Iterable[Setting], registered: Sequence[Setting]) -> list[Place]:
     return made
 
 
-def unlike(places: Sequence[Place], registered: Sequence[Setting]) -> list[str]:
+def place_differences(places: Sequence[Place], registered: Sequence[MeasuredSetting]) -> list[str]:
     """Where the runs behind a place differ from the registered ones, one sentence each: the network, own records."""
     told = []
     for name, what in (("model", "network"), ("own", "number of own records")):
@@ -301,7 +301,7 @@ def unlike(places: Sequence[Place], registered: Sequence[Setting]) -> list[str]:
     return told
 
 
-def _share(setting: Setting) -> float:
+def _share(setting: MeasuredSetting) -> float:
     return setting.identified.value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from privkit.reports.charts import Chart, curve
+from privkit.reports.charts import Chart, epoch_chart
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.schema import Provenance, Row, Summary
 from privkit.reports.strongest import Strongest, strongest
@@ -118,15 +118,15 @@ def certificates(rows: Sequence[Row]) -> list[Certificate]:
     return found
 
 
-def curves(rows: Sequence[Row]) -> list[Chart]:
+def training_curves(rows: Sequence[Row]) -> list[Chart]:
     """Training loss of one defense by epoch, one curve for each seed."""
     by_seed = {row.seed: row.training_curve for row in rows}
-    return [chart for seed, loss in by_seed.items() if (chart := curve(loss, f"training loss, seed {seed}"))]
+    return [chart for seed, loss in by_seed.items() if (chart := epoch_chart(loss, f"training loss, seed {seed}"))]
 
 
 def attack_curve(row: Row) -> Chart | None:
     """The loss that the attack minimizes, on its own held-out records, by epoch."""
-    return curve(row.attack_curve, "attack: held-out error", logarithmic=True)
+    return epoch_chart(row.attack_curve, "attack: held-out error", logarithmic=True)
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:

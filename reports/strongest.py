@@ -46,7 +46,7 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
             groups.setdefault((row.defense, row.seed), []).append(row)
     winners = []
     for group in groups.values():
-        guessed = [row for row in group if deciding(row)]
+        guessed = [row for row in group if metric_of(row)]
         told = tuple(row for row in group if "auc" in row.answers)
         real = [row for row in guessed if row.attack not in CONSTANT_ATTACKS]
         if guessed:
@@ -86,7 +86,7 @@ def grade(row: Row) -> Grade | None:
     The grade is also "record" if more records are identified than any guess from the label alone could identify,
     because a sharp guess may have a large error.
     """
-    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and deciding(row)}
+    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric_of(row)}
     if not floors:
         return None
     beaten = {name: beats(row, name) for name in floors}
@@ -100,7 +100,7 @@ def beats(row: Row, guess: str) -> bool:
 
     The class mean must be beaten by more than what it loses by few own records.
     """
-    metric, floor = deciding(row), row.floors[guess]["unaligned"]
+    metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
     return better(row.recovered["unaligned"][metric], floor[metric], row.ahead.get(guess, {}).get(metric), margin)
 
@@ -137,7 +137,7 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 def lost(row: Row) -> bool:
     """Whether an attack failed in a way that its twin explains: soundly, with all it needs, and without a record."""
-    real = bool(deciding(row)) and row.attack not in CONSTANT_ATTACKS
+    real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
 
@@ -179,7 +179,7 @@ def undefended_rows(rows: Sequence[Row]) -> Twins:
 def twin_of(row: Row, twins: Twins) -> Row | None:
     """The same attack on the undefended model, with the same seed; None if it gave no number."""
     twin = twins.get((row.protocol, row.attack, row.seed))
-    return twin if twin is not None and deciding(twin) else None
+    return twin if twin is not None and metric_of(twin) else None
 
 
 def powerless(row: Row, twins: Twins) -> str:
@@ -199,11 +199,11 @@ def sound(row: Row) -> bool:
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
-def deciding(row: Row) -> str:
+def metric_of(row: Row) -> str:
     """The metric by which a row is compared with others; empty without one."""
     return measures.deciding(list(row.recovered.get("unaligned", {})))
 
 
 def distance(row: Row) -> float:
     """Distance of a row's guesses from the records, by its deciding metric."""
-    return as_error(row.recovered["unaligned"][deciding(row)])
+    return as_error(row.recovered["unaligned"][metric_of(row)])

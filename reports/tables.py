@@ -222,7 +222,7 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     if row.status != "done":
         first = row.status.replace("_", " ")
     sent = f"{row.costs.bytes_up / 1000:.1f}" if row.costs else UNKNOWN
-    return (interval(row.accuracy), first, *others, claim(row), sent)
+    return (interval(row.accuracy), first, *others, claim_text(row), sent)
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ def _kind(name: str) -> str:
     return "start" if name == START else "floor"
 
 
-def claim(row: Row) -> str:
+def claim_text(row: Row) -> str:
     """What is proven or declared, for a table cell."""
     found = row.certificate
     if found is None:
@@ -283,10 +283,10 @@ def number(found: Interval | None, digits: int) -> str:
     return UNKNOWN if found is None else f"{found.value:.{digits}f}"
 
 
-def counted(operations: int) -> str:
+def with_prefix(operations: int) -> str:
     """A number of operations with a prefix such as M or G.
 
-    >>> counted(950), counted(12_345), counted(3_400_000)
+    >>> with_prefix(950), with_prefix(12_345), with_prefix(3_400_000)
     ('950', '12.35 k', '3.40 M')
     """
     for unit, size in (("M", 1_000_000), ("k", 1_000)):

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from privkit.reports.columns import CONVERGED, START, csv_text, flattened
+from privkit.reports.columns import CONVERGED, START, flat_csv, flattened
 from privkit.reports.schema import Frozen, Metric, Row, Summary
 from privkit.reports.strongest import (
     Twins,
     as_error,
-    deciding,
     distance,
     falls,
     grade,
+    metric_of,
     powerless,
     sound,
     twin_of,
@@ -55,7 +55,7 @@ OTHERS = "labels, members, canaries"
 """The row of attacks that ask another question than what the records looked like."""
 
 
-class Known(NamedTuple):
+class KnownOutcome(NamedTuple):
     """The measured outcome of an attack on a defense with default options, from privkit's own table for digits."""
 
     attack: str
@@ -100,7 +100,7 @@ def threat_verdicts(
     rows: Sequence[Row],
     summaries: Sequence[Summary],
     registered: Mapping[str, Sequence[str]],
-    known: Mapping[str, Sequence[Known]] = MappingProxyType({}),
+    known: Mapping[str, Sequence[KnownOutcome]] = MappingProxyType({}),
 ) -> list[ThreatVerdict]:
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
@@ -140,13 +140,13 @@ def _verdict(
     twins: Twins,
     means: Mapping[tuple[str, str], Mapping[str, Interval]],
     untried: tuple[str, ...],
-    known: Sequence[Known],
+    known: Sequence[KnownOutcome],
 ) -> ThreatVerdict:
     """The verdict of the strongest attack that this model's adversary could mount on one defense."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
     numbers: dict[str, list[Row]] = {}
     for row in within:
-        if deciding(row):
+        if metric_of(row):
             numbers.setdefault(row.attack, []).append(row)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
     own = [row for row in within if row.threat_model == model]
@@ -214,7 +214,7 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
     return ""
 
 
-def _elsewhere(model: ThreatModel, known: Sequence[Known]) -> str:
+def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
     """A remark on the strongest attack of this adversary that was not mounted, and to which the defense fell before."""
     within = [one for one in known if one.threat_model in INCLUDES[model]]
     best = max(within, key=lambda one: one.ssim, default=None)
@@ -269,7 +269,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
-        metric = deciding(row)
+        metric = metric_of(row)
         sides = {name: floor.get("matched", {}) for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
         floors = [as_error(own[metric]) for own in sides.values() if metric in own]
         matched = row.recovered.get("matched", {}).get(metric)
@@ -280,7 +280,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
     if not found:
         return ""
     row, best = found[min(found)]
-    what = measure(deciding(row))
+    what = measure(metric_of(row))
     return (
         f"but {row.records} are recovered, and not whose they are: {row.attack} has {what.title} "
         f"{best.value:.{what.digits}f} once matched"
@@ -305,7 +305,7 @@ def _share(rows: Sequence[Row]) -> float | None:
 def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Interval]) -> str:
     """What one attack reached, beside the strongest guess without the release, and with how many queries."""
     own, parts = rows[0].recovered["unaligned"], []
-    metric = deciding(rows[0])
+    metric = metric_of(rows[0])
     for name in dict.fromkeys(filter(None, (likeness(list(own)), metric, IDENTIFIED.name))):
         if name not in own:
             continue
@@ -331,7 +331,7 @@ def _narrowly(rows: Sequence[Row]) -> str:
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""
-    least = min((row.ahead[guess][deciding(row)] for guess in row.floors if guess != START), key=lambda one: one.low)
+    least = min((row.ahead[guess][metric_of(row)] for guess in row.floors if guess != START), key=lambda one: one.low)
     return f"closer by {interval(least, 4)} record by record"
 
 
@@ -370,4 +370,4 @@ def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:
         found = {} if one.identified is None else {IDENTIFIED.name: one.identified}
         joined = {name: by.join(getattr(one, name)) for name, by in apart.items()}
         lines.append(one.model_dump(exclude={IDENTIFIED.name}) | joined | flattened(found))
-    return csv_text(lines)
+    return flat_csv(lines)

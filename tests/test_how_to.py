@@ -28,8 +28,8 @@ from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.laws.parts import laws as every_law
-from privkit.parts.entries import describe
-from privkit.parts.registry import load, parse, table
+from privkit.parts.entries import part_entries
+from privkit.parts.registry import load, parse, part_table
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "how-to" / "add-a-part.md").read_text("utf-8")
@@ -46,7 +46,7 @@ def package(file: str) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Each file of the page lies in its package, and each line stands in its table."""
-    table.cache_clear()
+    part_table.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         for file, name, code in BLOCKS:
             home = import_module(package(file))
@@ -58,7 +58,7 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             (folder / Path(file).name).write_text(code, "utf-8")
             patch.setattr(home, "__path__", [*home.__path__, str(folder)])
         yield
-    table.cache_clear()
+    part_table.cache_clear()
     for file, _, _ in BLOCKS:
         sys.modules.pop(f"{package(file)}.{Path(file).stem}", None)
 
@@ -135,7 +135,7 @@ def test_the_page_has_a_file_and_a_line_for_each_part() -> None:
 
 @pytest.mark.parametrize("kind", PARTS)
 def test_each_part_is_listed_documented_and_sourced(kind: str) -> None:
-    summary = {entry["name"]: entry["summary"] for entry in describe(kind)}[PARTS[kind]]
+    summary = {entry["name"]: entry["summary"] for entry in part_entries(kind)}[PARTS[kind]]
     shown = CliRunner().invoke(app, ["list", kind]).output
     assert re.search(rf"  {PARTS[kind]} .*{re.escape(summary)}", shown)
     registry = laws("parts/test_registry.py")
@@ -191,7 +191,7 @@ def test_the_attack_runs_on_any_pair_of_modules() -> None:
 
 
 def test_the_bound_is_valid_and_asked() -> None:
-    bound = load(table("bounds")["bounded_losses"])
+    bound = load(part_table("bounds")["bounded_losses"])
     answered = SplitMechanism(
         smashed=Categories(classes=4, answers=3),
         noise=Noise(law="randomized_response", smashed=0.5),

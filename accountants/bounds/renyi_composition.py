@@ -31,12 +31,12 @@ class AddedCurves(Step):
         return count * self.values
 
 
-def curves(runs: Sequence[Steps], orders: Array) -> Array:
+def renyi_curves(runs: Sequence[Steps], orders: Array) -> Array:
     """[R, A] Rényi curves of runs. Gaussian releases with the same kind of sampling are computed together.
 
     Source: Mironov 2017, Proposition 1 (curves add up).
 
-    >>> curves([[(GaussianRelease(mu=1.0), 2)]], np.array([2.0, 8.0])).tolist()
+    >>> renyi_curves([[(GaussianRelease(mu=1.0), 2)]], np.array([2.0, 8.0])).tolist()
     [[2.0, 8.0]]
     """
     sums = np.zeros((len(runs), orders.size))
@@ -85,7 +85,7 @@ class RenyiBound(Bound):
         return _best([self], lambda orders, rdp, rows: renyi.log_delta(orders, rdp, epsilon), least=-inf)[0]
 
     def log_deltas(self, epsilons: Array) -> Array:
-        curve = curves([self.steps], self.orders)
+        curve = renyi_curves([self.steps], self.orders)
         return np.asarray(renyi.log_delta(self.orders, curve, epsilons[:, None]).min(1))
 
 
@@ -125,7 +125,7 @@ def _best(
     values, best = np.full(rows.size, inf), np.zeros(rows.size)
 
     def attempt(some: NDArray[np.int_], tried: Array) -> None:
-        triples = convert(tried, curves([bounds[row].steps for row in some.tolist()], tried), some.tolist())
+        triples = convert(tried, renyi_curves([bounds[row].steps for row in some.tolist()], tried), some.tolist())
         at, smallest = triples.argmin(1), triples.min(1)
         better = smallest < values[some]
         values[some[better]], best[some[better]] = smallest[better], tried[at[better]]

@@ -15,7 +15,7 @@ from privkit.accountants import answer
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.spec.records import from_json
 
-__all__ = ["Case", "cases", "read"]
+__all__ = ["Case", "cases", "read_cases"]
 
 Specification = dict[str, Any]
 """A specification as `spec.records.to_json` gives it; fields that are left out have their default."""
@@ -53,7 +53,7 @@ class Case:
         return isfinite(computed) and abs(computed - self.expected) <= allowed, computed
 
 
-def read(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) -> tuple[Case, ...]:
+def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) -> tuple[Case, ...]:
     """The cases of a file of JSON lines.
 
     Args:
@@ -96,4 +96,4 @@ def calibrated_sigma(mechanism: Specification, epsilon: float, delta: float) -> 
 
 def cases() -> tuple[Case, ...]:
     """All cases that ship with the package."""
-    return read(__name__, "cases.jsonl", globals())
+    return read_cases(__name__, "cases.jsonl", globals())

@@ -10,7 +10,7 @@ from privkit.attacks.base import Query
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
 
 
-def server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
+def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
     """The server of a control; a row that holds several records teaches it the first one's label."""
     sent = own[: len(own) // batch_size * batch_size]
     answers = [query(part, draws) for part in sent.split(batch_size)]

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AnyAttack, NotApplicable, Query, QueryResult, View, known_to
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_clients import ControlClients, Defended, Undefended
-from privkit.attacks.goals.control_server import server
+from privkit.attacks.goals.control_server import probe_server
 from privkit.attacks.goals.control_size import played_by, small
 from privkit.attacks.goals.goal import Goal
 from privkit.attacks.goals.identity import identity_lower
@@ -345,7 +345,7 @@ class _Cast:
             views=views,
             query=query,
             lower=lower if "lower" in needs else None,
-            upper=server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
+            upper=probe_server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
             imitate=imitate if "imitate" in needs | attack.uses else None,
         )
 

@@ -15,7 +15,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, Query, Session
 from privkit.attacks.fit import Learner, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
-from privkit.attacks.inversion.decoders import DecoderName, build, checked_width
+from privkit.attacks.inversion.decoders import DecoderName, build_decoder, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
@@ -149,7 +149,7 @@ class BlackBox(Checked):
         if not observation.columns:
             view = observation.views[0]
             size = {"width": self.width, "depth": self.depth}
-            return build(self.decoder, per_member(view), observation.image_shape, **size, whole=view.whole)
+            return build_decoder(self.decoder, per_member(view), observation.image_shape, **size, whole=view.whole)
         if given := [name for name in ("decoder", "augment") if getattr(self, name) != getattr(BlackBox, name)]:
             raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
         released = _own_releases(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))

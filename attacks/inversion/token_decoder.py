@@ -15,7 +15,7 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.recurrence import keeps_places
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
-from privkit.attacks.inversion.word_means import Discriminant, asked, drawn_texts, released_tokens
+from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, released_tokens, text_tokens
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.seeded import seeded
@@ -96,8 +96,8 @@ class TokenDecoder(Checked):
         own = own[: len(own) // batch * batch]
         texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])
         texts = texts[: len(texts) // batch * batch]
-        tokens, sent, _ = asked(query, words, texts, batch, draws)
-        again, same, _ = asked(query, words, texts[:batch], batch, draws)
+        tokens, sent, _ = text_tokens(query, words, texts, batch, draws)
+        again, same, _ = text_tokens(query, words, texts[:batch], batch, draws)
         if not keeps_places(tokens[:batch][sent[:batch].argsort()], again[same.argsort()]):
             raise NotApplicable(
                 "it learns from tokens that come back in their places, and of the same texts sent twice no more did so "

@@ -17,7 +17,7 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
-from privkit.attacks.inversion.word_means import Discriminant, asked, drawn_texts, mean_tokens, released_tokens
+from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, mean_tokens, released_tokens, text_tokens
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked, Count, Whole
@@ -116,7 +116,7 @@ class Vocabulary(Checked):
         texts = texts[: len(texts) // batch * batch]
         if self.source == "query":
             assert observation.query is not None
-            tokens, sent, rows = asked(observation.query, words, texts, batch, draws)
+            tokens, sent, rows = text_tokens(observation.query, words, texts, batch, draws)
             labels, places = _labelled(tokens, texts[sent], rows, len(words))
         else:
             assert observation.lower is not None

@@ -55,7 +55,7 @@ def check_words(attack: ImageAttack, own: Tensor) -> None:
         raise NotApplicable(f"{attack.name} learns words from own texts, and these {len(own)} hold padding alone")
 
 
-def asked(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
+def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
     """Tokens [M, T, D] that came back for texts, the text of each row (int64 [M]), and the rows of a message.
 
     Args:

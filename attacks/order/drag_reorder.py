@@ -19,7 +19,7 @@ from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import PieceTraining
-from privkit.attacks.order.piece_solver import TokenDecoder, put
+from privkit.attacks.order.piece_solver import PieceDecoder, put
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.constraints import Checked, Whole
@@ -78,7 +78,7 @@ class Predicted:
     """What an adversary learned from its own tokens."""
 
     own: OwnTokens  # its tokens in order
-    decoder: TokenDecoder  # from a token to its patch
+    decoder: PieceDecoder  # from a token to its patch
     predictor: nn.Module  # from standardized tokens [N, T, D] to logits of places [N, T, T]
 
     @torch.no_grad()
@@ -139,7 +139,7 @@ def learn(
     seeds = torch.randint(2**48, (3,), generator=generator).tolist()
     own = own_tokens(view, observation, geometry, Generator(device).manual_seed(seeds[0]), _READ)
     state: dict[str, Any] = session.load() or {}
-    decoder = TokenDecoder.fitted(own.tokens, own.patches, geometry)
+    decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry)
     with seeded(torch.device("cpu"), seeds[1]):  # torch's initializers know only the global generator
         width = geometry.token_dim
         predictor = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, geometry.tokens)).to(device)

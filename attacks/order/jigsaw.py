@@ -20,7 +20,7 @@ from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
 from privkit.attacks.inversion.recurrence import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
-from privkit.attacks.memory import Memory, digest
+from privkit.attacks.memory import Memory, tensor_digest
 from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import (
     MemberNetwork,
@@ -35,7 +35,7 @@ from privkit.attacks.order.piece_network import (
     piece_steps,
     shuffled_losses,
 )
-from privkit.attacks.order.piece_solver import Solver, TokenDecoder
+from privkit.attacks.order.piece_solver import PieceDecoder, Solver
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
@@ -171,7 +171,7 @@ class Jigsaw(Checked):
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
         kinds = (False,) if mixes and self.pairs != "edges" else _JOINT[self.pairs]  # strangers would mislead others
-        decoder = TokenDecoder.fitted(own.tokens, own.patches, geometry)
+        decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
             networks = [
@@ -203,7 +203,7 @@ class Jigsaw(Checked):
             anew = slot != "members" and slot not in state and self.epochs > 0  # `keep` steers the members' training
             if anew:
                 of = slot, kinds, self.width, self.epochs, seeds, own.tokens, own.patches, draws
-                known = memory.recall(key := digest(*of))
+                known = memory.recall(key := tensor_digest(*of))
             if known is not None:
                 state[slot] = known
             fit(training, self.epochs, stage, objective="jigsaw: the training loss")

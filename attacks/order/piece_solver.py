@@ -38,7 +38,7 @@ _ODDS_FLOOR = -2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenDecoder:
+class PieceDecoder:
     """Decodes a token of the release into the patch behind it, and into what the solver compares."""
 
     decode: AffineMap  # from a token to its patch
@@ -47,7 +47,7 @@ class TokenDecoder:
     scale: Tensor  # [D], their standard deviation
 
     @classmethod
-    def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> TokenDecoder:
+    def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> PieceDecoder:
         """Learn from own tokens [N, T, D] and the patches behind them [N, T, P]."""
         decode, n = AffineMap.fit(own, patches), own.shape[0] * own.shape[1]
         scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
@@ -87,7 +87,7 @@ class TokenDecoder:
 class Solver:
     """Puts the tokens of a view in order."""
 
-    decoder: TokenDecoder  # fitted to own tokens
+    decoder: PieceDecoder  # fitted to own tokens
     network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone
     members: MemberNetwork | MessageNetwork | None  # says whose token it is; None where images are not mixed
     keep: float  # share of tokens that stay in their image's row for certain

@@ -22,7 +22,7 @@ from privkit.audit.findings import learned
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
-from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, why_not
+from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, what_to_record
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.audit.standing import certified, declaration_check
@@ -49,7 +49,7 @@ from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.training.losses import next_tokens, own_loss
-from privkit.wire.channel import Recording, record, shared_lower
+from privkit.wire.channel import RecordedRounds, record_rounds, shared_lower
 
 
 def run_cell(
@@ -90,7 +90,7 @@ def run_cell(
                 log=log,
                 made_of=made_of,
                 spent=spent,
-                recording=Recording(views=[], receipts=[], members=torch.empty(0)),
+                recording=RecordedRounds(views=[], receipts=[], members=torch.empty(0)),
                 certificate=None,
                 row=base,
             )
@@ -252,7 +252,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 def _why(context: AttackContext | None) -> str:
     """Why the adversary lacks what the attack needs: queries are forbidden, or lower segments are secret."""
     if not isinstance(context, TrainedContext):
-        return "" if context is None else why_not(context)
+        return "" if context is None else what_to_record(context)
     if "query" in context.attack.uses and context.config.queries.rounds == 0:
         return ": the threat model forbids queries"
     if "lower" not in context.attack.needs or shared_lower(context.model.edge) is not None:
@@ -271,7 +271,7 @@ def _trained(start: AttackContext) -> TrainedContext:
     model = defended_model(config, cell, seed_data, folder, start.progress, start.log, noted)
     start.spent.trained(model.known["seconds"])
     times = start.attack.mounting.passes
-    recording = record(
+    recording = record_rounds(
         model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
     )
     often, certificate = certified(config, model.edge, seed_data, recording.receipts[0], times)

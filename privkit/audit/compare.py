@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privkit.attacks.scores.image import Values
-from privkit.audit.scoring import estimate
+from privkit.audit.scoring import bootstrap_mean
 from privkit.errors import UsageError
 from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
-from privkit.files.sealed import checked
+from privkit.files.sealed import checked_bytes
 from privkit.reports.columns import assumed, numbers
 from privkit.reports.comparison import Comparison, Difference
 from privkit.reports.origins import differences
@@ -57,7 +57,7 @@ class _Run:
     def values(self, row: Row, names: Sequence[str]) -> tuple[list[int], dict[str, Values]]:
         path = inside(self.path, "cells", row.cell) / PICTURES
         arrays = read_arrays(
-            path, checked(path, row.files.get(PICTURES)), {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
+            path, checked_bytes(path, row.files.get(PICTURES)), {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
         )
         return arrays["ids"].tolist(), {name: arrays[name] for name in names}
 
@@ -293,7 +293,7 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
 def _over(changes: Sequence[Values], together: Values) -> Interval:
     if len(changes) > 1:
         return over_values([float(change.mean()) for change in changes], 0.95)
-    found = estimate(together, higher_is_closer=True, seed=0)
+    found = bootstrap_mean(together, higher_is_closer=True, seed=0)
     return Interval(value=found.value, low=found.low, high=found.high, n=found.n, method=found.method)
 
 

@@ -233,7 +233,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
         ) from None
 
 
-def replay(
+def train_again(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
     """Train this cell's model again from the same seed, with the same rounds, so that `play` can watch them.

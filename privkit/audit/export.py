@@ -30,7 +30,7 @@ from privkit.run.records import TRAINED, read_manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.training import Clients
-from privkit.wire.channel import holds_all, record
+from privkit.wire.channel import holds_all, record_rounds
 
 _BUILDER = "privkit.audit.export"
 
@@ -83,7 +83,7 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
         raise UsageError(
             "a recording holds the whole release of clients that send one, and their labels; this run has less"
         )
-    wire = record(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
+    wire = record_rounds(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
     receipt, own = wire.receipts[0], seed_data.auxiliary
     often, certificate = certified(config, edge, seed_data, receipt, 1)
     # A claim about labels that the server holds is none about this release.

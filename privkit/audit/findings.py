@@ -7,7 +7,7 @@ from torch import Tensor
 from privkit.attacks.escalate import Escalation
 from privkit.reports.columns import CONVERGED, LEARNED, START
 from privkit.reports.schema import Check, Row
-from privkit.reports.strongest import beats, deciding, grade
+from privkit.reports.strongest import beats, grade, metric_of
 from privkit.shared.interval import Interval
 from privkit.shared.measures import FLOORS, measure
 
@@ -79,7 +79,7 @@ def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[C
         row: with what the attack recovered, the floors, and how much closer the attack came, record by record.
         went: how far the attack went beyond its budget.
     """
-    checks, metric = [convergence(converged, row, went)], deciding(row)
+    checks, metric = [convergence(converged, row, went)], metric_of(row)
     for name, what in _BEATEN.items():
         if name in row.floors:
             ours, floor = row.recovered["unaligned"][metric], row.floors[name]["unaligned"][metric]

@@ -12,12 +12,12 @@ from time import perf_counter
 
 from privkit.audit.cell import planned_row
 from privkit.audit.refresh import refresh
-from privkit.audit.worker import Answer, CellWorker, Job, Task, compute
+from privkit.audit.worker import CellWorker, Job, Task, TaskResult, compute
 from privkit.errors import Failure, RunFolderError, one_line
 from privkit.files.sealed import Broken
 from privkit.reports.schema import Row
 from privkit.reports.strongest import lost
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
 from privkit.run.records import TRAINED, parse_row, verdict_of, write_verdict
@@ -47,7 +47,7 @@ class Leader:
     """
 
     worker: CellWorker
-    ledger: Ledger
+    ledger: RunLedger
     rows: dict[str, Row] = field(default_factory=dict)
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
@@ -179,13 +179,13 @@ class Dispatch:
     """
 
     def __init__(
-        self, leader: Leader, executor: Executor, ahead: int, compute: Callable[[Job, Task], Answer] = compute
+        self, leader: Leader, executor: Executor, ahead: int, compute: Callable[[Job, Task], TaskResult] = compute
     ) -> None:
         worker = leader.worker
         self._leader, self._executor, self._ahead, self._compute = leader, executor, ahead, compute
         self._schedule, self._progress = leader.schedule(), worker.progress
-        self._futures: dict[Future[Answer], tuple[Cell, Task]] = {}
-        self._ended: SimpleQueue[Future[Answer]] = SimpleQueue()
+        self._futures: dict[Future[TaskResult], tuple[Cell, Task]] = {}
+        self._ended: SimpleQueue[Future[TaskResult]] = SimpleQueue()
         self._lost: Counter[str] = Counter()
         self._given_up: list[tuple[Cell, str]] = []
         self._number, self._heard, self._ships = 0, False, False
@@ -254,7 +254,7 @@ class Dispatch:
         self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
         self._progress.step(len(self._leader.rows), self._leader.planned)
 
-    def _take(self, cell: Cell, answer: Answer) -> None:
+    def _take(self, cell: Cell, answer: TaskResult) -> None:
         if answer.error is not None:
             raise answer.error
         if answer.unseen:

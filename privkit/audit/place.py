@@ -7,7 +7,7 @@ from pathlib import Path
 
 from privkit.errors import UnfinishedRun, UsageError
 from privkit.parts.threats import threats_of
-from privkit.reports.registry import Entry, Place, entries, place, read, settings, unlike
+from privkit.reports.registry import Entry, Place, entries, place, place_differences, read_registry, settings
 from privkit.reports.schema import Row
 from privkit.run.records import read_rows
 
@@ -36,7 +36,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
     rows = read_rows(run)
     if not rows:
         raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
-    own, registered = settings(entries_of(rows)), settings(read())
+    own, registered = settings(entries_of(rows)), settings(read_registry())
     if not own:
         raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
     if not (places := place(own, registered)):
@@ -45,4 +45,4 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
             for found in (own, registered)
         )
         raise UsageError(f"nothing comparable to {run} is registered: it attacks {mine}, the registry {had}")
-    return places, unlike(places, registered)
+    return places, place_differences(places, registered)

@@ -34,7 +34,7 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.wire import channel
-from privkit.wire.channel import black_box_query, moved, shared_lower
+from privkit.wire.channel import black_box_query, moved_view, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
@@ -82,7 +82,7 @@ class RecordedContext(AttackContext):
             labels = self.source.labels[members.flatten()]
             seats = torch.arange(size).unsqueeze(1)
             returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
-            second = tuple(moved(one, lambda value: value.to(self.device).clone()) for one in self._second(number))
+            second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in self._second(number))
             transcript.rounds.append(
                 RecordedRound(
                     view=replace(view, messages=1),
@@ -164,12 +164,12 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     limits = limits_of(certificate, mechanism) if certificate is not None else None
     doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
-    views = [moved(view, lambda value: value.to(device)) for view in source.views[:rounds]]
+    views = [moved_view(view, lambda value: value.to(device)) for view in source.views[:rounds]]
     if is_own_part(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
     known = {"accuracy": _accuracy(source), "certificate": certificate, "limits": limits, "doubt": doubt}
     made = {
-        "recording": channel.Recording(views=views, receipts=[], members=source.members.flatten().repeat(passes)),
+        "recording": channel.RecordedRounds(views=views, receipts=[], members=source.members.flatten().repeat(passes)),
         "certificate": certificate,
         "row": start.row.model_copy(update=known),
         "source": source,
@@ -266,7 +266,7 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
     return tuple(filter(None, (attacked, *told)))
 
 
-def why_not(context: AttackContext) -> str:
+def what_to_record(context: AttackContext) -> str:
     """What to record, so that the attack can be mounted."""
     assert isinstance(context, RecordedContext)
     lacks = known_to(context.attack)

@@ -12,7 +12,7 @@ from privkit.errors import RunFolderError
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
 from privkit.run.ingredients import Ingredients
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.plan import Cell
 from privkit.run.records import holds
 from privkit.run.sources import as_it_is_now
@@ -21,7 +21,7 @@ from privkit.settings.config import AuditConfig
 
 def refresh(
     config: AuditConfig,
-    folder: Ledger,
+    folder: RunLedger,
     cells: Sequence[Cell],
     rows: Mapping[str, Row],
     made_of: Mapping[str, Ingredients],
@@ -71,7 +71,7 @@ def refresh(
     )
 
 
-def _stored(folder: Ledger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
+def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
     """Folder -> what it is made of, of a cell's model and the cell, where they hold something to go on with."""
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
     recorded = {model: folder.made_of(model)} if holds(model) else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from privkit.errors import UnfinishedRun
 from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
-from privkit.files.sealed import checked, digest
+from privkit.files.sealed import checked_bytes, digest
 from privkit.files.storage import make_folder, write_bytes, writing
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
@@ -131,4 +131,4 @@ def _arrays(
     """Arrays of a file that the row lists, None where it lists none."""
     if path.name not in row.files:
         return None
-    return read_arrays(path, checked(path, row.files[path.name]), wanted, optional or {})
+    return read_arrays(path, checked_bytes(path, row.files[path.name]), wanted, optional or {})

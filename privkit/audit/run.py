@@ -22,8 +22,8 @@ from privkit.reports.schema import Row
 from privkit.reports.verdict import Verdict
 from privkit.run.engines import Wanted
 from privkit.run.engines import engine as opened
-from privkit.run.ledger import Ledger
-from privkit.run.plan import counted
+from privkit.run.ledger import RunLedger
+from privkit.run.plan import cell_counts
 from privkit.run.progress import Progress, Silent
 from privkit.run.provenance import default_threads, manifest
 from privkit.run.records import verdict_of
@@ -83,13 +83,13 @@ class AuditRun:
         Raises:
             UsageError: if pandas is not installed.
         """
-        from privkit.reports.columns import record
+        from privkit.reports.columns import flat_record
 
         try:
             from pandas import DataFrame
         except ImportError:
             raise UsageError("run.to_pandas() needs pandas; pip install 'privkit-sl[pandas]'") from None
-        return DataFrame([record(row) for row in self.rows])
+        return DataFrame([flat_record(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
         from privkit.reports import answers, html, tables
@@ -217,7 +217,7 @@ def _led(
             with contained() if runs_own_code(part) else nullcontext():
                 check_shapes(part, open_data(part)[0])
     processes, threads = shared_out(config, device, workers, engine)
-    with Ledger(folder_path, manifest(config, threads=threads)) as ledger:
+    with RunLedger(folder_path, manifest(config, threads=threads)) as ledger:
         if ledger.unlocked:
             progress.note(ledger.unlocked)
         if not config.threads and threads != ledger.manifest.threads:
@@ -240,7 +240,7 @@ def shared_out(config: AuditConfig, device: torch.device, workers: int | None, e
     if workers is None:
         whole = config.threads or device.type != "cpu" or joined_processes()[1] > 1 or not config.settings
         own = any(map(runs_own_code, config.parts)) or any(is_own_part(one.spec) for one in config.every_attack)
-        workers = 1 if engine or whole or own else min(_MOST_WORKERS, threads, counted(config)[0])
+        workers = 1 if engine or whole or own else min(_MOST_WORKERS, threads, cell_counts(config)[0])
     shared = workers if engine in (None, "dask") else 1  # other workers have machines of their own
     return workers, max(1, threads // shared)
 

@@ -156,14 +156,14 @@ def share(chances: Values) -> Metric:
     return Metric(**vars(exact), worst=float(chances.max()), higher_is_closer=True)
 
 
-def estimate(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Metric:
+def bootstrap_mean(values: Values, *, higher_is_closer: bool, seed: int, confidence: float = 0.95) -> Metric:
     """Mean with its percentile bootstrap interval over images, and the value of the image that came closest.
 
     The interval ignores that a mixing defense makes the images of one message dependent.
 
     Source: Efron 1979; 2,000 resamples.
 
-    >>> estimate(np.array([1.0, 1.0]), higher_is_closer=True, seed=0).low
+    >>> bootstrap_mean(np.array([1.0, 1.0]), higher_is_closer=True, seed=0).low
     1.0
     """
     draws = np.random.default_rng(seed)
@@ -204,7 +204,7 @@ def summarise(scores: Mapping[str, Scores], seed: int, perception: Perception | 
         alignment: {
             name: share(values)
             if name == IDENTIFIED.name
-            else estimate(values, higher_is_closer=closer[name], seed=seed)
+            else bootstrap_mean(values, higher_is_closer=closer[name], seed=seed)
             for name, values in metrics.items()
         }
         for alignment, metrics in scores.items()
@@ -226,7 +226,7 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
     """
     return {
         guess: {
-            name: estimate((values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, seed=seed)
+            name: bootstrap_mean((values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, seed=seed)
             for name, values in scores.items()
             if measure(name).compared
         }

@@ -19,7 +19,7 @@ from privkit.settings.config import AuditConfig
 from privkit.shared.certificate import Certificate
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, release_count
-from privkit.training.private import of_run
+from privkit.training.private import run_certificate
 
 _RECORDS = 4
 _OF_TEXTS = (
@@ -85,7 +85,7 @@ def certified(
         others=config.attacked != "private",
     )
     often = replace(often, delta=config.delta)
-    certificate = of_run(receipt.certificate(often), often, config.training)
+    certificate = run_certificate(receipt.certificate(often), often, config.training)
     if texts_return(config, edge) and certificate.kind != "nothing":
         certificate = nothing(_OF_TEXTS)
     return often, held_against_its_releases(certificate, edge, seed_data.auxiliary.x)

@@ -19,7 +19,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
 from privkit.attacks.goals.reconstruct import ImageAttack
 from privkit.attacks.query_rules import QueryRules
 from privkit.attacks.search_space import Choice, Range, search_space, why_untuned
-from privkit.audit.goals.reconstruct import must_be_mountable, observe
+from privkit.audit.goals.reconstruct import must_be_mountable, observation_for
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.scoring import scored
 from privkit.files.paths import read_bytes
@@ -30,7 +30,7 @@ from privkit.reports.schema import Tuned
 from privkit.run.records import TRIALS
 from privkit.shared.measures import deciding, measure
 from privkit.shared.seeds import derive
-from privkit.wire.channel import record, shared_lower
+from privkit.wire.channel import record_rounds, shared_lower
 from privkit.wire.queries import Queries
 
 
@@ -112,7 +112,7 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
     if context.config.auxiliary not in ("disjoint", "training"):  # labels of another task, which the defense may mix
         played = replace(played, y=torch.zeros_like(data.victims.y[:1]).expand(count, *data.victims.y.shape[1:]))
     batch, passes = context.config.training.batch_size, attack.mounting.passes
-    recording = record(context.model.edge, played, batch_size=batch, seed=seed, passes=passes)
+    recording = record_rounds(context.model.edge, played, batch_size=batch, seed=seed, passes=passes)
     asks = "query" in known_to(attack) and context.config.queries.rounds != 0  # else it computes the release itself
     rehearsal = replace(context, seed_data=replace(data, victims=played, auxiliary=rest), recording=recording)
     return rehearsal, len(recording.views) if asks else 0
@@ -137,7 +137,7 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
     reason, objective = "", inf
     try:
         attack: ImageAttack = _changed(context.cell.attack, values).spec
-        observation = observe(context, known_to(attack))
+        observation = observation_for(context, known_to(attack))
         queries = observation.query if isinstance(observation.query, Queries) else None
         guess = attack.run(observation, context.generator()).images
     except (NotApplicable, AttackDiverged, ValueError) as error:

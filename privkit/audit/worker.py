@@ -159,7 +159,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class TaskResult:
     """A worker's result of a task.
 
     Attributes:
@@ -213,7 +213,7 @@ _one = Lock()
 _opened: tuple[str, CellWorker] | None = None
 
 
-def compute(job: Job, task: Task) -> Answer:
+def compute(job: Job, task: Task) -> TaskResult:
     """Compute a cell in a folder of its own; one at a time in a process, since threads share its random generators.
 
     Errors of the run are in the answer. An exception from here is an error of the engine.
@@ -222,12 +222,12 @@ def compute(job: Job, task: Task) -> Answer:
         try:
             return _computed(job, task)
         except (PrivkitError, MemoryError) as error:
-            return Answer(error=error)
+            return TaskResult(error=error)
         except Exception:
-            return Answer(error=RuntimeError(traceback.format_exc()))
+            return TaskResult(error=RuntimeError(traceback.format_exc()))
 
 
-def _computed(job: Job, task: Task) -> Answer:
+def _computed(job: Job, task: Task) -> TaskResult:
     run = RunFolder(job.run)
     try:
         sees = (read_record(run.path / LEADER) or {}).get("token") == job.token
@@ -238,7 +238,7 @@ def _computed(job: Job, task: Task) -> Answer:
         read = [(name, run.content(name)) for name in task.names] if sees else []
         given = {name: data for name, data in read if data is not None}
         if len(given) < len(task.names):
-            return Answer(unseen=True)
+            return TaskResult(unseen=True)
     worker = _open(job)
     worker.progress = notes = _Notes()
     cell = next(cell for cell in worker.cells if cell.id == task.cell)
@@ -251,7 +251,7 @@ def _computed(job: Job, task: Task) -> Answer:
         row = worker.run(cell, folder)
         row = row.model_copy(update={"reason": row.reason.replace(str(path), job.run)})
         made = {name: data for name in folder.names() if (data := folder.content(name)) is not None}
-    return Answer(
+    return TaskResult(
         row=line(row),
         files={name: data for name, data in made.items() if given.get(name) != data},
         gone=tuple(given.keys() - made.keys()),

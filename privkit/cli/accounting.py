@@ -287,7 +287,7 @@ def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
     if table == "-" and isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="")
     try:
-        yield from tables.load(None, sys.stdin) if table == "-" else tables.load(Path(table))
+        yield from tables.load_rows(None, sys.stdin) if table == "-" else tables.load_rows(Path(table))
     except ValueError as error:
         raise UsageError(str(error)) from error
 

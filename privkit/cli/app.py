@@ -108,14 +108,14 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
 def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
     from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
-    from privkit.run.plan import counted
+    from privkit.run.plan import cell_counts
     from privkit.training.together import joined
 
     folder = command.out or default_folder(config)
     with joined(pick_device(config.device).type, command.workers or 1, command.engine) as leads:
         if not leads:
             return
-        with keeping(lambda: finished_cells(folder, *counted(config))), shown.progress() as progress:
+        with keeping(lambda: finished_cells(folder, *cell_counts(config))), shown.progress() as progress:
             run = run_audit(config, out=command.out, progress=progress, again=command.again, **_hands(command))
     shown.show(run.rows, run.report, run.verdict)
 
@@ -138,7 +138,7 @@ def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, show
         for folder, config in runs.items():
             say(str(folder), *preview(config, folder).split("\n"))
     else:
-        grid.audit(runs, shown, again=command.again, hands=_hands(command))
+        grid.run_grid(runs, shown, again=command.again, hands=_hands(command))
 
 
 @app.command()

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from privkit.accountants import answer
 from privkit.accountants.columns import TOO_MANY
-from privkit.accountants.table import Entry
+from privkit.accountants.table import TableEntry
 from privkit.accountants.terms import terms as in_terms
 from privkit.accountants.wording import warnings
 from privkit.papers.as_published import Paper, as_published
-from privkit.reports.budgets import BudgetRow, plain
+from privkit.reports.budgets import BudgetRow, plain_text
 from privkit.shared.certificate import Certificate
 from privkit.shared.limits import NO_USE, of_use
 
@@ -28,7 +28,7 @@ CHUNK = 2_000
 
 
 def budgets(
-    entries: Iterable[Entry], *, tight: bool, compare: bool, terms: bool = False
+    entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
     """A report's row and its certificate for each entry, in order; a refused entry becomes a row with its error.
 
@@ -52,7 +52,7 @@ def budgets(
             yield row, certificate
 
 
-def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]:
+def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate | str]:
     """Certificates by row number; one by one where a row of the pass is refused only in the computation."""
     mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
     deltas = [entry.delta for entry in entries if entry.delta is not None]
@@ -69,10 +69,10 @@ def _computed(entries: list[Entry], tight: bool) -> dict[int, Certificate | str]
         return answers
 
 
-def _row(entry: Entry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
+def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
     kind = str(entry.cells.get("mechanism") or "")
     read: dict[str, Any] = {"row": entry.row, "name": entry.name, "mechanism": kind}
-    columns = tuple((name, plain(value)) for name, value in entry.given.items() if name != TOO_MANY)
+    columns = tuple((name, plain_text(value)) for name, value in entry.given.items() if name != TOO_MANY)
     if isinstance(outcome, str) or entry.mechanism is None or entry.delta is None:
         error = str(outcome).removeprefix(f"{entry.where}: ")
         return BudgetRow(**read, given=columns, status="error", error=error, sound=False), None

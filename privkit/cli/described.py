@@ -34,7 +34,7 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit.parts.entries.describe`.
+    """The entries of `privkit.parts.entries.part_entries`.
 
     A kind with plug-ins is read anew each time, because plug-ins may change.
     """
@@ -54,7 +54,7 @@ def described(kind: str) -> list[dict[str, Any]]:
 
 
 def _read(kind: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(json.dumps(entries_of.describe(kind), default=str))
+    found: list[dict[str, Any]] = json.loads(json.dumps(entries_of.part_entries(kind), default=str))
     return found
 
 

@@ -106,9 +106,9 @@ def _changed(stage: Component, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(config: Path | None) -> dict[str, Any]:
-    from privkit.papers.presets import settings_of
+    from privkit.papers.presets import preset_settings
 
-    return settings_of(config) if config else {}
+    return preset_settings(config) if config else {}
 
 
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:

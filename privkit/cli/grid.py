@@ -60,14 +60,14 @@ def cells_of(config: AuditConfig) -> int:
     return attacked * len(config.seeds)
 
 
-def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
+def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
     """Compute one run after the other, print a verdict for each, and exit with the worst code.
 
     All runs are planned first, so that wrong settings are refused before anything is computed.
     """
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root
-    from privkit.run.plan import counted
+    from privkit.run.plan import cell_counts
     from privkit.run.stopping import finished_cells, keeping
 
     for folder, config in grid.items():
@@ -75,7 +75,7 @@ def audit(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands:
         plan_audit(config, out=folder, again=again, **hands)
     verdicts = {}
     for folder, config in grid.items():
-        with keeping(lambda at=folder, of=config: finished_cells(at, *counted(of))), shown.progress() as progress:  # type: ignore[misc]
+        with keeping(lambda at=folder, of=config: finished_cells(at, *cell_counts(of))), shown.progress() as progress:  # type: ignore[misc]
             run = run_audit(config, out=folder, progress=progress, **hands)
         verdicts[folder] = run.verdict
         if shown.as_json:

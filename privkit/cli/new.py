@@ -15,7 +15,7 @@ from privkit.cli.accounting import Json
 from privkit.cli.say import say, say_json
 from privkit.errors import UsageError, shortened, unknown
 from privkit.files.storage import writing
-from privkit.parts.own_parts import one_of
+from privkit.parts.own_parts import kind_noun
 from privkit.settings.table import DATA_ROOT_VARIABLE, SETTINGS
 
 KINDS = ("defense", "attack", "model", "dataset", "metric")
@@ -81,7 +81,7 @@ def check(
     """
     from privkit.laws.parts import KINDS, kind_of, laws
 
-    kinds = {one_of(kind): kind for kind in KINDS}
+    kinds = {kind_noun(kind): kind for kind in KINDS}
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     found = []

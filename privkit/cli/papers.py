@@ -16,7 +16,7 @@ from privkit.errors import StorageError, UsageError, unknown
 from privkit.files.caches import plain_matplotlib
 
 if TYPE_CHECKING:
-    from privkit.papers.contract import Comparison, Paper
+    from privkit.papers.contract import ComparedClaim, Paper
     from privkit.papers.coverage import Covered
     from privkit.papers.orderings import Judged, Measured
     from privkit.papers.values import PrintedValue
@@ -171,7 +171,7 @@ def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
 
 
 def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
-    from privkit.papers.orderings import measured, on_record, ordering_verdicts, orderings, read_rows, recorded
+    from privkit.papers.orderings import audit_rows, measured, on_record, ordering_verdicts, orderings, recorded
     from privkit.papers.reproduced import tiny_verdicts
     from privkit.papers.summary import three_sentences
 
@@ -181,7 +181,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
     methods: list[Measured] = []
     if orderings(chosen.name):
         sizes = recorded(chosen.name).values()
-        methods = list(chain(*sizes)) if results is None else measured(chosen.name, read_rows(results))
+        methods = list(chain(*sizes)) if results is None else measured(chosen.name, audit_rows(results))
     if results is not None and not any(one.values for one in methods):
         raise UsageError(
             f"no row of {results} is of a method of {chosen.name}: audit one of its experiments "
@@ -238,7 +238,7 @@ def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
     return ["row", "setting", "printed", "why not"], rows
 
 
-def claims_table(comparisons: Sequence[Comparison]) -> TextTable:
+def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
     """Heading and rows: one claim a row, with published and own number, verdict and reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from privkit.reports.escape import json_text, terminal
+from privkit.reports.escape import terminal, terminal_json
 
 
 def say(*lines: str) -> None:
@@ -19,4 +19,4 @@ def say(*lines: str) -> None:
 
 def say_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
     """Print a value as JSON."""
-    typer.echo(json_text(json.dumps(value, indent=indent, ensure_ascii=False, default=default)))
+    typer.echo(terminal_json(json.dumps(value, indent=indent, ensure_ascii=False, default=default)))

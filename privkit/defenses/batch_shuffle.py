@@ -57,7 +57,7 @@ class BatchShuffle(OnSmashed[Permuted]):
         dealt = pool.gather(1, message_orders(m, b * (t - kept), generator)).view(m, b, t - kept)
         source = torch.cat([rows[:, :, :kept], dealt], 2)
         if self.variant == "final_shuffle":
-            source = source.gather(2, masks.permutations(m * b, t, generator).view(m, b, t))
+            source = source.gather(2, masks.uniform_permutations(m * b, t, generator).view(m, b, t))
         elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
             source = source.scatter(2, rows % t, source)
         return take_rows(smashed, source), Permuted(source=source, kept=kept, variant=self.variant)

@@ -20,7 +20,7 @@ _ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "scales", "clips"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StageReceipt:
     """One stage and its receipt."""
 
     stage: Defense
@@ -31,7 +31,7 @@ class Step:
 class ChainReceipt(Receipt):
     """The receipts of a chain's stages, in order."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[StageReceipt, ...]
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         return compiled(self.steps, release_count)
@@ -64,7 +64,7 @@ class ChainReceipt(Receipt):
         return total if known else None
 
 
-def compiled(steps: Sequence[Step], release_count: ReleaseCount) -> Certificate:
+def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Certificate:
     """The certificate of a chain whose steps, in order, passed `rules.check_chain`.
 
     A stage of noise claims the same ε as alone. Two kinds of stages may precede it: a random map of each image, and a
@@ -113,13 +113,13 @@ def _ranked(made: Sequence[Certificate]) -> list[int]:
     return sorted(range(len(made)), key=lambda number: (_rank(made[number]), number))
 
 
-def _parts(step: Step) -> dict[str, int]:
+def _parts(step: StageReceipt) -> dict[str, int]:
     """Part -> coordinates of one image, from what the split did."""
     assert isinstance(step.receipt, Nothing)
     return {name.removeprefix("coordinates_"): round(size) for name, size in step.receipt.quantities.items()}
 
 
-def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
+def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
     """ε for a holder of one part: that of its own coordinates, as the others' noise is drawn apart from it.
 
     That needs clipping by coordinate, a sensitivity that does not lean on the other coordinates, and nothing behind the
@@ -149,7 +149,7 @@ def _of_parts(steps: Sequence[Step], noise: int, split: int, release_count: Rele
     return {name: of_size[size] for name, size in parts.items()}
 
 
-def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Certificate:
+def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount) -> Certificate:
     receipt = bounded(steps, number)
     if receipt is not steps[number].receipt:
         mixing = [step.stage for step in steps[:number] if step.stage.group > 1]
@@ -166,7 +166,7 @@ def _own(steps: Sequence[Step], number: int, release_count: ReleaseCount) -> Cer
     return made
 
 
-def bounded(steps: Sequence[Step], number: int) -> Receipt:
+def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
     """A stage's receipt with the clip set of the stages before it, if it adds noise to unmixed data."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
@@ -191,7 +191,7 @@ def _rank(made: Certificate) -> int:
     return 2 if made.kind == "permutation_count" else 3
 
 
-def _bound(steps: Sequence[Step], level: str) -> ClipSet | None:
+def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
     """The clip set that still holds behind those of these stages that act at a level: only permutations keep it, and
     only those inside an image keep a norm."""
     bound: ClipSet | None = None
@@ -219,7 +219,7 @@ def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
     return min(sizes, key=lambda pair: pair[0])[1] if sizes else None
 
 
-def _beside(step: Step, made: Certificate, number: int, first: int, main: Certificate) -> str:
+def _beside(step: StageReceipt, made: Certificate, number: int, first: int, main: Certificate) -> str:
     """What a stage adds to the chain's claim, in a sentence; nothing if the chain claims nothing."""
     name = step.stage.name
     if main.kind == "nothing":
@@ -262,7 +262,7 @@ def run(
     generator: Generator,
     groups: Tensor | None = None,
     kept: Generator | None = None,
-) -> tuple[Release, tuple[Step, ...]]:
+) -> tuple[Release, tuple[StageReceipt, ...]]:
     """Apply stages one after the other.
 
     Args:
@@ -289,11 +289,11 @@ def run(
         if made.apart is None:
             made = replace(made, apart=release.apart, apart_labels=release.apart_labels)
         release = made
-        steps.append(Step(stage=stage, receipt=receipt))
+        steps.append(StageReceipt(stage=stage, receipt=receipt))
     return release, tuple(steps)
 
 
-def receipt_of(steps: Sequence[Step]) -> Receipt:
+def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
     """The receipt of one stage, or of a chain."""
     return steps[0].receipt if len(steps) == 1 else ChainReceipt(steps=tuple(steps))
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.constraints import Count
 from privkit.defenses.base import Defense, Drawn, Effect, Level, Release
-from privkit.defenses.masks import INPUT_PATCH, box_grid, nested_boxes, permutations, positions, spread
+from privkit.defenses.masks import INPUT_PATCH, box_grid, nested_boxes, positions, spread, uniform_permutations
 from privkit.defenses.mixing import (
     Concentration,
     check_group,
@@ -187,7 +187,7 @@ class VanillaCutMix(RandomCutMix):
         rows, columns = box_grid(self.name, smashed, self.side, leading=3)
         ratios = dirichlet_ratios(present, self.concentration, coins)
         groups, members = ratios.shape
-        order = permutations(groups, members, generator)
+        order = uniform_permutations(groups, members, generator)
         areas = ratios.gather(1, order).flip(1).cumsum(1).flip(1)
         areas[:, 0] = 1.0  # the background, rounding errors of the sum aside
         boxes = nested_boxes(areas.clamp(max=1), rows, columns, generator)
@@ -221,7 +221,7 @@ class ShuffledCutMix(RandomCutMix):
         """Messages [G, B, ...] of the members' positions, with an order of its own for each image; one gather."""
         groups, _, length = weights.shape
         batch, image_shape = smashed.shape[2], smashed.shape[3:]
-        order = permutations(groups * batch, length, generator).view(groups, batch, length)
+        order = uniform_permutations(groups * batch, length, generator).view(groups, batch, length)
         owner = weights.int().argmax(1)
         if len(image_shape) == 2:
             return pick_rows(smashed, owner, order)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.constraints import Count, Probability, Whole
 from privkit.defenses.base import Defense, Effect, Level, Place, Release
-from privkit.defenses.masks import INPUT_PATCH, box_grid, nested_boxes, permutations, positions, spread
+from privkit.defenses.masks import INPUT_PATCH, box_grid, nested_boxes, positions, spread, uniform_permutations
 from privkit.defenses.receipts import NOT_DP, Nothing
 
 
@@ -61,7 +61,7 @@ class RandomCutout(Defense):
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
         """Masks bool [M, T] of positions that are kept, one a client, which its images share."""
         total = positions(self.name, smashed, self.side, leading=2)
-        return permutations(len(smashed), total, generator) < round(self.payload * total)
+        return uniform_permutations(len(smashed), total, generator) < round(self.payload * total)
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

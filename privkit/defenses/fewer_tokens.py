@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from privkit.constraints import Fraction
 from privkit.defenses.base import Effect, OnSmashed, require_tokens
-from privkit.defenses.masks import permutations
+from privkit.defenses.masks import uniform_permutations
 from privkit.defenses.receipts import NOT_DP, Nothing
 
 
@@ -55,7 +55,7 @@ class TokenDropping(OnSmashed[Nothing]):
             kept = smashed.new_ones(m * b, t, dtype=torch.bool)
             released = smashed
         else:
-            rank = permutations(m * b, t, generator)
+            rank = uniform_permutations(m * b, t, generator)
             kept, places = rank < left, rank.argsort(1)[:, :left].sort(1).values.view(m, b, left, 1)
             released = smashed.gather(2, places.expand(-1, -1, -1, d))
         return released, Nothing(

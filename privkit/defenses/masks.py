@@ -75,7 +75,7 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
     return squares.expand(*squares.shape[:-3], patch, width // patch, patch).reshape(*outer, 1, 1, height, width)
 
 
-def permutations(rows: int, length: int, generator: Generator) -> Tensor:
+def uniform_permutations(rows: int, length: int, generator: Generator) -> Tensor:
     """Uniform permutations of 0..length−1, one a row, int64 [rows, length], on the generator's device.
 
     It sorts float64 uniforms. A tie, which would favor one order, has a probability below rows·length²·2⁻⁵³.

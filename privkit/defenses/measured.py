@@ -20,7 +20,7 @@ from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Release, is_own_stage
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
-from privkit.defenses.own_receipts import CLASSES, IMAGE, Trial, marks_places, refuted, trial_of
+from privkit.defenses.own_receipts import CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
 
 TRIES = 48
 """Pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst."""
@@ -98,7 +98,7 @@ class _Moved:
     number: float = 0.0
 
 
-def _moved_too_far(trial: Trial) -> str:
+def _moved_too_far(trial: TrialRounds) -> str:
     charge = _charge_of(trial)
     if charge is None:
         return ""
@@ -126,7 +126,7 @@ def _moved_too_far(trial: Trial) -> str:
     return ""
 
 
-def _charge_of(trial: Trial) -> _Charge | None:
+def _charge_of(trial: TrialRounds) -> _Charge | None:
     """None if the last stage's noise covers no release."""
     steps = trial.play(trial.data(), trial.labels(), 0)[1]
     receipt = bounded(steps, len(steps) - 1)
@@ -145,7 +145,7 @@ def _charge_of(trial: Trial) -> _Charge | None:
     return _Charge(norm=norm, smashed=smashed, labels=labels, number=number, covers_labels=receipt.labels is not None)
 
 
-def _worst(trial: Trial, charge: _Charge) -> _Moved | str | None:
+def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
     """The largest changes of all tries; what is wrong with the release itself; None if the stages refuse all data."""
     moved, tried, tries = _Moved(), [], max(8, min(TRIES, _MOST_NUMBERS // trial.size))
     for number in range(tries):
@@ -182,7 +182,7 @@ class _Pair:
         scale: of the numbers.
     """
 
-    def __init__(self, trial: Trial, number: int, relabels: bool) -> None:
+    def __init__(self, trial: TrialRounds, number: int, relabels: bool) -> None:
         draws = Generator().manual_seed(number)
         self._trial, self._number = trial, number
         last = (trial.lead[0] - 1, trial.lead[1] - 1)

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Generator, Tensor
 
-from privkit.defenses.masks import permutations
+from privkit.defenses.masks import uniform_permutations
 
 Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
 """α_M of a Dirichlet law. Below its range, one client fills every message, and logarithms of ratios overflow."""
@@ -81,7 +81,7 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
     """
     groups, members = counts.shape
     return owner_masks(
-        torch.searchsorted(counts.cumsum(1), permutations(groups, positions, generator), right=True), members
+        torch.searchsorted(counts.cumsum(1), uniform_permutations(groups, positions, generator), right=True), members
     )
 
 

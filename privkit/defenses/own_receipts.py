@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 from privkit.accountants.spec.parts import NoMixing
 from privkit.defenses.base import Defense, Effect, Receipt, Release, is_own_stage, take_rows
 from privkit.defenses.charge import Noised
-from privkit.defenses.compile import Step, run
+from privkit.defenses.compile import StageReceipt, run
 from privkit.defenses.receipts import Mixed, Nothing, Permuted
 from privkit.defenses.residual import LEVEL, Law, unlike
 from privkit.shared.array import Array
@@ -27,7 +27,7 @@ SHAPES = ((16, 4), (4, 8, 8), (16,))
 IMAGE = (3, 28, 28)
 
 
-class Trial:
+class TrialRounds:
     """Rounds of made-up messages for some stages: M messages of B records, or M groups of k messages.
 
     Args:
@@ -65,7 +65,7 @@ class Trial:
         """[M, B, ...], uniform in [0, 1]."""
         return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=self.dtype)
 
-    def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[Step, ...]]:
+    def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[StageReceipt, ...]]:
         """One round with the coins and the noise of a seed."""
         given = one_hot(labels, CLASSES).to(data.dtype) if self._soft else labels
         once = any(stage.drawn == "once" for stage in self.stages)
@@ -76,25 +76,25 @@ class Trial:
         """The receipt of the last stage for uniform data."""
         return self.play(self.data(), self.labels(), 0)[1][-1].receipt
 
-    def of(self, messages: int) -> Trial:
+    def of(self, messages: int) -> TrialRounds:
         """The same trial with another number of messages."""
-        return Trial(self.stages, self.shape, self.lead[1], messages, self.dtype)
+        return TrialRounds(self.stages, self.shape, self.lead[1], messages, self.dtype)
 
 
 def trial_of(
     stages: Sequence[Defense], shape: tuple[int, ...] | None = None, image: tuple[int, ...] = IMAGE
-) -> Trial | None:
+) -> TrialRounds | None:
     """A trial of a shape that these stages take; None if they take none.
 
     Args:
-        stages: as for `Trial`.
+        stages: as for `TrialRounds`.
         shape: of one record's smashed data, if known; None tries tokens, a feature map and a vector.
         image: (C, H, W) of stages on images.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
     for known in shapes:
         for dtype in (torch.float64, torch.float32):
-            trial = Trial(stages, known, dtype=dtype)
+            trial = TrialRounds(stages, known, dtype=dtype)
             try:
                 with torch.no_grad():
                     trial.play(trial.data(), trial.labels(), 0)
@@ -183,7 +183,7 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
             yield from _unlike_its_noise(stage, where, receipt)
 
 
-def _strays(stage: Defense, trial: Trial) -> Iterator[str]:
+def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
     """Whether a record leaves the row in which its stage's effects leave it."""
     effects = stage.effects
     stays = effects is not None and (
@@ -211,7 +211,7 @@ def _strays(stage: Defense, trial: Trial) -> Iterator[str]:
             return
 
 
-def _unlike_its_orders(stage: Defense, trial: Trial) -> Iterator[str]:
+def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
     """Whether a shuffle applies other orders than its receipt names, or draws them unlike the count's."""
     data, places, same_image = trial.data(), [], []
     first = trial.receipt()
@@ -260,7 +260,7 @@ def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]
         yield chdtrc(pairs - 1, max(0.0, statistic)) >= LEVEL
 
 
-def _unlike_its_noise(stage: Defense, trial: Trial, receipt: Noised) -> Iterator[str]:
+def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> Iterator[str]:
     """Whether the noise of a stage is another one than on its receipt."""
     if receipt.covers == "release" and stage.place == "server" != receipt.added_by:
         yield (
@@ -302,7 +302,7 @@ def _unlike_its_noise(stage: Defense, trial: Trial, receipt: Noised) -> Iterator
         yield f"{stage.name} refuses all data on which its noise could be measured"
 
 
-def _draws(trial: Trial, data: Tensor, receipt: Noised) -> Array:
+def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
     """[K, p]: some coordinates of two messages and their labels in K releases, in units of the declared scale.
 
     Every other release is made with gradients, as in training.

@@ -9,14 +9,14 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.defenses.base import Effect, FrozenBlock, OnSmashed, require_tokens, take_rows
-from privkit.defenses.masks import permutations
+from privkit.defenses.masks import uniform_permutations
 from privkit.defenses.receipts import Permuted
 
 
 def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
     """Row numbers of every image's tokens among all m·b·t, freshly permuted inside the image, int64 [m, b, t]."""
     first = t * torch.arange(m * b, device=generator.device).unsqueeze(1)
-    return (permutations(m * b, t, generator) + first).view(m, b, t)
+    return (uniform_permutations(m * b, t, generator) + first).view(m, b, t)
 
 
 @dataclass(frozen=True, kw_only=True)

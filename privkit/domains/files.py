@@ -47,7 +47,7 @@ def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
     return path
 
 
-def check_folder(name: str, folder: Path, advice: str) -> None:
+def check_exists(name: str, folder: Path, advice: str) -> None:
     """Check that the folder of pictures exists."""
     if not folder.is_dir():
         raise DataError(f"{name}: {folder} is missing; {advice}")

@@ -108,7 +108,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
     return changes
 
 
-def checked(path: Path, known: str | None) -> bytes:
+def checked_bytes(path: Path, known: str | None) -> bytes:
     """Bytes of a file, checked against the SHA-256 in a record.
 
     Raises:

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from privkit.errors import DamagedFile, RunFolderError, StorageError
 from privkit.files.paths import MOST_TEXT, check_folder, open_file, read_bytes
-from privkit.files.sealed import AGAIN, Broken, checked, digest, opened, sealed, unreadable
+from privkit.files.sealed import AGAIN, Broken, checked_bytes, digest, opened, sealed, unreadable
 
 if TYPE_CHECKING:
     from torch import nn
@@ -228,7 +228,7 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     """
     from safetensors.torch import load
 
-    weights, own = load(checked(path, known)), module.state_dict()
+    weights, own = load(checked_bytes(path, known)), module.state_dict()
     for name, value in weights.items():  # torch would convert another kind of numbers without a word
         if name in own and value.dtype != own[name].dtype:
             raise DamagedFile(

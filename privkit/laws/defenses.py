@@ -15,7 +15,7 @@ from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.measured import contradiction, exceeds_charge
 from privkit.laws.canaries import against_canaries
-from privkit.parts.registry import load, table
+from privkit.parts.registry import load, part_table
 
 CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
 COUNTS = (
@@ -193,7 +193,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
     """In every allowed chain with another registered stage, no record moves the release further than charged."""
     alone = stages_of(defense)
-    for name, target in sorted(table("defenses").items()):
+    for name, target in sorted(part_table("defenses").items()):
         other = load(target)()
         for stages in ((other, *alone), (*alone, other)):
             try:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from privkit.metrics.own import ImageMetric, check_declared, values
+from privkit.metrics.own import ImageMetric, check_metric, values
 
 COUNT, SIDE = 6, 16
 
@@ -24,7 +24,7 @@ def _images() -> tuple[Tensor, Tensor]:
 def _declares_name_and_direction(metric: ImageMetric) -> str:
     """The metric has a name for its column, and says whether higher is closer."""
     try:
-        check_declared(metric)
+        check_metric(metric)
     except ValueError as error:
         return str(error)
     return ""

@@ -14,8 +14,8 @@ from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.files.import_path import imported
 from privkit.parts import docstrings
-from privkit.parts.own_parts import is_own, kinds_of, one_of
-from privkit.parts.registry import Component, load, parse, read_part, stages_given, table
+from privkit.parts.own_parts import is_own, kind_noun, kinds_of
+from privkit.parts.registry import Component, load, parse, part_table, read_part, stages_given
 
 KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
 """Kinds of parts that have laws."""
@@ -81,16 +81,16 @@ def kind_of(given: str) -> str:
     if stages_given(given) is not None:
         return "defenses"
     name, _ = read_part(given, placed=True)
-    own = is_own(name, {name for kind in KINDS for name in table(kind)})
-    kinds = kinds_of(imported("the part", name)) if own else [kind for kind in KINDS if name in table(kind)]
+    own = is_own(name, {name for kind in KINDS for name in part_table(kind)})
+    kinds = kinds_of(imported("the part", name)) if own else [kind for kind in KINDS if name in part_table(kind)]
     if len(kinds) == 1:
         return kinds[0]
-    singular = [one_of(kind) for kind in kinds]
+    singular = [kind_noun(kind) for kind in kinds]
     if kinds:
         raise UsageError(f"{name} may be a {' or a '.join(singular)}; add --kind {singular[0]} or {singular[1]}")
     if own:
-        raise UsageError(f"{name} is no part; privkit new KIND NAME writes one ({', '.join(map(one_of, KINDS))})")
-    raise unknown("part", name, {name for kind in KINDS for name in table(kind)})
+        raise UsageError(f"{name} is no part; privkit new KIND NAME writes one ({', '.join(map(kind_noun, KINDS))})")
+    raise unknown("part", name, {name for kind in KINDS for name in part_table(kind)})
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ FLOAT = 4
 """Bytes of a number on the wire: float32."""
 
 
-def kept_share(weights: Tensor | None, present: Tensor | None = None) -> float:
+def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of the smashed data that a client sends, on average over messages and clients.
 
     Args:

@@ -12,7 +12,7 @@ TRUNKS = ("alex", "vgg", "squeeze")
 
 def check_names(names: Sequence[str]) -> None:
     """Refuse two networks of a kind, and unknown trunks, by a `UsageError` with what is allowed."""
-    kinds = [kind_of(name) for name in names]
+    kinds = [network_kind(name) for name in names]
     if len(kinds) > len(set(kinds)):
         allowed = "one network, one lpips:TRUNK and one classifier at most"
         raise UsageError(f"features takes {allowed}, got {', '.join(names)}")
@@ -23,7 +23,7 @@ def check_names(names: Sequence[str]) -> None:
             raise UsageError("classifier: needs the path of a TorchScript file; classifier alone trains one")
 
 
-def kind_of(name: str) -> str:
+def network_kind(name: str) -> str:
     """ "lpips", "classifier", or empty for a feature network."""
     kind = name.partition(":")[0]
     return kind if kind == "classifier" or name.startswith("lpips:") else ""

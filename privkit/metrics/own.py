@@ -38,7 +38,7 @@ class ImageMetric(Protocol):
         """
 
 
-def check_declared(metric: ImageMetric) -> None:
+def check_metric(metric: ImageMetric) -> None:
     """Refuse a metric without a usable name or direction, by a ValueError."""
     if not isinstance(metric.name, str) or not _NAME.fullmatch(metric.name):
         raise ValueError(f"name must be small letters, digits and _, at most 40 of them, got {metric.name!r}")

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from privkit.attacks.scores.image import Values
 from privkit.domains.base import Batch
-from privkit.metrics.feature_names import check_names, kind_of
+from privkit.metrics.feature_names import check_names, network_kind
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.own import ImageMetric, column
 from privkit.metrics.own import values as own_values
 from privkit.metrics.perceptual import (
+    check_classifier,
     f_sim,
     f_sim_floors,
-    fitting,
     identity,
     lpips,
     lpips_weights,
@@ -71,8 +71,8 @@ class Perception:
         """
         check_names(names)
         trunks = [name.partition(":")[2] for name in names if name.startswith("lpips:")]
-        networks = [feature_network(name, device) for name in names if not kind_of(name)]
-        paths = [name.partition(":")[2] for name in names if kind_of(name) == "classifier"]
+        networks = [feature_network(name, device) for name in names if not network_kind(name)]
+        paths = [name.partition(":")[2] for name in names if network_kind(name) == "classifier"]
         given = [feature_network(f"file:{path}", device) for path in paths if path]
         return cls(
             network=networks[0] if networks else None,
@@ -101,7 +101,7 @@ class Perception:
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:
-            fitting(self.classifier, known, classes)
+            check_classifier(self.classifier, known, classes)
         return self
 
     @property

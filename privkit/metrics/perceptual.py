@@ -253,7 +253,7 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
     return FeatureNetwork(label=f"classifier of {len(known)} auxiliary images", body=network)
 
 
-def fitting(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
+def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
     """A user's classifier, checked: a `UsageError` if its number of scores is wrong, or records have several labels."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]

@@ -11,7 +11,7 @@ from privkit.accountants.spec.secrets import HiddenMask, has_secrets
 from privkit.accountants.spec.sensitivity import BoxLabels, Clamp, OneHot
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5
 from privkit.papers.dp_cutmixsl.claims import corollary_1, theorem_1
-from privkit.papers.dp_cutmixsl.setting import Setting
+from privkit.papers.dp_cutmixsl.setting import GroupRelease
 from privkit.shared.certificate import Certificate
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
@@ -73,7 +73,7 @@ def as_published(
     return (corollary_1 if sampled else theorem_1)(setting, order=order, delta=delta)
 
 
-def _setting(mechanism: SplitMechanism) -> Setting:
+def _setting(mechanism: SplitMechanism) -> GroupRelease:
     clip, labels, mixing, part = mechanism.smashed, mechanism.labels, mechanism.mixing, mechanism.participation
     assert not isinstance(mixing, HiddenMask)  # refused before
     if not isinstance(clip, Clamp):
@@ -93,7 +93,7 @@ def _setting(mechanism: SplitMechanism) -> Setting:
             concentration = mixing.ratio.concentration  # Fig. 7 then puts 1/k for the ratio
         else:
             raise ValueError("DP-CutMixSL has no formula for realized ratios")
-    return Setting(
+    return GroupRelease(
         mechanism="dp_sl"
         if isinstance(mixing, NoMixing)
         else "dp_mixsl"

@@ -23,7 +23,7 @@ Basis = Literal["reduced", "formula", "print"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ComparedClaim:
     """One claim of a paper beside our result.
 
     Attributes:
@@ -48,10 +48,10 @@ class Comparison:
 class Effects(Protocol):
     """A module `effects`: it judges pairs of runs, each an experiment at reduced size and a defense."""
 
-    def needed(self, claims: Sequence[str] = ("*",), /) -> set[tuple[str, str]]:
+    def needed_runs(self, claims: Sequence[str] = ("*",), /) -> set[tuple[str, str]]:
         """The runs behind the claims that match one of the patterns."""
 
-    def comparisons(self, rows: Iterable[Mapping[str, Any]] | None = None, /) -> Iterator[Comparison]:
+    def comparisons(self, rows: Iterable[Mapping[str, Any]] | None = None, /) -> Iterator[ComparedClaim]:
         """The effects that the rows decide; the committed rows unless others are given."""
 
 
@@ -92,7 +92,7 @@ class Paper:
         return (self.folder / "figures.py").is_file()
 
     @cache  # noqa: B019 - one object a paper, which lives as long as the program
-    def comparisons(self) -> tuple[Comparison, ...]:
+    def comparisons(self) -> tuple[ComparedClaim, ...]:
         """The paper's claims beside our results; the first call takes a second or less."""
         return tuple(self._module("comparisons").comparisons())
 

@@ -26,7 +26,7 @@ _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CoverageEntry:
     """What covers some printed numbers of a paper, or one of its figures; read from `coverage.toml` in its folder.
 
     Attributes:
@@ -69,7 +69,7 @@ class Covered:
         values: printed numbers that are its own: no better entry covers them.
     """
 
-    entry: Entry
+    entry: CoverageEntry
     state: State
     by: str
     values: tuple[PrintedValue, ...]
@@ -80,7 +80,7 @@ class Coverage:
     """All entries of a paper, in their order."""
 
     paper: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CoverageEntry, ...]
 
     @cached_property
     def verdicts(self) -> Mapping[str, Basis]:
@@ -97,7 +97,7 @@ class Coverage:
                     found.setdefault(name, set()).add(one.ordering.quantity)
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
-    def state(self, entry: Entry, value: PrintedValue | None = None) -> State | None:
+    def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
         """The best state that an entry can show for a printed number of it; None if it shows nothing.
 
         A figure without numbers has no `value`: any quantity of its methods will do.
@@ -153,10 +153,10 @@ def coverage(name: str) -> Coverage:
     ()
     """
     text = (paper(name).folder / "coverage.toml").read_text(encoding="utf-8")
-    return Coverage(paper=name, entries=tuple(Entry(**entry) for entry in parse_toml(text)["entry"]))
+    return Coverage(paper=name, entries=tuple(CoverageEntry(**entry) for entry in parse_toml(text)["entry"]))
 
 
-def configuration(name: str, entry: Entry) -> Path:
+def configuration(name: str, entry: CoverageEntry) -> Path:
     """The file of an entry's experiment; a `UsageError` if the paper has none of this name."""
     known = {path.stem: path for path in paper(name).experiments}
     if entry.experiment not in known:
@@ -168,7 +168,7 @@ def _quantity(value: PrintedValue) -> str | None:
     return next((quantity for unit, quantity in _QUANTITIES.items() if value.unit.startswith(unit)), None)
 
 
-def _by(entry: Entry, state: State) -> str:
+def _by(entry: CoverageEntry, state: State) -> str:
     if state == "reason":
         return entry.reason
     if state == "run":

@@ -167,7 +167,7 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The values of a paper's methods among the rows of audits, as `read_rows` returns them.
+    """The values of a paper's methods among the rows of audits, as `audit_rows` returns them.
 
     Raises:
         UsageError: if two rows of one method and seed have different values, since they come from different runs.
@@ -199,7 +199,7 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
 
 def recorded(paper: str) -> dict[Size, list[Measured]]:
     """The values of a paper's methods on the rows that ship with the package, for each size."""
-    return {size: [replace(one, size=size) for one in measured(paper, read_rows(size=size))] for size in ROWS_OF}
+    return {size: [replace(one, size=size) for one in measured(paper, audit_rows(size=size))] for size in ROWS_OF}
 
 
 def on_record(paper: str) -> list[Judged]:
@@ -275,7 +275,7 @@ def _verdict(gap: Interval | None, published: float | None) -> Verdict:
     return "reversed" if gap.high < 0 else "undecided"
 
 
-def read_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
+def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
     """Rows of a run folder or of a file of JSON lines; by default those of a size that ship with the package.
 
     Raises:

@@ -36,7 +36,7 @@ def preset(name: str) -> dict[str, Any]:
     return {**PUBLISHED_WORK, **read_toml(known[name])}
 
 
-def settings_of(path: Path) -> dict[str, Any]:
+def preset_settings(path: Path) -> dict[str, Any]:
     """Settings of a file, in the place of those of the preset that it names with `preset`."""
     given = read_toml(path)
     named = given.pop("preset", None)

@@ -15,7 +15,7 @@ from privkit.errors import UsageError, unknown
 from privkit.papers import PAPERS, paper
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import FLOOR, QUANTITIES, floor_of, measured, orderings, wanted, without_protocol
-from privkit.papers.presets import PUBLISHED_WORK, settings_of
+from privkit.papers.presets import PUBLISHED_WORK, preset_settings
 from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
 from privkit.run.progress import Progress, Silent
 from privkit.settings.config import AuditConfig
@@ -62,7 +62,7 @@ def work(
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
     """
     judged = judged or experiment.partition("/")[0]
-    settings = {**PUBLISHED_WORK, **settings_of(path)}
+    settings = {**PUBLISHED_WORK, **preset_settings(path)}
     root = {key: value for key, value in changes.items() if key == "data_root"}
     parts = zip(resolve({**settings, **root}).parts, resolve({**settings, **changes}).parts, strict=True)
     for named, part in parts:
@@ -128,13 +128,13 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
     }
     root: dict[str, Any] = {} if data_root is None else {"data_root": data_root}
     effects = paper(name).effects
-    runs = effects.needed(claim_patterns(name, table)) if effects is not None and scale in ("tiny", "small") else set()
+    runs = effects.needed_runs(claim_patterns(name, table)) if effects and scale in ("tiny", "small") else set()
     cells: dict[tuple[Any, ...], Work] = {}
     for experiment, path in chosen.items():
         own = list(work(experiment, path, root, name, runs))
         needed = ["experiment" in one.row or bool(methods_of(name, one) & methods) for one in own]
         if scale == "tiny" and any(needed):
-            own = list(work(experiment, path, root | _shrunk(settings_of(path)), name, runs))
+            own = list(work(experiment, path, root | _shrunk(preset_settings(path)), name, runs))
         for one, found in zip(own, needed, strict=True):
             if found:
                 cells.setdefault(tuple(one.row.values()), one)

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from privkit.papers import paper
-from privkit.papers.contract import Comparison
+from privkit.papers.contract import ComparedClaim
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import Judged, Measured, Verdict, measured, ordering_verdicts, orderings
 from privkit.papers.values import printed, printed_values
@@ -39,7 +39,7 @@ class Reproduced:
     paper: str
     table: str
     scale: Scale
-    claims: tuple[Comparison, ...]
+    claims: tuple[ComparedClaim, ...]
     methods: tuple[Measured, ...]
     published: Mapping[tuple[str, str], float]
     orderings: tuple[Judged, ...]
@@ -55,7 +55,7 @@ class Reproduced:
 
 
 def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str, Any]]) -> Reproduced:
-    """A table of a paper, judged on the rows of its cells, as `measure` returns them at a scale."""
+    """A table of a paper, judged on the rows of its cells, as `measure_cell` returns them at a scale."""
     found = measured(name, rows)
     return Reproduced(
         paper=name,
@@ -104,7 +104,7 @@ def claim_patterns(name: str, table: str) -> list[str]:
     return [f"{table},*", *(pattern for entry in entries for pattern in entry.claims)]
 
 
-def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[Comparison]:
+def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
     """The claims behind a table; those of effects are judged on the rows, if any were measured."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}

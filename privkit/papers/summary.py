@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from privkit.papers import paper
-from privkit.papers.contract import Basis, Comparison
+from privkit.papers.contract import Basis, ComparedClaim
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import needed, on_other_data, on_record
 
@@ -76,7 +76,7 @@ def _of(ran: Iterable[tuple[str, str]], *verdicts: str) -> list[str]:
     return [claim for claim, verdict in ran if verdict in verdicts]
 
 
-def _stated(compared: Sequence[Comparison], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
+def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
     """For each basis without runs: the places of the claims with these verdicts, as "Table 11 (2 of 24)"."""
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]

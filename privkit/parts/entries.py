@@ -8,7 +8,7 @@ from typing import Any
 from privkit.constraints import allowed
 from privkit.errors import UsageError
 from privkit.parts import docstrings
-from privkit.parts.registry import NAME, load, plug_ins, table
+from privkit.parts.registry import NAME, load, part_table, plug_ins
 
 
 def misnamed(kind: str) -> list[str]:
@@ -16,14 +16,14 @@ def misnamed(kind: str) -> list[str]:
     return sorted({entry.name for entry in plug_ins(kind) if not NAME.match(entry.name)})
 
 
-def describe(kind: str) -> list[dict[str, Any]]:
+def part_entries(kind: str) -> list[dict[str, Any]]:
     """The entries of `privkit list` and `privkit describe`: name, docstring, and options with defaults and ranges.
 
-    >>> describe("partitions")[0]["allowed"]["smallest"]
+    >>> part_entries("partitions")[0]["allowed"]["smallest"]
     'a whole number >= 1'
     """
     rows = []
-    for name, target in sorted(table(kind).items()):
+    for name, target in sorted(part_table(kind).items()):
         try:
             rows.append(describe_part(name, load(target)))
         except UsageError as error:  # one broken plug-in hides no other
@@ -37,7 +37,7 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
 
 
 def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """One entry of `describe`. It also accepts what a plug-in brings.
+    """One entry of `part_entries`. It also accepts what a plug-in brings.
 
     Raises:
         UsageError: if it is neither a class, a function nor a dataclass.

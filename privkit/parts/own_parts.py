@@ -21,10 +21,10 @@ _FUNCTIONS = {"datasets": "privkit.domains.images.own:FromFunction", "models": "
 """Kind -> the specification of a part that is a user's own function."""
 
 
-def one_of(kind: str) -> str:
+def kind_noun(kind: str) -> str:
     """The singular noun for parts of a kind.
 
-    >>> one_of("defenses"), one_of("attacks")
+    >>> kind_noun("defenses"), kind_noun("attacks")
     ('defense', 'attack')
     """
     return {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
@@ -69,7 +69,7 @@ def own(kind: str, path: str) -> Any:
     Raises:
         UsageError: if it cannot be imported, or is no part of this kind.
     """
-    singular = one_of(kind)
+    singular = kind_noun(kind)
     if kind not in _CONTRACTS:
         raise UsageError(f"a {singular} has no import path, got {path}; privkit list {kind} names those that there are")
     target = imported(f"the {singular}", path)

@@ -15,7 +15,7 @@ from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknow
 from privkit.files.import_path import with_options
 from privkit.files.observed import watch
 from privkit.files.toml_text import TomlError, TooMuch, parse_toml
-from privkit.parts.own_parts import is_own, one_of, own
+from privkit.parts.own_parts import is_own, kind_noun, own
 
 TABLES = {
     "defenses": "privkit.defenses:DEFENSES",
@@ -89,7 +89,7 @@ def load(target: str) -> Any:
 
 
 @cache
-def table(kind: str) -> Mapping[str, str]:
+def part_table(kind: str) -> Mapping[str, str]:
     """Name -> "module:object" of one kind, entry points included; privkit's own names win."""
     if kind not in TABLES:
         raise unknown("kind", kind, TABLES)
@@ -138,16 +138,16 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
 def _parsed(kind: str, given: Any) -> Component:
     """One component that is no chain."""
-    singular = one_of(kind)
+    singular = kind_noun(kind)
     if kind == "models" and isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None:
         return _imported(given)
     name, options = name_and_options(kind, given)
-    if is_own(name, table(kind)):
+    if is_own(name, part_table(kind)):
         default = own(kind, name)
-    elif name in table(kind):
-        default = load(table(kind)[name])
+    elif name in part_table(kind):
+        default = load(part_table(kind)[name])
     else:
-        raise unknown(singular, name, table(kind))
+        raise unknown(singular, name, part_table(kind))
     if kind == "defenses":
         options = _placed(name, default, options)
     filtered = kind == "datasets" and "classes" in options.keys() - getattr(default, "__dataclass_fields__", {}).keys()
@@ -174,7 +174,7 @@ def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
     >>> name_and_options("attacks", {"name": "black_box", "epochs": 3})
     ('black_box', {'epochs': 3})
     """
-    singular = one_of(kind)
+    singular = kind_noun(kind)
     if isinstance(given, str):
         return read_part(given, placed=kind == "defenses")
     if not isinstance(given, Mapping):

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 from privkit.errors import UsageError
-from privkit.parts.registry import parse, table
+from privkit.parts.registry import parse, part_table
 from privkit.reports.schema import Row
 from privkit.reports.summaries import over_seeds
-from privkit.reports.threats import OTHERS, Known, ThreatVerdict, threat_verdicts
+from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts
 from privkit.shared.measures import CONSTANT_ATTACKS, IMAGES, KINDS
 
 INDEX = Path(__file__).with_suffix(".csv")
@@ -31,13 +31,13 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
 
 
 @cache
-def _known() -> dict[str, list[Known]]:
+def _known() -> dict[str, list[KnownOutcome]]:
     """Defense with default options -> attacks to which it fell in privkit's own table."""
-    found: dict[str, list[Known]] = {}
+    found: dict[str, list[KnownOutcome]] = {}
     with MEASURED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if int(row["falls"]):
-                known = Known(attack=row["attack"], threat_model=row["threat_model"], ssim=float(row["ssim"]))
+                known = KnownOutcome(attack=row["attack"], threat_model=row["threat_model"], ssim=float(row["ssim"]))
                 found.setdefault(row["defense"], []).append(known)
     return found
 
@@ -46,7 +46,7 @@ def _known() -> dict[str, list[Known]]:
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
     """Threat model -> attacks on such records by their default options; attacks that ask something else together."""
     models: dict[str, tuple[str, ...]] = {}
-    for name in sorted(set(table("attacks")) - CONSTANT_ATTACKS):
+    for name in sorted(set(part_table("attacks")) - CONSTANT_ATTACKS):
         try:
             model, reads = _indexed().get(name) or threat(name)
         except UsageError:  # a broken plug-in was not tried either, and cannot be

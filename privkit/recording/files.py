@@ -19,7 +19,7 @@ from torch import Tensor
 from privkit.errors import DataError, shortened
 from privkit.files.arrays import read_array
 from privkit.files.sealed import digest
-from privkit.recording.schema import plain
+from privkit.recording.schema import plain_bytes
 
 _ENDINGS = (".safetensors", ".npz")
 _MOST_BYTES = 4 << 30
@@ -63,7 +63,7 @@ class Files:
         Raises:
             DataError: if it lies outside the folder, cannot be read, is too large, or differs from what was recorded.
         """
-        data = plain(self.folder, name, _MOST_BYTES if most is None else most)
+        data = plain_bytes(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
             raise DataError(

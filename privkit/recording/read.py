@@ -22,7 +22,7 @@ from privkit.files.import_path import check_trusted, only
 from privkit.files.sealed import digest
 from privkit.recording.files import Files
 from privkit.recording.networks import network
-from privkit.recording.records import check_alike, check_recorded_labels, domain_of, records
+from privkit.recording.records import check_alike, check_recorded_labels, recorded_domain, records
 from privkit.recording.schema import FILE, Description, Network, description, description_file
 from privkit.recording.second_cut import OF_ROUND, second_cut
 
@@ -213,7 +213,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
             check_trusted("the builder", segment.builder, trust)
     files = Files(folder, described.files, every=described.schema_version > 1)
     tensors = files.tensors(described.tensors)
-    here, domain = folder / described.tensors, domain_of(described, files)
+    here, domain = folder / described.tensors, recorded_domain(described, files)
     rest = (f"own.{domain.name}", "own.labels", f"truth.{domain.name}", "truth.labels", "truth.members")
     if strangers := sorted(name for name in tensors if name not in rest and not _of_round(name, described.rounds)):
         raise DataError(

@@ -40,7 +40,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
     return {"records": _FILE}, {_FILE: f"{json.dumps(to_json(domain))}\n".encode()}
 
 
-def domain_of(described: Description, files: Files) -> Domain:
+def recorded_domain(described: Description, files: Files) -> Domain:
     """What one record is.
 
     Raises:

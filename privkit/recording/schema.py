@@ -66,7 +66,7 @@ class Network(_Frozen):
         return self
 
 
-class Measured(_Frozen):
+class OwnerMeasurements(_Frozen):
     """What the recording's owner measured; privkit repeats it and does not check it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Measured(_Frozen):
     bytes_down: _Amount | None = None
 
     @model_validator(mode="after")
-    def _with_its_number(self) -> Measured:
+    def _with_its_number(self) -> OwnerMeasurements:
         if (self.accuracy is None) != (self.test_images is None):
             raise ValueError("accuracy and test_images belong together: the interval needs both")
         return self
@@ -150,7 +150,7 @@ class Description(_Frozen):
     upper: Network | None = None
     replay: Replayed | None = None
     mechanism: dict[str, Any] | None = None
-    measured: Measured = Measured()
+    measured: OwnerMeasurements = OwnerMeasurements()
     dataset: _Name = "recorded"
     model: _Name = "recorded"
     protocol: _Name = "recorded"
@@ -218,7 +218,7 @@ def description_file(folder: Path) -> bytes:
         DataError: if there is none, or it is no plain file.
     """
     try:
-        return plain(folder, FILE, _MOST_BYTES)
+        return plain_bytes(folder, FILE, _MOST_BYTES)
     except DataError as error:
         raise DataError(
             f"{folder} holds no recording: {str(error).removeprefix(f'{folder}: ').partition(';')[0]}; write the "
@@ -226,7 +226,7 @@ def description_file(folder: Path) -> bytes:
         ) from None
 
 
-def plain(folder: Path, name: str, most: int) -> bytes:
+def plain_bytes(folder: Path, name: str, most: int) -> bytes:
     """The bytes of a plain file of a folder.
 
     Args:

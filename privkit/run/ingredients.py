@@ -10,7 +10,7 @@ from typing import Any
 from privkit.attacks.scores.image import IMAGE_METRICS
 from privkit.files.observed import hash_file
 from privkit.metrics.perception import Perception
-from privkit.parts.registry import Component, distribution, parse, table
+from privkit.parts.registry import Component, distribution, parse, part_table
 from privkit.reports.schema import Provenance
 from privkit.run.plan import Cell
 from privkit.run.provenance import versions
@@ -96,7 +96,7 @@ def _part(kind: str, component: Component) -> Provenance:
     if component.stages:
         return _joined(*(_part(kind, stage) for stage in component.stages))
     path = component.name if ":" in component.name else ""
-    target = table(kind).get(component.name, path).partition(":")[0]
+    target = part_table(kind).get(component.name, path).partition(":")[0]
     code = _code({*_modules(component.spec), *filter(None, [target])})
     plugin = distribution(kind, component.name)
     files = {} if kind == "datasets" else _files(component.spec)  # of data, the images count, not where they lie

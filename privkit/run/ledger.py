@@ -88,7 +88,7 @@ def check_usable(path: Path) -> Manifest | None:
     return manifest
 
 
-class Ledger(RunFolder):
+class RunLedger(RunFolder):
     """The folder of one run. A `with` block makes this process its only writer.
 
     Args:
@@ -113,7 +113,7 @@ class Ledger(RunFolder):
         if os.path.lexists(self.path):
             self._own()  # refused folders stay as they were, without even a lock
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> RunLedger:
         """Become the writer: go on with the run that is here, or begin one."""
         make_root(self.path)
         leave_out(self.path)

@@ -54,7 +54,7 @@ def plan(config: AuditConfig) -> list[Cell]:
     ]
 
 
-def counted(config: AuditConfig) -> tuple[int, int]:
+def cell_counts(config: AuditConfig) -> tuple[int, int]:
     """Number of cells that are computed in any case, and number of twins."""
     twins = [bool(cell.twin_of) for cell in plan(config)]
     return twins.count(False), twins.count(True)

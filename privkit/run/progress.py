@@ -10,7 +10,7 @@ from math import isfinite
 from time import perf_counter
 from typing import Any
 
-from privkit.reports.escape import json_text, terminal
+from privkit.reports.escape import terminal, terminal_json
 
 SILENCE = 30.0
 """Seconds after which a log hears of a stage that is still running."""
@@ -139,7 +139,7 @@ class Events(Progress):
 
 def event(kind: str, **fields: object) -> None:
     """Print an event."""
-    print(json_text(json.dumps({"event": kind, **fields})), flush=True)
+    print(terminal_json(json.dumps({"event": kind, **fields})), flush=True)
 
 
 @contextmanager

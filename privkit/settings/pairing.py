@@ -54,7 +54,7 @@ def _with_protocol(label: str, protocol: str) -> str:
     return "+".join([f"{body}{',' if ':' in body else ':'}protocol={protocol}{at}{place}", *others])
 
 
-def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
+def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     """Defenses under their protocols, in the order in which protocols are first needed.
 
     A defense runs under the protocol that it names, otherwise under the run's. Without either it gets `cutmixsl` if it
@@ -67,7 +67,7 @@ def paired(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     Raises:
         UsageError: for what does not exist, or a group that its protocol cannot fill.
 
-    >>> [(p.label, [d.label for d in part]) for p, part in paired(["patch_shuffle", "mixup"], None)]
+    >>> [(p.label, [d.label for d in part]) for p, part in defense_pairs(["patch_shuffle", "mixup"], None)]
     [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]
     """
     baseline = parse("defenses", "none")

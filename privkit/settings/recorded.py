@@ -71,11 +71,11 @@ def _recorded_source(recording: Recording) -> Source:
         pairs=[(protocol, (part("defense", described.name),))],
         training={"batch_size": described.batch_size},
         recording=recording,
-        chosen=partial(chosen, recording),
+        chosen=partial(sufficient_attacks, recording),
     )
 
 
-def chosen(recording: Recording) -> Chosen:
+def sufficient_attacks(recording: Recording) -> Chosen:
     """What `auto` mounts: those of its attacks on this defense for which the recording suffices.
 
     Raises:

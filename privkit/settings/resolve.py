@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
-from privkit.parts.registry import Component, load, name_and_options, parse, specify, stages_given, table
+from privkit.parts.registry import Component, load, name_and_options, parse, part_table, specify, stages_given
 from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
-from privkit.settings.pairing import paired
+from privkit.settings.pairing import defense_pairs
 from privkit.settings.quick_attacks import AUTO, Chosen, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
 from privkit.settings.table import (
@@ -137,7 +137,7 @@ def _source(settings: Mapping[str, Any], asked: AuditSettings) -> Source:
     return Source(
         dataset=dataset,
         model=model_for(dataset, asked.model),
-        pairs=paired(asked.defense, asked.protocol),
+        pairs=defense_pairs(asked.defense, asked.protocol),
         training=as_options("training", asked.training),
     )
 
@@ -225,7 +225,7 @@ def _skipping(dataset: Component) -> Component:
         beside = "," if ":" in dataset.label else ":"
         given = dataset.label if dataset.spec.skip_bad_rows else f"{dataset.label}{beside}skip_bad_rows=true"
         return parse("datasets", given)
-    having = [name for name, target in sorted(table("datasets").items()) if hasattr(load(target), "skip_bad_rows")]
+    having = [name for name, target in sorted(part_table("datasets").items()) if hasattr(load(target), "skip_bad_rows")]
     raise UsageError(
         f"skip_bad_rows=true leaves out rows of text files, and {dataset.name} reads none; leave it out, or choose one "
         f"of {', '.join(having)}"
@@ -254,13 +254,13 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
     Raises:
         UsageError: for two metrics of one name, and gates on a metric that is not there.
     """
-    from privkit.metrics.own import PREFIX, check_declared, column
+    from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
     for text in given:
         metric = parse("metrics", text)
         try:
-            check_declared(metric.spec)
+            check_metric(metric.spec)
         except ValueError as error:
             raise UsageError(f"metric {metric.label}: {error}") from None
         if (name := column(metric.spec)) in metrics:
@@ -296,7 +296,7 @@ def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
 
     `all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense.
     """
-    every = [name for name in table("attacks") if name not in CONSTANT_ATTACKS]
+    every = [name for name in part_table("attacks") if name not in CONSTANT_ATTACKS]
     named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
     return distinct(budgeted(parse("attacks", given), asked.budget[1]) for given in named)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from privkit.errors import UsageError
-from privkit.parts.registry import Component, load, parse, table
+from privkit.parts.registry import Component, load, parse, part_table
 from privkit.shared.measures import KINDS
 
 
@@ -47,7 +47,7 @@ def model_for(dataset: Component, given: Any) -> Component:
     read = model.spec.domain if "domain" in dir(model.spec) else "images"
     if read in (domain, "any"):
         return model
-    fitting = [name for name, target in table("models").items() if getattr(load(target), "domain", "") == domain]
+    fitting = [name for name, target in part_table("models").items() if getattr(load(target), "domain", "") == domain]
     raise reads_another(model.name, read, dataset.name, domain, fitting)
 
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.chain import stages_of
-from privkit.defenses.compile import Step, receipt_of, run, sites_of
+from privkit.defenses.compile import StageReceipt, receipt_of, run, sites_of
 from privkit.defenses.denoising import denoisers
 from privkit.defenses.receipts import Permuted
 from privkit.domains.domain import Domain
@@ -301,7 +301,7 @@ class Clients(nn.Module):
             arrived_groups=arrived_groups if sites.server else groups,
         )
 
-    def _borne_out(self, step: Step) -> Step:
+    def _borne_out(self, step: StageReceipt) -> StageReceipt:
         """What a stage did to tokens, as far as these are known to tell no place."""
         receipt = step.receipt
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
@@ -311,7 +311,7 @@ class Clients(nn.Module):
 
     def _run(
         self, stages: Sequence[Defense], made: Release, generator: Generator, groups: Tensor
-    ) -> tuple[Release, tuple[Step, ...]]:
+    ) -> tuple[Release, tuple[StageReceipt, ...]]:
         once = any(stage.drawn == "once" for stage in stages)
         kept = Generator(made.smashed.device).manual_seed(derive(self.seed, "ratios")) if once else None
         return run(stages, made, generator, groups, kept)

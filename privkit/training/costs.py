@@ -8,7 +8,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.domains.base import Batch
-from privkit.metrics.cost import FLOAT, Cost, kept_share, measure_costs
+from privkit.metrics.cost import FLOAT, Cost, measure_costs, sent_share
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
@@ -45,7 +45,7 @@ def client_costs(
     weights = sent.release.weights
     kept = sent.receipt.payload_share  # a shuffle after mixing hides masks, but not from the wire
     if kept is None:
-        kept = kept_share(weights, sent.groups >= 0)
+        kept = sent_share(weights, sent.groups >= 0)
     trained = not spec.freeze_lower and learns(clients)
     every = {"never": None, "round": 1, "epoch": max(1, rounds_an_epoch)}[protocol.average]
     cost = measure_costs(

@@ -110,7 +110,7 @@ def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdat
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
 
 
-def of_run(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
+def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
     """A receipt's certificate, extended or withdrawn according to how the run trained.
 
     Noisy updates add `updates_epsilon`: the ε of the updates alone for one record, replace-one, at the same δ, given

@@ -20,7 +20,7 @@ from privkit.training.stacked import Stacked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class RecordedRounds:
     """What crossed the wire, and information for the trusted side only.
 
     Attributes:
@@ -36,7 +36,7 @@ class Recording:
 
 
 @torch.no_grad()
-def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> Recording:
+def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> RecordedRounds:
     """Send the attacked images over the wire once more after training, in messages of the training's size.
 
     Args:
@@ -59,7 +59,7 @@ def record(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes:
             receipts.append(sent.receipt)
             first = number % len(rounds) * clients * batch_size
             members.append(torch.where(answer.members >= 0, answer.members + first, -1).flatten())
-    return Recording(views=views, receipts=receipts, members=torch.cat(members))
+    return RecordedRounds(views=views, receipts=receipts, members=torch.cat(members))
 
 
 def black_box_query(edge: Clients) -> Query:
@@ -108,7 +108,7 @@ class HeldParts(nn.Module):
         return held_parts(rows, self.defense, self.held)
 
 
-def moved(view: View, move: Callable[[Tensor], Tensor]) -> View:
+def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
     """The view with each tensor moved, for example to another device."""
     tensors: dict[str, Any] = {n: move(value) for n, value in vars(view).items() if isinstance(value, Tensor)}
     return replace(view, **tensors)

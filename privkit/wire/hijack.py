@@ -27,7 +27,7 @@ from privkit.training.losses import message_losses, own_loss
 from privkit.training.private import check_private, private_gradients
 from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec, optimizer_of
-from privkit.wire.channel import answer_of, holds_all, record
+from privkit.wire.channel import answer_of, holds_all, record_rounds
 
 _FAKES = 0.1
 """Share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many."""
@@ -152,7 +152,7 @@ class LiveClients:
 
     def views(self) -> list[View]:
         """The releases of the attacked images by the clients as they are now, pass after pass."""
-        recording = record(
+        recording = record_rounds(
             self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed, passes=self._passes
         )
         return recording.views

@@ -13,7 +13,7 @@ from privkit.attacks.base import View
 from privkit.defenses.split_parts import held_parts
 from privkit.training.clients import Clients
 from privkit.training.round import Round, message_weights, split_round
-from privkit.wire.channel import answer_of, moved
+from privkit.wire.channel import answer_of, moved_view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
         gradient = torch.einsum("m,m...->...", weights, gradient).expand_as(gradient)
     answer = answer_of(sent, number, edge)
     gradient = held_parts(gradient.flatten(0, 1), edge.defense, edge.held)
-    view = replace(moved(answer.view, _kept), cut_gradient=gradient.cpu().clone())
+    view = replace(moved_view(answer.view, _kept), cut_gradient=gradient.cpu().clone())
     received: tuple[View, ...] = ()
     if len(sent.smashed) == len(labels):
         arrived = sent.smashed.grad

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from privkit.accountants import answer
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.charges import cost_of
-from privkit.accountants.filters import ADAPTIVE, FIXED, chosen
+from privkit.accountants.filters import ADAPTIVE, FIXED, best_filter
 from privkit.accountants.ledger import BudgetSpent, Ledger, PrivacyBudget
 from privkit.accountants.ledger_file import LedgerError, LedgerFile
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -69,7 +69,7 @@ def strategy_exceeds(seed: int, looser: float = 1.0, runs: int = 4000, most: int
     )
     costs = [cost_of(one.mechanism, 1, 1) for one in menu]
     try:
-        limited = chosen(budget, costs[0])
+        limited = best_filter(budget, costs[0])
     except ValueError:
         return []
     spent = np.zeros(runs)
@@ -110,7 +110,7 @@ def test_a_limit_that_is_too_large_is_found() -> None:
 def test_the_bound_of_a_filter_is_the_budget() -> None:
     for budget in (BUDGET, PrivacyBudget(epsilon=0.3, delta=0.01)):
         for one in (spec(), SAMPLED, LAPLACE):
-            limited = chosen(budget, cost_of(one, 1, 1))
+            limited = best_filter(budget, cost_of(one, 1, 1))
             assert limited.bound.epsilon(budget.delta).value == pytest.approx(budget.epsilon, rel=1e-9)
 
 

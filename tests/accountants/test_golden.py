@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from privkit.accountants.golden import Case, cases, read
+from privkit.accountants.golden import Case, cases, read_cases
 from tests.accountants.golden import auditing, gaussian, mixing, others, permutations, subsampling
 from tests.papers import accurate_sl_reference, dp_cutmixsl_reference
 
@@ -62,4 +62,4 @@ def _value(oracle: dict[str, Any]) -> float:
 
 def test_a_line_without_an_evaluator_is_an_error() -> None:
     with pytest.raises(KeyError, match="epsilon"):
-        read("privkit.accountants.golden", "cases.jsonl", {})
+        read_cases("privkit.accountants.golden", "cases.jsonl", {})

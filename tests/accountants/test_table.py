@@ -220,11 +220,11 @@ def test_csv_toml_json_and_a_stream_hold_the_same_rows(tmp_path: Path) -> None:
         {"name": "b", "mechanism": "gaussian", "sigma": 2, "sensitivity": 1, "rounds": 5},
     ]
     sources: list[list[Mapping[str, Any]]] = [
-        list(table.load(write(tmp_path / "t.csv", text))),
-        list(table.load(write(tmp_path / "bom.csv", "\ufeff" + text.replace("\n", "\r\n")))),
-        list(table.load(write(tmp_path / "t.toml", toml))),
-        list(table.load(write(tmp_path / "t.json", json.dumps(rows)))),
-        list(table.load(None, io.StringIO(text))),
+        list(table.load_rows(write(tmp_path / "t.csv", text))),
+        list(table.load_rows(write(tmp_path / "bom.csv", "\ufeff" + text.replace("\n", "\r\n")))),
+        list(table.load_rows(write(tmp_path / "t.toml", toml))),
+        list(table.load_rows(write(tmp_path / "t.json", json.dumps(rows)))),
+        list(table.load_rows(None, io.StringIO(text))),
     ]
     found = [[(e.name, e.mechanism, e.error) for e in table.read(source, 1e-5)] for source in sources]
     assert all(one == found[0] for one in found)
@@ -247,18 +247,18 @@ def test_csv_toml_json_and_a_stream_hold_the_same_rows(tmp_path: Path) -> None:
 )
 def test_files_that_are_no_tables(tmp_path: Path, name: str, content: bytes, match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        list(table.load(write(tmp_path / name, content)))
+        list(table.load_rows(write(tmp_path / name, content)))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "no.csv", tmp_path / "no.json", tmp_path):
         with pytest.raises(ValueError, match="cannot be read"):
-            list(table.load(path))
+            list(table.load_rows(path))
 
 
 def test_more_and_fewer_cells_than_the_header() -> None:
     text = "mechanism,sigma,sensitivity\ngaussian,1,1,9\ngaussian,1\ngaussian,1,1\n"
-    many, few, good = table.read(table.load(None, io.StringIO(text)), 1e-5)
+    many, few, good = table.read(table.load_rows(None, io.StringIO(text)), 1e-5)
     assert "more cells than the header" in many.error
     assert "is empty" in few.error
     assert good.error == ""
@@ -271,8 +271,8 @@ def test_a_long_table_streams(tmp_path: Path) -> None:
         writer.writerow(PLAIN)
         writer.writerows(PLAIN.values() for _ in range(4_000))
     tracemalloc.start()
-    first = list(islice(table.read(table.load(path), 1e-5), 100))
-    rest = sum(not entry.error for entry in table.read(table.load(path), 1e-5))
+    first = list(islice(table.read(table.load_rows(path), 1e-5), 100))
+    rest = sum(not entry.error for entry in table.read(table.load_rows(path), 1e-5))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(first) == 100
@@ -282,7 +282,7 @@ def test_a_long_table_streams(tmp_path: Path) -> None:
 
 def test_the_shipped_example_is_computed() -> None:
     path = Path(table.__file__).parent / "examples" / "papers.csv"
-    entries = list(table.read(table.load(path), 1e-5))
+    entries = list(table.read(table.load_rows(path), 1e-5))
     assert [entry.error for entry in entries if entry.error] == []
     found = list(answer.epsilons([e.mechanism for e in entries if e.mechanism], [e.delta or 0 for e in entries]))
     assert len(found) == len(entries) > 50

@@ -14,11 +14,11 @@ from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.membership.canaries import Canaries
 from privkit.errors import UsageError
-from privkit.parts.registry import Component, parse, table
+from privkit.parts.registry import Component, parse, part_table
 from privkit.settings.resolve import resolve
 
 
-@pytest.mark.parametrize("name", sorted(table("attacks")))
+@pytest.mark.parametrize("name", sorted(part_table("attacks")))
 def test_every_attack_declares_what_it_needs_and_how_it_is_mounted(name: str) -> None:
     attack = parse("attacks", name).spec
     check_declared(attack)

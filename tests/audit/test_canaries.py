@@ -17,7 +17,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
-from privkit.audit.goals.distinguish import because, judged, of_one_record
+from privkit.audit.goals.distinguish import because, bound_check, of_one_record
 from privkit.audit.goals.trained import must_get_gradients
 from privkit.audit.run import run_audit
 from privkit.defenses.base import ReleaseCount
@@ -34,7 +34,7 @@ from privkit.models.vit import Vit
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.training import Clients, SplitProtocol, TrainingSpec
-from privkit.wire.channel import record
+from privkit.wire.channel import record_rounds
 
 SHAPE, CLAIMED_BY = (1, 8, 8), "exact Gaussian profile"
 IMAGES = Images(shape=SHAPE)
@@ -137,7 +137,7 @@ def test_public_coins_tell_what_every_row_holds(defense: Any, clients: int) -> N
     edge, _ = edge_of(defense, clients)
     data, size = batch(clients * 6), clients * 3
     assert tells_where(edge, data.x[:size])
-    sent = record(edge, data, batch_size=3, seed=0, passes=2)
+    sent = record_rounds(edge, data, batch_size=3, seed=0, passes=2)
     truth, members = seen_alone(edge, size)(data.x), sent.members.view(2, -1)
     with_it, without = in_their_rows(sent.views, members, truth, truth)
     rows = torch.cat([view.smashed for view in sent.views])
@@ -202,18 +202,18 @@ def audited(epsilon: float, right: float = 1.0, **claim: Any) -> EmpiricalBound:
 
 def test_a_claim_above_what_the_canaries_can_show_is_no_verdict() -> None:
     above = audited(3.6)
-    (check,) = judged(above)
+    (check,) = bound_check(above)
     assert (check.passed, check.decisive) == (None, False)
     assert above.ceiling == pytest.approx(3.4935, abs=1e-3)
     assert "at most ε >= 3.494 could have been shown with 200 canaries" in check.detail
     assert "cannot refute so large a claim" in check.detail
-    (check,) = judged(audited(3.4))
+    (check,) = bound_check(audited(3.4))
     assert (check.passed, check.decisive) == (False, True)
-    (check,) = judged(audited(3.4, right=0.0))
+    (check,) = bound_check(audited(3.4, right=0.0))
     assert (check.passed, check.decisive) == (True, True)
     assert "at most ε >= 3.494 could have been shown" in check.detail
     assert "cannot" not in check.detail
-    assert judged(audited(inf)) == ()
+    assert bound_check(audited(inf)) == ()
 
 
 def test_a_claimed_curve_is_put_to_a_test_of_curves() -> None:

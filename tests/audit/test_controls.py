@@ -24,7 +24,7 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.parts.registry import parse
 from privkit.settings.quick_attacks import choose
 from privkit.settings.resolve import resolve
-from privkit.wire.channel import record
+from privkit.wire.channel import record_rounds
 from tests.attacks.mutants import Broken, in_images, in_tokens, in_weights, mutants, own_mean
 
 QUICK: dict[str, tuple[str, Any, Any]] = {
@@ -78,7 +78,7 @@ def _met(defense: str, seed: int, dataset: str) -> tuple[ImageObservation, Defen
     images = read_records(config, seed, torch.device("cpu"))
     domain, batch = images.splits.domain, config.training.batch_size
     edge, _, _ = assemble(config, spec, domain, images.splits.classes, seed)
-    released = record(edge.eval(), images.victims, batch_size=batch, seed=seed)
+    released = record_rounds(edge.eval(), images.victims, batch_size=batch, seed=seed)
     observation = ImageObservation(
         image_shape=(domain.shape[0], domain.shape[1], domain.shape[2]),
         batch_size=config.protocol.spec.active * batch,

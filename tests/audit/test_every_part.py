@@ -11,7 +11,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
-from privkit.parts.registry import load, table
+from privkit.parts.registry import load, part_table
 from privkit.reports.schema import Row
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -37,7 +37,7 @@ PROVES = {
 
 ONE_OF_A_KIND = ["batch_shuffle", "dp_cutmixsl", "gaussian_noise", "grad_perturb", "none", "random_cutmix"]
 """What shuffles, mixes, adds noise to what is sent or comes back, and what proves nothing."""
-EVERY_DEFENSE = [name if name != "blur" else "blur:factor=2" for name in sorted(table("defenses"))]
+EVERY_DEFENSE = [name if name != "blur" else "blur:factor=2" for name in sorted(part_table("defenses"))]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ QUICK_PROTOCOLS = ("cutmixsfl", "sl")
 
 @pytest.mark.parametrize(
     "protocol",
-    [p if p in QUICK_PROTOCOLS else pytest.param(p, marks=pytest.mark.slow) for p in sorted(table("protocols"))],
+    [p if p in QUICK_PROTOCOLS else pytest.param(p, marks=pytest.mark.slow) for p in sorted(part_table("protocols"))],
 )
 def test_every_protocol_goes_through_an_audit(tmp_path: Path, protocol: str) -> None:
     mixes = protocol not in ("sl", "standalone", "u_shape")
@@ -101,7 +101,7 @@ FITTED = {"patch_splitnn": {"patch": 14, "stride": 14}}
     "model",
     [
         pytest.param(name, marks=MARKS.get(name, ()))
-        for name in sorted(table("models"))
+        for name in sorted(part_table("models"))
         if name not in ("hf", "vit_base", "t2t_vit")
     ],
 )
@@ -113,7 +113,7 @@ def test_every_model_goes_through_a_round(model: str) -> None:
     from privkit.domains.base import Batch
     from privkit.training import Clients, SplitProtocol, TrainingSpec, evaluate, train
 
-    split = load(table("models")[model])
+    split = load(part_table("models")[model])
     domain = DOMAINS["images" if split.domain == "any" else split.domain]
     classes = 2 if model == "difm" else 10
     spec = replace(split() if isinstance(split, type) else split, **FITTED.get(model, {}))
@@ -185,7 +185,7 @@ def rows_of(attacks: set[str], folder: Path) -> dict[str, Row]:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
-    return rows_of(set(table("attacks")) - LONG, tmp_path_factory.mktemp("attacks"))
+    return rows_of(set(part_table("attacks")) - LONG, tmp_path_factory.mktemp("attacks"))
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def long_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
 
 @pytest.mark.parametrize(
     ("attack", "of"),
-    [(attack, "rows") for attack in sorted(set(table("attacks")) - FLOORS - LONG - NO_IMAGES)]
+    [(attack, "rows") for attack in sorted(set(part_table("attacks")) - FLOORS - LONG - NO_IMAGES)]
     + [pytest.param(attack, "long_rows", marks=pytest.mark.slow) for attack in sorted(LONG)],
 )
 def test_every_attack_is_controlled_and_scored(request: pytest.FixtureRequest, attack: str, of: str) -> None:

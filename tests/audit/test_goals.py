@@ -20,9 +20,9 @@ from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.partition import Iid
-from privkit.parts.registry import load, parse, table
+from privkit.parts.registry import load, parse, part_table
 from privkit.training import Clients, Round, SplitProtocol, TrainingSpec, split_round
-from privkit.wire.channel import record
+from privkit.wire.channel import record_rounds
 from privkit.wire.hijack import LiveClients, serve
 from privkit.wire.transcript import Transcript
 from tests.small import fitted, random_images
@@ -168,7 +168,7 @@ def test_shadow_models_are_trained_and_scored(tmp_path: Path) -> None:
 
 LEARN = {"model_completion"}
 """Attacks that train for long; the example of its module has its controls as well."""
-SCORING = [name for name in sorted(table("attacks")) if parse("attacks", name).spec.goal != "reconstruct"]
+SCORING = [name for name in sorted(part_table("attacks")) if parse("attacks", name).spec.goal != "reconstruct"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ def test_rows_of_canaries_are_found_behind_mixing() -> None:
 def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
     edge, _ = fitted(GaussianNoise(sigma=2.0, clip=0.5), SplitProtocol())
     data = random_images(6, 10)
-    loud, silent = (record(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, noiseless(edge)))
+    loud, silent = (record_rounds(e, data, batch_size=6, seed=0).views[0].smashed for e in (edge, noiseless(edge)))
     assert edge.defense.sigma == 2.0  # type: ignore[attr-defined]
     assert silent.abs().max() <= 0.5 + 1e-6
     assert (loud - silent).std() > 1.5
@@ -231,13 +231,13 @@ def test_a_quiet_defense_keeps_its_clipping_and_loses_its_noise() -> None:
 
 def test_passes_send_the_same_images_with_draws_of_their_own() -> None:
     edge, _ = fitted(PatchShuffle(), SplitProtocol(clients=2))
-    sent = record(edge, random_images(8, 10), batch_size=2, seed=0, passes=3)
+    sent = record_rounds(edge, random_images(8, 10), batch_size=2, seed=0, passes=3)
     assert len(sent.views) == 6
     assert sent.members.view(3, 8).tolist() == [list(range(8))] * 3
     first, again = (torch.cat([view.smashed for view in sent.views[2 * p : 2 * p + 2]]) for p in (0, 1))
     assert not torch.equal(first, again)
     torch.testing.assert_close(first.sort(1).values, again.sort(1).values)
-    once = record(edge, random_images(8, 10), batch_size=2, seed=0)
+    once = record_rounds(edge, random_images(8, 10), batch_size=2, seed=0)
     assert torch.equal(once.views[0].smashed, sent.views[0].smashed)
 
 
@@ -288,9 +288,9 @@ def test_live_clients_go_on_bit_for_bit_and_refuse_what_cannot_be_hijacked() -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
-    from privkit.audit.defended import defended_model, replay
+    from privkit.audit.defended import defended_model, train_again
     from privkit.audit.seed_data import prepare
-    from privkit.run.ledger import Ledger
+    from privkit.run.ledger import RunLedger
     from privkit.run.plan import plan
     from privkit.run.progress import Silent
     from privkit.run.provenance import manifest
@@ -298,7 +298,7 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
 
     config = resolve({"defense": "none", **SETTINGS})
     seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]
-    with Ledger(tmp_path / "run", manifest(config, threads=1)) as folder:
+    with RunLedger(tmp_path / "run", manifest(config, threads=1)) as folder:
         model = defended_model(config, cell, seed_data, folder, Silent(), lambda text: None)
     watched = []
 
@@ -307,7 +307,7 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
         watched.append(found.losses)
         return found
 
-    replay(config, cell, seed_data, play, Silent())
+    train_again(config, cell, seed_data, play, Silent())
     again = torch.stack(watched).view(2, -1).mean(1)
     torch.testing.assert_close(again, torch.tensor(model.known["curve"]))
 

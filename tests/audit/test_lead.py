@@ -12,11 +12,11 @@ import torch
 
 from privkit.audit.cell import planned_row
 from privkit.audit.lead import LIVES, Dispatch, Leader, WorkersEnded
-from privkit.audit.worker import Answer, CellWorker, Job, Task
+from privkit.audit.worker import CellWorker, Job, Task, TaskResult
 from privkit.errors import UsageError
 from privkit.files.sealed import sealed
 from privkit.reports.schema import Row
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.progress import Silent
 from privkit.run.provenance import manifest
 from privkit.run.records import TRAINED, line, read_rows
@@ -29,25 +29,25 @@ def settings(seeds: int) -> dict[str, Any]:
     return {"attack": ["mean_image", "mid_grey"], "seed": list(range(seeds)), "threads": 1}
 
 
-def standing_in(worker: CellWorker, task: Task) -> Answer:
+def standing_in(worker: CellWorker, task: Task) -> TaskResult:
     cell = next(cell for cell in worker.cells if cell.id == task.cell)
     trained = f"models/{cell.model_id}/{TRAINED}"
     files = {} if trained in task.names else {trained: sealed({"model": cell.model_id}).encode()}
     files[f"cells/{cell.id}/scores.npz"] = cell.id.encode()
     row = Row(**planned_row(worker.part(cell), cell), status="done")
-    return Answer(row=line(row), files=files, notes=("a note",))
+    return TaskResult(row=line(row), files=files, notes=("a note",))
 
 
 def led(
     run: Path,
     seeds: int,
-    compute: Callable[[CellWorker, Job, Task], Answer],
+    compute: Callable[[CellWorker, Job, Task], TaskResult],
     workers: int = 4,
     notes: Notes | None = None,
 ) -> Notes:
     """A run whose cells threads compute."""
     notes, config = notes or Notes(), resolve(settings(seeds))
-    with Ledger(run, manifest(config, threads=1)) as ledger:
+    with RunLedger(run, manifest(config, threads=1)) as ledger:
         worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=notes)
         leader = Leader(worker=worker, ledger=ledger)
         leader.open()
@@ -57,7 +57,7 @@ def led(
     return notes
 
 
-def good(worker: CellWorker, job: Job, task: Task) -> Answer:
+def good(worker: CellWorker, job: Job, task: Task) -> TaskResult:
     return standing_in(worker, task)
 
 
@@ -65,7 +65,7 @@ def good(worker: CellWorker, job: Job, task: Task) -> Answer:
 def test_64_workers_that_join_and_a_model_that_is_trained_once(tmp_path: Path) -> None:
     lock, running, trained, together = threading.Lock(), set[str](), Counter[str](), threading.Event()
 
-    def slowly(worker: CellWorker, job: Job, task: Task) -> Answer:
+    def slowly(worker: CellWorker, job: Job, task: Task) -> TaskResult:
         with lock:
             running.add(task.cell)
             if len(running) == 64:
@@ -92,7 +92,7 @@ def test_64_workers_that_join_and_a_model_that_is_trained_once(tmp_path: Path) -
 def test_a_lost_worker_is_replaced_and_what_it_saved_is_kept(tmp_path: Path) -> None:
     lost, went_on = Counter[str](), list[tuple[str, ...]]()
 
-    def dies_once(worker: CellWorker, job: Job, task: Task) -> Answer:
+    def dies_once(worker: CellWorker, job: Job, task: Task) -> TaskResult:
         lost[task.cell] += 1
         if lost[task.cell] == 1 and task.cell == worker.cells[0].id:
             saved = Path(job.run, ".scratch", f"{job.token}-{task.number}", "models", worker.cells[0].model_id)
@@ -127,7 +127,7 @@ def test_the_cells_in_work_are_named_as_long_as_they_are_few(tmp_path: Path) -> 
 def test_a_cell_that_loses_all_its_workers_is_an_error(tmp_path: Path) -> None:
     starts = Counter[str]()
 
-    def one_dies(worker: CellWorker, job: Job, task: Task) -> Answer:
+    def one_dies(worker: CellWorker, job: Job, task: Task) -> TaskResult:
         starts[task.cell] += 1
         if task.cell == worker.cells[1].id:
             raise BrokenExecutor("process 7 was ended by signal 11")
@@ -141,7 +141,7 @@ def test_a_cell_that_loses_all_its_workers_is_an_error(tmp_path: Path) -> None:
 
 
 def test_no_worker_that_lives_is_no_cells_fault(tmp_path: Path) -> None:
-    def dies(worker: CellWorker, job: Job, task: Task) -> Answer:
+    def dies(worker: CellWorker, job: Job, task: Task) -> TaskResult:
         raise BrokenExecutor("process 7 ended with code 1")
 
     with pytest.raises(WorkersEnded, match=r"\(BrokenExecutor: process 7 ended with code 1\): 8 of 8 cells") as told:
@@ -151,9 +151,9 @@ def test_no_worker_that_lives_is_no_cells_fault(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_run_ends_it_and_keeps_what_is_finished(tmp_path: Path) -> None:
-    def refuses(worker: CellWorker, job: Job, task: Task) -> Answer:
+    def refuses(worker: CellWorker, job: Job, task: Task) -> TaskResult:
         if task.cell == worker.cells[2].id:
-            return Answer(error=UsageError("no data"))
+            return TaskResult(error=UsageError("no data"))
         return standing_in(worker, task)
 
     with pytest.raises(UsageError, match="no data"):
@@ -164,9 +164,9 @@ def test_an_error_of_the_run_ends_it_and_keeps_what_is_finished(tmp_path: Path) 
 def test_a_worker_that_does_not_see_the_folder_is_sent_the_files(tmp_path: Path) -> None:
     sent = []
 
-    def elsewhere(worker: CellWorker, job: Job, task: Task) -> Answer:
+    def elsewhere(worker: CellWorker, job: Job, task: Task) -> TaskResult:
         if task.files is None and task.names:
-            return Answer(unseen=True)
+            return TaskResult(unseen=True)
         sent.append(task.files)
         return standing_in(worker, task)
 
@@ -180,9 +180,9 @@ def test_a_worker_that_does_not_see_the_folder_is_sent_the_files(tmp_path: Path)
 def test_a_row_that_is_not_sealed_counts_as_a_lost_worker(row: str, tmp_path: Path) -> None:
     wrong = Counter[str]()
 
-    def once(worker: CellWorker, job: Job, task: Task) -> Answer:
+    def once(worker: CellWorker, job: Job, task: Task) -> TaskResult:
         wrong[task.cell] += 1
-        return Answer(row=row) if wrong[task.cell] == 1 else standing_in(worker, task)
+        return TaskResult(row=row) if wrong[task.cell] == 1 else standing_in(worker, task)
 
     led(tmp_path / "run", 1, once)
     assert [row.status for row in read_rows(tmp_path / "run")] == ["done"] * 4
@@ -194,7 +194,7 @@ def test_an_executor_that_takes_no_task_is_a_lost_worker(tmp_path: Path) -> None
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     config = resolve(settings(1))
-    with Ledger(tmp_path / "run", manifest(config, threads=1)) as ledger:
+    with RunLedger(tmp_path / "run", manifest(config, threads=1)) as ledger:
         worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Silent())
         leader = Leader(worker=worker, ledger=ledger)
         leader.open()

@@ -13,7 +13,7 @@ from privkit.defenses.cutmix import Mixup, RandomCutMix
 from privkit.errors import UsageError
 from privkit.settings.resolve import resolve
 from privkit.training import Clients, SplitProtocol, TrainingSpec
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 from tests.small import IMAGES, random_images
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -33,7 +33,7 @@ def test_a_recorded_row_is_made_of_its_members(clients: int) -> None:
     protocol = SplitProtocol(clients=clients)
     edge = Clients.build(Cells(), RandomCutMix(), IMAGES, classes=10, seed=0, protocol=protocol)
     data = random_images(3 * clients * 6, 10)
-    found = record(edge, data, batch_size=6, seed=0)
+    found = record_rounds(edge, data, batch_size=6, seed=0)
     assert sorted(found.members[found.members >= 0].tolist()) == list(range(len(data)))
     cells = Cells()(data.x)
     released = torch.cat([view.smashed for view in found.views])
@@ -56,7 +56,7 @@ def test_the_adversary_learns_the_members_of_its_own_images_only() -> None:
     assert share is not None
     mixed = (share.view(-1, 2, 1, 1) * Cells()(data.x)[answer.members]).sum(1)
     torch.testing.assert_close(answer.view.smashed, mixed)
-    view = record(edge, data, batch_size=6, seed=0).views[0]
+    view = record_rounds(edge, data, batch_size=6, seed=0).views[0]
     fields = {"round", "smashed", "mixed", "weights", "cut_gradient", "messages", "labels", "parts", "clients", "whole"}
     assert set(vars(view)) == fields
 
@@ -70,7 +70,7 @@ def test_hidden_coins_stay_hidden() -> None:
         seed=0,
         protocol=SplitProtocol(clients=4),
     )
-    assert record(edge, random_images(24, 10), batch_size=6, seed=0).views[0].weights is None
+    assert record_rounds(edge, random_images(24, 10), batch_size=6, seed=0).views[0].weights is None
 
 
 @pytest.mark.slow

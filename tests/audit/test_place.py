@@ -23,7 +23,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_run: Audit
     same = {"dataset": like.dataset, "victims": like.victims, "threat_model": like.threat_model}
     path = tmp_path / "registry.csv"
     path.write_text(to_csv([entry("first", 0.0, 0.0, **same), entry("second", 1.0, 1.0, **same)]), encoding="utf-8")
-    monkeypatch.setattr(registry.read, "__defaults__", (path,))
+    monkeypatch.setattr(registry.read_registry, "__defaults__", (path,))
     return path
 
 
@@ -56,7 +56,7 @@ def test_a_registered_row_is_measured_again(tmp_path: Path) -> None:
     """By its command, with another machine's arithmetic: within the intervals of 100 victims and of 500 test images."""
     (line,) = (
         one
-        for one in registry.read()
+        for one in registry.read_registry()
         if (one.dataset, one.defense, one.threat_model, one.seed) == ("digits", "clip", "query", 0)
     )
     run = run_audit(defense="clip", attack=line.attack, seed=0, threads=1, out=tmp_path / "run")

@@ -8,7 +8,7 @@ from scipy.stats import t as student_t
 from torch import Generator
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.scoring import FEW, ahead, directions, estimate, few, scored, summarise
+from privkit.audit.scoring import FEW, ahead, bootstrap_mean, directions, few, scored, summarise
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Row
@@ -45,7 +45,7 @@ def test_matching_makes_nothing_of_a_constant_guess() -> None:
 
 def test_interval_covers_as_the_normal_law_says() -> None:
     values = np.random.default_rng(0).normal(3.0, 2.0, 400)
-    found = estimate(values, higher_is_closer=True, seed=0)
+    found = bootstrap_mean(values, higher_is_closer=True, seed=0)
     half = norm.ppf(0.975) * values.std() / 20
     assert found.value == pytest.approx(values.mean())
     assert found.low == pytest.approx(values.mean() - half, abs=0.03)
@@ -58,7 +58,7 @@ def test_intervals_over_few_records_are_as_narrow_as_the_row_says(records: int, 
     """Skewed errors, as of images; 95 % are promised."""
     draws, hits = np.random.default_rng(0), 0
     for seed in range(400):
-        found = estimate(draws.lognormal(0, 0.6, records), higher_is_closer=False, seed=seed)
+        found = bootstrap_mean(draws.lognormal(0, 0.6, records), higher_is_closer=False, seed=seed)
         hits += found.low <= np.exp(0.18) <= found.high
     assert least < hits / 400 < most
     assert bool(few(records)) == (records < FEW)
@@ -74,7 +74,7 @@ def test_what_makes_a_record_hard_for_both_does_not_hide_who_is_closer() -> None
             ours = hard * (1 - gain) + 0.2 * draws.normal(size=60)
             found = ahead({"mse": ours}, {"mean_image": {"mse": hard}}, 0, directions())["mean_image"]["mse"]
             of_gain.append(found.low > 0)
-            wide.append(estimate(ours, higher_is_closer=False, seed=0).high < hard.mean())
+            wide.append(bootstrap_mean(ours, higher_is_closer=False, seed=0).high < hard.mean())
         won.append(np.mean(of_gain))
     assert won[0] > 0.9
     assert won[1] < 0.06
@@ -83,8 +83,8 @@ def test_what_makes_a_record_hard_for_both_does_not_hide_who_is_closer() -> None
 
 def test_worst_is_the_image_that_came_closest() -> None:
     values = np.array([0.1, 0.9, 0.4])
-    assert estimate(values, higher_is_closer=True, seed=0).worst == 0.9
-    assert estimate(values, higher_is_closer=False, seed=0).worst == 0.1
+    assert bootstrap_mean(values, higher_is_closer=True, seed=0).worst == 0.9
+    assert bootstrap_mean(values, higher_is_closer=False, seed=0).worst == 0.1
 
 
 def test_an_exact_copy_has_infinite_psnr_and_never_nan() -> None:

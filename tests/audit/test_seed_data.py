@@ -12,7 +12,7 @@ from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
 from privkit.cli.estimate import preview
 from privkit.errors import DataError, UsageError
-from privkit.parts.registry import table
+from privkit.parts.registry import part_table
 from privkit.settings.resolve import resolve
 from tests.audit.audits import Notes
 from tests.small import SMALL
@@ -52,14 +52,14 @@ def test_private_images_are_no_auxiliary_images_of_another_dataset(
     from privkit.domains import DATASETS
 
     monkeypatch.setitem(DATASETS, "same_digits", "privkit.domains.images.embedded:TinyDigits")
-    table.cache_clear()
+    part_table.cache_clear()
     try:
         config = resolve({"auxiliary": "same_digits", "attack": "mean_image", "defense": "none", **SMALL})
         setting = prepare(config, 0, torch.device("cpu"))
         notes = Notes()
         run = run_audit(config, out=tmp_path / "run", progress=notes)
     finally:
-        table.cache_clear()
+        part_table.cache_clear()
     private = {image.numpy().tobytes() for image in setting.splits.private.x}
     assert not any(image.numpy().tobytes() in private for image in setting.auxiliary.x)
     assert 0 < setting.dropped < 200

@@ -15,7 +15,7 @@ from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.partition import Dirichlet
 from privkit.errors import DataError, UsageError
 from privkit.metrics.classification import task_scores
-from privkit.parts.registry import table
+from privkit.parts.registry import part_table
 from privkit.shared.interval import clopper_pearson
 
 SMALL: dict[str, Any] = {
@@ -41,9 +41,9 @@ class DigitFacts:
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(domains.DATASETS, "digit_facts", "tests.audit.test_several_labels:DigitFacts")
-    table.cache_clear()
+    part_table.cache_clear()
     yield
-    table.cache_clear()
+    part_table.cache_clear()
 
 
 @pytest.mark.slow

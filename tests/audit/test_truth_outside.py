@@ -18,10 +18,10 @@ from privkit.audit.goals import label_adversary, labels
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.audit.seed_data import prepare
-from privkit.parts.registry import load, table
+from privkit.parts.registry import load, part_table
 from privkit.settings.resolve import resolve
 from privkit.training import Clients
-from privkit.wire.channel import black_box_query, record, shared_lower
+from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 from tests.attacks.sessions import Killed, Session
 from tests.audit.audits import registered
@@ -103,7 +103,7 @@ def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
 
 
 QUICK = {"black_box", "mean_image", "mid_grey", "nearest_record"}
-LOADED = {name: load(target) for name, target in table("attacks").items()}
+LOADED = {name: load(target) for name, target in part_table("attacks").items()}
 SHUFFLED = {"union": "patch_shuffle"}
 """What an attack is mounted on that needs rows to keep their tokens; the others meet batch shuffling."""
 HIJACKS = sorted(name for name, target in LOADED.items() if "clients" in target().needs)
@@ -144,7 +144,7 @@ def test_other_truth_under_the_same_views_gives_the_same_bits_after_a_kill_too(a
         knowledge = ImageObservation(
             image_shape=(1, 8, 8),
             batch_size=25,
-            views=record(edge, setting.victims, batch_size=25, seed=0, passes=spec.mounting.passes).views,
+            views=record_rounds(edge, setting.victims, batch_size=25, seed=0, passes=spec.mounting.passes).views,
             **{name: value for name, value in held.items() if name in known_to(spec)},
         )
         if replaced:
@@ -263,7 +263,7 @@ def test_a_hijack_learns_of_the_truth_through_views_alone(attack: str, monkeypat
     domain, training = setting.splits.domain, config.training
     model = config.model.spec.build(domain, 10, positions=False, seed=0)
     edge = Clients.build(model.lower, config.defenses[1].spec, domain, classes=10, seed=0)
-    views = record(edge, setting.victims, batch_size=50, seed=0).views
+    views = record_rounds(edge, setting.victims, batch_size=50, seed=0).views
     clients = LiveClients(edge, setting.splits.private, setting.shares, training, setting.victims, 0)
     tape: list[list[View]] = []
     outputs = []

@@ -23,7 +23,7 @@ from privkit.cli import grid
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports.schema import Provenance
 from privkit.run.cell_limits import OverLimit, limited
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.provenance import circumstances, manifest
 from privkit.run.verify import examine
 from privkit.settings.resolve import resolve
@@ -158,7 +158,7 @@ def test_two_commands_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("privkit.run.ledger.PATIENCE", 0.0)
     config = resolve(CHEAP)
     with (
-        Ledger(tmp_path / "run", manifest(config, threads=1)),
+        RunLedger(tmp_path / "run", manifest(config, threads=1)),
         pytest.raises(RunFolderError, match=rf"in use by another process \(process {os.getpid()} on .*, since 20"),
     ):
         run_audit(config, out=tmp_path / "run")

@@ -47,7 +47,7 @@ def test_parts_are_read_once(home: Path, reads: list[str]) -> None:
     assert {kind: described(kind) for kind in TABLES} == first
     assert reads == list(TABLES)
     for kind, entries in first.items():
-        told = json.loads(json.dumps(entries_of.describe(kind), default=str))
+        told = json.loads(json.dumps(entries_of.part_entries(kind), default=str))
         assert [{name: entry[name] for name in now} for entry, now in zip(entries, told, strict=True)] == told
     assert {path.name for path in home.iterdir()} == {f"described-{kind}.json" for kind in TABLES}
 
@@ -72,7 +72,7 @@ def test_plug_ins_and_broken_parts_are_read_each_time(
     assert described("partitions") == described("partitions")
     monkeypatch.setattr(module, "plug_ins", lambda kind: ())
     monkeypatch.setattr(
-        "privkit.parts.entries.describe", lambda kind: [entries_of._row("x", "broken: no such package")]
+        "privkit.parts.entries.part_entries", lambda kind: [entries_of._row("x", "broken: no such package")]
     )
     assert described("partitions") == described("partitions")
     assert len(reads) == 4

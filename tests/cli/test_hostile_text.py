@@ -9,12 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import table as parameter_tables
-from privkit.accountants.table_files import load
+from privkit.accountants.table_files import load_rows
 from privkit.errors import PrivkitError, UsageError
 from privkit.files.toml_text import _MOST_BYTES
 from privkit.parts import registry
-from privkit.parts.entries import describe, misnamed
-from privkit.parts.registry import parse, table
+from privkit.parts.entries import misnamed, part_entries
+from privkit.parts.registry import parse, part_table
 from privkit.settings.resolve import read_toml, resolve
 
 NESTED, DIGITS, DOTTED = "[" * 5000, "9" * 5000, "a." * 20_000 + "a"
@@ -107,14 +107,14 @@ def test_a_parameter_table_that_is_too_much_is_one_sentence(tmp_path: Path, suff
     path = tmp_path / f"table{suffix}"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"table\.|digits"):
-        list(load(path))
+        list(load_rows(path))
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.toml", "table.json"])
 def test_a_parameter_table_that_is_a_device(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/zero")
     with pytest.raises(ValueError, match="cannot be read: it is no file"):
-        list(load(tmp_path / name))
+        list(load_rows(tmp_path / name))
 
 
 def test_a_number_beyond_all_bounds_in_a_parameter_table() -> None:
@@ -137,14 +137,14 @@ def plugged(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     }
     found = [EntryPoint(name, value, "privkit.defenses") for name, value in broken.items()]
     monkeypatch.setattr(registry, "entry_points", lambda group: found if group == "privkit.defenses" else [])
-    table.cache_clear()
+    part_table.cache_clear()
     yield
-    table.cache_clear()
+    part_table.cache_clear()
 
 
 @pytest.mark.usefixtures("plugged")
 def test_a_broken_plugin_is_listed_with_its_reason() -> None:
-    told = {entry["name"]: entry["summary"] for entry in describe("defenses")}
+    told = {entry["name"]: entry["summary"] for entry in part_entries("defenses")}
     assert told["raises"].startswith("broken: cannot import tests.broken_plugin")
     assert "ModuleNotFoundError" in told["raises"]
     assert told["missing"].startswith("broken: ")

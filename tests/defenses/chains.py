@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.chain import Chain
 from privkit.domains.images.domain import Images
-from privkit.parts.registry import load, parse, table
+from privkit.parts.registry import load, parse, part_table
 from privkit.shared.certificate import Certificate
 from privkit.training.clients import Clients
 from privkit.training.protocol import SplitProtocol
@@ -17,8 +17,10 @@ from tests.small import generator
 
 CLASSES, TOKENS, DIM, BATCH = 3, 16, 4, 3
 DEFENSES: list[Defense] = [
-    load(target)() for name, target in sorted(table("defenses").items()) if name not in ("none", "spectral_shuffle")
-] + [load(table("defenses")["spectral_shuffle"])()]
+    load(target)()
+    for name, target in sorted(part_table("defenses").items())
+    if name not in ("none", "spectral_shuffle")
+] + [load(part_table("defenses")["spectral_shuffle"])()]
 NAMES = [defense.name for defense in DEFENSES]
 RUN = ReleaseCount(rounds=6, epochs=2, batch_size=BATCH, clients=2)
 

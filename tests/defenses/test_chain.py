@@ -12,7 +12,7 @@ from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.noise import GaussianNoise
 from privkit.errors import UsageError
 from privkit.parts.registry import Component, parse
-from privkit.settings.pairing import paired
+from privkit.settings.pairing import defense_pairs
 from privkit.settings.resolve import resolve
 from tests.defenses.chains import DEFENSES, NAMES, claim, inputs, made, trusted_noise
 from tests.small import generator
@@ -145,7 +145,7 @@ def labels_of(given: object) -> list[tuple[str, list[str]]]:
     def shown(part: tuple[Component, ...]) -> list[str]:
         return [component.label for component in part]
 
-    return [(protocol.label, shown(part)) for protocol, part in paired([given], None)]
+    return [(protocol.label, shown(part)) for protocol, part in defense_pairs([given], None)]
 
 
 def test_a_chain_has_one_protocol() -> None:
@@ -154,4 +154,4 @@ def test_a_chain_has_one_protocol() -> None:
     ((protocol, found),) = labels_of(label)
     assert (protocol, found[1]) == ("psl", label)
     with pytest.raises(UsageError, match="a chain runs under one protocol"):
-        paired(["gaussian_noise:protocol=sl+masking:protocol=psl"], None)
+        defense_pairs(["gaussian_noise:protocol=sl+masking:protocol=psl"], None)

@@ -160,7 +160,9 @@ def test_estimates_of_the_server_are_those_of_the_theory(layer: nn.Module, noise
             denoiser(noisy.view(500, *shape))
         weight = layer.get_parameter("weight").detach().flatten(1).double().numpy()
         truth = theory.LinearLayer.of(weight, x.double().numpy())
-        law = theory.Noise(law="gaussian" if isinstance(noise, GaussianNoise) else "laplace", scale=noise_scale(noise))
+        law = theory.CutNoise(
+            law="gaussian" if isinstance(noise, GaussianNoise) else "laplace", scale=noise_scale(noise)
+        )
         best = theory.best_scale(truth, law) if stage.setting == "factor" else theory.best_keep(truth, law)
         assert denoiser.setting == pytest.approx(best, abs=0.02)
 
@@ -173,7 +175,7 @@ def test_the_best_settings_are_those_of_the_theory_for_any_layer() -> None:
     draws = torch.rand(200, 4, generator=generator()).tolist()
     for signal, diagonal, weight, sigma in draws:
         layer = theory.LinearLayer(signal=signal, diagonal=diagonal, weight=weight)
-        noise = theory.Noise(law="gaussian", scale=2 * sigma)
+        noise = theory.CutNoise(law="gaussian", scale=2 * sigma)
         spread = noise.variance * weight
         assert best_scale(signal, spread) == pytest.approx(theory.best_scale(layer, noise))
         assert best_keep(signal, diagonal, spread) == pytest.approx(theory.best_keep(layer, noise))

@@ -20,7 +20,7 @@ from privkit.parts.registry import parse
 from privkit.settings.resolve import resolve
 from privkit.training.costs import client_costs
 from privkit.training.spec import TrainingSpec
-from privkit.wire.channel import record
+from privkit.wire.channel import record_rounds
 from tests.small import IMAGES, built, digits, generator
 
 Kind = type[TokenDropping] | type[TokenMerging]
@@ -120,7 +120,7 @@ def test_fewer_tokens_cost_fewer_bytes_and_a_view_says_so(kind: Kind) -> None:
     for keep in (1.0, 0.25):
         edge, _ = built(kind(keep=keep))
         cost = client_costs(edge, data, TrainingSpec(batch_size=5), rounds_an_epoch=4, seed=0)
-        view = record(edge, data, batch_size=5, seed=0).views[0]
+        view = record_rounds(edge, data, batch_size=5, seed=0).views[0]
         assert view.whole is (keep == 1)
         ups.append((cost.bytes_up, cost.bytes_down, view.smashed[0].numel() * 4))
     assert ups[0][0] == 4 * ups[1][0] == ups[0][2]

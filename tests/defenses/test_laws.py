@@ -22,10 +22,10 @@ from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.own_receipts import trial_of
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.laws.defenses import LAWS
-from privkit.parts.registry import load, table
+from privkit.parts.registry import load, part_table
 from tests.small import generator
 
-DEFENSES: list[Defense] = [load(target)() for _, target in sorted(table("defenses").items())]
+DEFENSES: list[Defense] = [load(target)() for _, target in sorted(part_table("defenses").items())]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.cutout import CutSmashed, RandomCutout, VanillaCutout
-from privkit.defenses.masks import box_grid, nested_boxes, permutations, positions, spread
+from privkit.defenses.masks import box_grid, nested_boxes, positions, spread, uniform_permutations
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.patches import patchify, unpatchify
 from tests.small import generator
@@ -77,7 +77,7 @@ def test_weights_of_cells_reach_their_pixels(m: int, rows: int, columns: int, pa
 
 
 def test_every_permutation_is_equally_likely() -> None:
-    rows = permutations(12_000, 3, generator()).numpy()
+    rows = uniform_permutations(12_000, 3, generator()).numpy()
     seen = np.unique(rows @ np.array([9, 3, 1]), return_counts=True)[1]
     assert len(seen) == 6
     assert chisquare(seen).pvalue > 1e-4

@@ -16,7 +16,7 @@ from privkit.defenses.base import ONE_RELEASE, Defense, Release
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain
 from privkit.defenses.charge import Noised
-from privkit.defenses.compile import Step, compiled
+from privkit.defenses.compile import StageReceipt, compiled
 from privkit.defenses.denoising import Masking
 from privkit.defenses.measured import contradiction, exceeds_charge
 from privkit.defenses.noise import GaussianNoise
@@ -447,10 +447,12 @@ def test_a_bound_of_images_does_not_hold_behind_the_lower_segment() -> None:
         return Release(smashed=z.clamp(-0.1, 0.1), labels=y), Nothing(reason="a test", bound=clip)
 
     images = stage(clipped, effects=frozenset({"clips"}), level="input")
-    steps = (Step(stage=images, receipt=images.apply(torch.rand(1, 2, 3, 8, 8), torch.zeros(1, 2), generator())[1]),)
+    steps = (
+        StageReceipt(stage=images, receipt=images.apply(torch.rand(1, 2, 3, 8, 8), torch.zeros(1, 2), generator())[1]),
+    )
     last = GaussianNoise(clip=None)
     receipt = last.apply(torch.rand(1, 2, 16, 4), torch.zeros(1, 2), generator())[1]
-    assert compiled((*steps, Step(stage=last, receipt=receipt)), ONE_RELEASE).kind == "nothing"
+    assert compiled((*steps, StageReceipt(stage=last, receipt=receipt)), ONE_RELEASE).kind == "nothing"
 
 
 @pytest.mark.parametrize("allowed", [lambda z: bool((z.abs() <= 1).all()), lambda z: bool((z >= 0).all())])

@@ -19,7 +19,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import RunFolderError, UsageError
 from privkit.files import observed
 from privkit.files.import_path import imported
-from privkit.parts.registry import table
+from privkit.parts.registry import part_table
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
 from privkit.run.plan import Cell
@@ -366,6 +366,6 @@ def test_settings_that_are_edited_between_two_cells_stop_the_run(home: Path, mon
 def test_built_in_parts_alone_need_no_hook(small_run: AuditRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed, "_plugins", set())
     monkeypatch.setattr(sys, "addaudithook", lambda hook: pytest.fail("a hook"))
-    table.cache_clear()
+    part_table.cache_clear()
     resolve({"attack": ["mean_image", "black_box"], "defense": "batch_shuffle+gaussian_noise:sigma=1", **SMALL})
     assert all(row.provenance.files == row.provenance.code == {} for row in small_run.rows)

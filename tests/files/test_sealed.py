@@ -12,9 +12,9 @@ import torch
 
 from privkit.audit.run import AuditRun
 from privkit.errors import DamagedFile, PrivkitError
-from privkit.files.sealed import Broken, altered, checked, opened, sealed
+from privkit.files.sealed import Broken, altered, checked_bytes, opened, sealed
 from privkit.files.storage import load_state, read_record, save_state
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.records import read_manifest, read_row, read_rows
 
 FLIPS = 300
@@ -58,8 +58,8 @@ def test_flipped_bits_of_arrays_and_checkpoints_are_all_refused(copied: Path, sm
     pictures, known = copied / "cells" / cell / "per_example.npz", small_run.rows[1].files["per_example.npz"]
     model = next((copied / "models").iterdir())
     weights = (read_record(model / "trained.json") or {})["files"]["client.safetensors"]
-    assert flips(pictures, lambda: checked(pictures, known)) == FLIPS
-    assert flips(model / "client.safetensors", lambda: checked(model / "client.safetensors", weights)) == FLIPS
+    assert flips(pictures, lambda: checked_bytes(pictures, known)) == FLIPS
+    assert flips(model / "client.safetensors", lambda: checked_bytes(model / "client.safetensors", weights)) == FLIPS
     assert flips(state, lambda: str(load_state(state))) >= FLIPS - 8  # the header's spaces are free
 
 
@@ -96,7 +96,7 @@ def test_files_of_two_cells_that_changed_places(copied: Path, small_run: AuditRu
                 read_row(home)
         else:
             assert [found for found, _ in altered(home, row.files)] == [name]
-    with Ledger(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
+    with RunLedger(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
         rows, mended = folder.finished(row.cell for row in small_run.rows)
     assert len(mended) == (6 if name == "" else 2)
     assert all(rows[row.cell] == row for row in small_run.rows if row.cell in rows)
@@ -106,7 +106,7 @@ def test_files_of_two_cells_that_changed_places(copied: Path, small_run: AuditRu
 def _weights(home: Path) -> bytes:
     found = read_record(home / "trained.json", model=home.name)
     assert found is not None
-    return checked(home / "client.safetensors", found["files"]["client.safetensors"])
+    return checked_bytes(home / "client.safetensors", found["files"]["client.safetensors"])
 
 
 @pytest.mark.parametrize("name", ["", "trained.json", "client.safetensors"])
@@ -138,7 +138,7 @@ def test_doubled_and_reordered_lines_count_once_and_a_contradiction_is_refused(
     first, second = results.read_text().splitlines()
     results.write_text("\n".join((second, first, second, second, "")))
     assert read_rows(copied) == list(small_run.rows)
-    with Ledger(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
+    with RunLedger(copied, read_manifest(copied)) as folder:  # type: ignore[arg-type]
         folder.finished(row.cell for row in small_run.rows)
     assert sorted(results.read_text().splitlines()) == sorted((first, second))
     results.write_text("\n".join((first, second, sealed({**opened(second), "seed": 1}), "")))
@@ -154,6 +154,6 @@ def test_what_killed_writes_left_is_swept_under_the_lock(copied: Path, small_run
     kept = [copied / ".tmp", copied / "notes.tmp"]
     for path in (*left, *kept):
         path.write_text("x")
-    with Ledger(copied, read_manifest(copied)):  # type: ignore[arg-type]
+    with RunLedger(copied, read_manifest(copied)):  # type: ignore[arg-type]
         assert not any(path.exists() for path in left)
     assert all(path.exists() for path in kept)

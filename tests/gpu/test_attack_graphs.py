@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from privkit.attacks.base import QueryResult, View
 from privkit.attacks.hijack.fsha_networks import hijacking_networks as hijacking
 from privkit.attacks.hijack.gan import gradient_penalty
-from privkit.attacks.inversion.decoders import DECODERS, build
+from privkit.attacks.inversion.decoders import DECODERS, build_decoder
 from privkit.attacks.inversion.image_fit import ImageFit, Method, PlaceModel, Problem
 from privkit.attacks.inversion.known_lower import fresh
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
@@ -32,7 +32,7 @@ from privkit.attacks.order.piece_network import (
     own_prior,
     piece_loss,
 )
-from privkit.attacks.order.piece_solver import TokenDecoder
+from privkit.attacks.order.piece_solver import PieceDecoder
 from privkit.attacks.patches import Geometry, patchify
 from privkit.models.vit import VIT_MICRO
 from tests.gpu.exceptions import exceptions
@@ -49,15 +49,15 @@ def own() -> OwnTokens:
     return OwnTokens(tokens=tokens, patches=patches, keep=1.0, in_order=False)
 
 
-def decoder_of(known: OwnTokens) -> TokenDecoder:
-    return TokenDecoder.fitted(known.tokens, known.patches, Geometry.of(known.tokens, SHAPE))
+def decoder_of(known: OwnTokens) -> PieceDecoder:
+    return PieceDecoder.fitted(known.tokens, known.patches, Geometry.of(known.tokens, SHAPE))
 
 
 def decoding(name: str) -> Step:
     released = torch.rand(ROWS, TOKENS, WIDTH, generator=generator())
     images = torch.rand(ROWS, *SHAPE, generator=generator(1))
     torch.manual_seed(0)
-    decoder = build(name, released, SHAPE, width=None if name == "released" else 16)  # type: ignore[arg-type]
+    decoder = build_decoder(name, released, SHAPE, width=None if name == "released" else 16)  # type: ignore[arg-type]
     return partial(decoder.objective, released, images)
 
 
@@ -126,7 +126,7 @@ def unmix() -> Step:
     explained = torch.rand(ROWS, 1, TOKENS, generator=generator(2))
     view = View(round=0, smashed=torch.rand(ROWS, TOKENS, WIDTH, generator=generator()), weights=explained)
     torch.manual_seed(0)
-    decoder = build("mae", per_member(view), SHAPE, width=16)
+    decoder = build_decoder("mae", per_member(view), SHAPE, width=16)
     answer = QueryResult(view=view, members=torch.arange(ROWS).unsqueeze(1))
     return lambda: decoder.objective(*exercise(answer, images))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from privkit.audit.run import run_audit
-from privkit.parts.registry import parse, table
+from privkit.parts.registry import parse, part_table
 from tests.gpu.exceptions import exceptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_report", "no_controls")]
@@ -39,7 +39,7 @@ NO_STEPS = {
 }  # no optimizer; of texts, whose audit is longer
 TRAIN = [
     name
-    for name in sorted(table("attacks"))
+    for name in sorted(part_table("attacks"))
     if "epochs" in parse("attacks", name).spec.__dataclass_fields__ and name not in NO_STEPS
 ]
 

@@ -17,7 +17,7 @@ from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.split_parts import SplitParts
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import ClientPartition, Iid
-from privkit.parts.registry import load, parse, table
+from privkit.parts.registry import load, parse, part_table
 from privkit.training import Clients, SplitProtocol, split_round
 from privkit.training.loop import round_order
 from privkit.wire.channel import HeldParts
@@ -32,7 +32,9 @@ QUICK = ("batch_shuffle", "gaussian_noise", "random_cutmix")
 
 def every(quick: tuple[str, ...]) -> list[Any]:
     """All registered defenses; those that are not quick are slow tests."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in sorted(table("defenses"))]
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in sorted(part_table("defenses"))
+    ]
 
 
 def defended(name: str) -> tuple[Defense, Tensor, Tensor]:
@@ -40,7 +42,7 @@ def defended(name: str) -> tuple[Defense, Tensor, Tensor]:
 
     Mixing by equal ratios: torch's Gamma variates take no other than an explicit generator into a graph.
     """
-    defense: Defense = load(table("defenses")[name])()
+    defense: Defense = load(part_table("defenses")[name])()
     if hasattr(defense, "concentration"):
         defense = replace(defense, concentration=inf)  # type: ignore[type-var]
     lead = (2, defense.group, 3) if defense.group > 1 else (2, 3)
@@ -51,7 +53,7 @@ def defended(name: str) -> tuple[Defense, Tensor, Tensor]:
     return defense, given, labels
 
 
-@pytest.mark.parametrize("name", sorted(table("defenses")))
+@pytest.mark.parametrize("name", sorted(part_table("defenses")))
 def test_a_defense_never_waits_for_the_host(name: str) -> None:
     defense, given, labels = defended(name)
     with pretended_gpu() as gpu:

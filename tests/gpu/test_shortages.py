@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.inversion.black_box import _decoded_rows
-from privkit.attacks.inversion.decoders import build
+from privkit.attacks.inversion.decoders import build_decoder
 from privkit.audit.refresh import _changes, _flags
 from privkit.audit.run import run_audit
 from privkit.cli.start import _told
@@ -91,7 +91,7 @@ def test_other_errors_and_a_single_row_too_large_are_raised() -> None:
 
 def test_a_decoder_draws_the_same_images_with_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.rand(6, 16, 12, generator=generator())
-    decoder = build("mae", rows, (1, 8, 8), width=16, depth=1).eval()
+    decoder = build_decoder("mae", rows, (1, 8, 8), width=16, depth=1).eval()
     with torch.no_grad():
         whole, guess = _decoded_rows(decoder, rows), decoder.guess
 

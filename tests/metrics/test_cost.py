@@ -10,7 +10,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, kept_share, measure_costs, peak_memory
+from privkit.metrics.cost import Cost, measure_costs, peak_memory, sent_share
 from privkit.models.convolutional import VGG16
 from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY6
 
@@ -176,15 +176,15 @@ def test_the_meter_sees_what_the_profiler_sees(cut: int) -> None:
 def test_exclusive_masks_send_one_kth_on_average(k: int) -> None:
     owner = torch.randint(k, (40, 64), generator=torch.Generator().manual_seed(k))
     share = nn.functional.one_hot(owner, k).transpose(1, 2).float()
-    assert kept_share(share) == pytest.approx(1 / k, abs=1e-12)
+    assert sent_share(share) == pytest.approx(1 / k, abs=1e-12)
     assert share.mean(-1).unique().numel() > 1  # though no client sends just that
 
 
 def test_kept_share_of_mixup_is_all_and_of_an_empty_seat_nothing() -> None:
-    assert kept_share(torch.full((3, 2, 1), 0.5)) == 1
+    assert sent_share(torch.full((3, 2, 1), 0.5)) == 1
     share = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 0.0]]])  # a pair, and one left over
     present = torch.tensor([[True, True], [True, False]])
-    assert kept_share(share, present) == pytest.approx(2 / 3)
+    assert sent_share(share, present) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, sqrt
 
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 from privkit.papers.accurate_sl import claims, composition, denoising, denoising_softmax
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from tests.papers import lemma_a2
 
 Matrix = Sequence[Sequence[float]]
 Vector = Sequence[float]
 
 
-def _noise(sigma: float) -> Noise:
+def _noise(sigma: float) -> CutNoise:
     """Gaussian noise."""
-    return Noise(law="gaussian", scale=sigma)
+    return CutNoise(law="gaussian", scale=sigma)
 
 
 def signal(weights: Matrix, features: Vector) -> float:
@@ -72,4 +72,4 @@ theorem_3_5_epsilon = claims.theorem_3_5_epsilon
 theorem_3_7_mu = claims.theorem_3_7_mu
 theorem_a7_epsilon = composition.theorem_a7_epsilon
 
-CASES = read(__package__, "accurate_sl_reference.jsonl", globals())
+CASES = read_cases(__package__, "accurate_sl_reference.jsonl", globals())

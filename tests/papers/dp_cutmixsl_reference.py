@@ -8,11 +8,11 @@ from functools import partial
 from math import ceil, exp, expm1, floor, log, log1p, sqrt
 
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 from privkit.papers.dp_cutmixsl import group_size as sizes
 from privkit.papers.dp_cutmixsl.claims import conversion, corollary_1_epsilon, label_rdp, rdp, smashed_rdp
 from privkit.papers.dp_cutmixsl.group_size import DELTA, ORDER
-from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
+from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1
 from tests.accountants.golden.subsampling import without_replacement_epsilon
 
 
@@ -26,7 +26,9 @@ def corollary_1(mechanism: Mechanism, group: int, sigma: float) -> float:
     return corollary_1_epsilon(table_1(mechanism, group=group, sigma=sigma), ORDER, DELTA)
 
 
-def group_size(of: Callable[[Setting, float, float], float], mechanism: Mechanism, sigma: float, delta: float) -> float:
+def group_size(
+    of: Callable[[GroupRelease, float, float], float], mechanism: Mechanism, sigma: float, delta: float
+) -> float:
     """A group size at order 2, searched among 1000 clients."""
     return of(replace(table_1(mechanism, group=1, sigma=sigma), clients=1000), ORDER, delta)
 
@@ -37,7 +39,7 @@ def assumed_epsilon(group: int, sigma: float, delta: float, rounds: int = 1, sam
     return without_replacement_epsilon(delta, group / 10 if sampled else 1.0, lambda d: gaussian.epsilon(d, mu))
 
 
-def assumed_shift(setting: Setting) -> float:
+def assumed_shift(setting: GroupRelease) -> float:
     """μ of one release if its patches held the share ⌈λN⌉/N of the coordinates that the paper counts: no bound.
 
     With more patches than coordinates no such layout exists; where D_s is a multiple of N, it is what is kept.
@@ -52,7 +54,7 @@ def assumed_shift(setting: Setting) -> float:
     return sqrt(smashed * smashed_rdp(setting, 2) + ratio * ratio * label_rdp(setting, 2))
 
 
-def best_group(setting: Setting, order: float, delta: float) -> int:
+def best_group(setting: GroupRelease, order: float, delta: float) -> int:
     """Whole k in 1..n with the smallest ε′ at λ = 1/k, λN taken to be whole; the smaller of two equal ones.
 
     Source: derived; a test tries every k.
@@ -79,4 +81,4 @@ best_group_size = partial(group_size, best_group)
 exact_group_size = partial(group_size, sizes.exact_group_size)
 published_group_size = partial(group_size, sizes.published_group_size)
 
-CASES = read(__package__, "dp_cutmixsl_reference.jsonl", globals())
+CASES = read_cases(__package__, "dp_cutmixsl_reference.jsonl", globals())

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 
 Array = NDArray[np.float64]
 
@@ -14,7 +14,7 @@ COUNTER = [[20.0, 3.0], [20.0, 0.0]], [0.0, 1.0], 0
 """M, X and label of the counter-example to Theorem 3.4; σ² = .0075."""
 
 entry = st.floats(-3, 3)
-noises = st.builds(Noise, law=st.sampled_from(["gaussian", "laplace"]), scale=st.floats(0.01, 5))
+noises = st.builds(CutNoise, law=st.sampled_from(["gaussian", "laplace"]), scale=st.floats(0.01, 5))
 shares = st.floats(0, 1)
 
 

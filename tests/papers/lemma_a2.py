@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from privkit.accountants import validate
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise, arrays, finite
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, arrays, finite
 from privkit.shared.array import Array
 
 
-def log_mgf(noise: Noise, t: Array) -> Array:
+def log_mgf(noise: CutNoise, t: Array) -> Array:
     """ln E e^{tZ}: t²σ²/2 for Gaussian noise, −ln(1 − b²t²) for Laplace noise.
 
     Raises:
@@ -27,7 +27,7 @@ def log_mgf(noise: Noise, t: Array) -> Array:
     return -np.log1p(reach) - np.log1p(-reach)
 
 
-def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: Noise) -> float:
+def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: CutNoise) -> float:
     """ln E S of the softmax denominator S = Σ_i exp((M R_p(X + Z))_i), in logarithms so that nothing overflows.
 
     Args:
@@ -40,7 +40,7 @@ def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: Noise)
 
     Source: Xu et al., Lemma A.2 (i); for Laplace noise with e^{m²σ²/2} replaced by 1/(1 − b²m²).
 
-    >>> round(np.exp(log_exp_sum([[1.0]], [0.0], 0.5, Noise(law="gaussian", scale=1))).item(), 4)
+    >>> round(np.exp(log_exp_sum([[1.0]], [0.0], 0.5, CutNoise(law="gaussian", scale=1))).item(), 4)
     1.3244
     """
     m, x = arrays(weights, features)
@@ -50,7 +50,7 @@ def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: Noise)
 
 
 def log_exp_sum_squared(
-    weights: ArrayLike, features: ArrayLike, p: float, noise: Noise, *, mask: Literal["shared", "per_row"] = "shared"
+    weights: ArrayLike, features: ArrayLike, p: float, noise: CutNoise, *, mask: Literal["shared", "per_row"] = "shared"
 ) -> float:
     """ln E S² of the same S.
 
@@ -66,7 +66,7 @@ def log_exp_sum_squared(
 
     Source: Xu et al., Lemma A.2 (ii); "per_row" and Laplace noise are derived.
 
-    >>> round(np.exp(log_exp_sum_squared([[1.0]], [0.0], 0.5, Noise(law="gaussian", scale=1))).item(), 4)
+    >>> round(np.exp(log_exp_sum_squared([[1.0]], [0.0], 0.5, CutNoise(law="gaussian", scale=1))).item(), 4)
     4.1945
     """
     m, x = arrays(weights, features)
@@ -80,7 +80,7 @@ def log_exp_sum_squared(
         return finite(float(logsumexp(np.concatenate(logs))))
 
 
-def _kept(m: Array, x: Array, p: float, noise: Noise) -> Array:
+def _kept(m: Array, x: Array, p: float, noise: CutNoise) -> Array:
     """ln(p·E e^{m(x + Z)} + 1 − p), elementwise, for m [.., n] and x [n]."""
     if p == 0:
         return np.zeros(m.shape)
@@ -88,7 +88,7 @@ def _kept(m: Array, x: Array, p: float, noise: Noise) -> Array:
     return kept
 
 
-def _kept_apart(m: Array, i: int, x: Array, p: float, noise: Noise) -> Array:
+def _kept_apart(m: Array, i: int, x: Array, p: float, noise: CutNoise) -> Array:
     """As `_kept` for the sum of row i and each row, masked apart; with itself, a row has one mask."""
     own, both = m[i] * x + log_mgf(noise, m[i]), (m + m[i]) * x + log_mgf(noise, m + m[i])
     one = np.log(p) + np.log1p(-p) + np.logaddexp(m * x + log_mgf(noise, m), own)
@@ -97,7 +97,7 @@ def _kept_apart(m: Array, i: int, x: Array, p: float, noise: Noise) -> Array:
     return apart
 
 
-def best_alpha(layer: LinearLayer, noise: Noise) -> float:
+def best_alpha(layer: LinearLayer, noise: CutNoise) -> float:
     """α* = 1/λ* = 1 + σ²F/A.
 
     Raises:
@@ -105,7 +105,7 @@ def best_alpha(layer: LinearLayer, noise: Noise) -> float:
 
     Source: derived from Xu et al., Eq. 13.
 
-    >>> best_alpha(LinearLayer(signal=4, diagonal=2, weight=1), Noise(law="gaussian", scale=1))
+    >>> best_alpha(LinearLayer(signal=4, diagonal=2, weight=1), CutNoise(law="gaussian", scale=1))
     1.25
     """
     if layer.signal == 0:

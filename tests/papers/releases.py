@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting
+from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism
 from privkit.papers.values import printed
 
 MECHANISMS: tuple[Mechanism, ...] = get_args(Mechanism)
@@ -18,7 +18,7 @@ ORDER = st.floats(1.01, 200.0)
 DELTA = st.floats(1e-12, 0.9)
 
 
-def one_number(**changes: Any) -> Setting:
+def one_number(**changes: Any) -> GroupRelease:
     """DP-SL of one number in [0, 1] with σ = 1, so that μ = 1."""
     base: dict[str, Any] = {
         "mechanism": "dp_sl",
@@ -32,11 +32,11 @@ def one_number(**changes: Any) -> Setting:
         "noise_site": "mixer",
         "sampling": "without_replacement",
     }
-    return Setting(**{**base, **changes})
+    return GroupRelease(**{**base, **changes})
 
 
 settings_of_releases = st.builds(
-    lambda group, extra, ratio, **rest: Setting(
+    lambda group, extra, ratio, **rest: GroupRelease(
         group=group,
         clients=group + extra,
         mixing_ratio=None if rest["mechanism"] == "dp_sl" or ratio is None else max(ratio, 1 / group),

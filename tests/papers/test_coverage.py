@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from privkit.cli.app import app
 from privkit.errors import UsageError
 from privkit.papers import PAPERS
-from privkit.papers.coverage import Coverage, Entry, configuration, coverage
+from privkit.papers.coverage import Coverage, CoverageEntry, configuration, coverage
 from privkit.papers.orderings import needed
-from privkit.papers.presets import overridden, settings_of
+from privkit.papers.presets import overridden, preset_settings
 from privkit.papers.values import printed_values
 from privkit.run.plan import plan
 from privkit.settings.resolve import resolve
@@ -44,14 +44,14 @@ def test_a_configured_experiment_is_an_audit(name: str) -> None:
     """Also with the settings that an entry replaces: `privkit audit --config … --dry-run` starts with the same plan."""
     distinct = {(entry.experiment, str(entry.settings)): entry for entry in ALL[name].entries if entry.experiment}
     for entry in distinct.values():
-        assert len(plan(resolve(overridden(settings_of(configuration(name, entry)), entry.settings)))) >= 2
+        assert len(plan(resolve(overridden(preset_settings(configuration(name, entry)), entry.settings)))) >= 2
 
 
 def test_the_best_entry_counts() -> None:
     entries = (
-        Entry(table="Table 3", reason="Too large."),
-        Entry(table="Table 3", experiment="table_3"),
-        Entry(table="Table 3", rows="PSL", columns="ViT-Tiny, CIFAR-10", methods=["PSL"]),
+        CoverageEntry(table="Table 3", reason="Too large."),
+        CoverageEntry(table="Table 3", experiment="table_3"),
+        CoverageEntry(table="Table 3", rows="PSL", columns="ViT-Tiny, CIFAR-10", methods=["PSL"]),
     )
     paper = replace(ALL["dp_cutmixsl"], entries=entries)
     found = {one.state: len(one.values) for one in paper.covered()}
@@ -63,10 +63,10 @@ def test_the_best_entry_counts() -> None:
 
 def test_what_was_not_run_is_not_measured() -> None:
     paper = Coverage(paper="dp_cutmixsl", entries=())
-    assert paper.state(Entry(table="Table 3", methods=["PSL"])) == "reduced"
-    assert paper.state(Entry(table="Table 3", methods=["PSL", "nobody"])) is None
-    assert paper.state(Entry(table="Table 3", methods=["nobody"], experiment="table_3")) == "configured"
-    assert paper.state(Entry(table="Table 1", claims=["Theorem 99*"])) is None
+    assert paper.state(CoverageEntry(table="Table 3", methods=["PSL"])) == "reduced"
+    assert paper.state(CoverageEntry(table="Table 3", methods=["PSL", "nobody"])) is None
+    assert paper.state(CoverageEntry(table="Table 3", methods=["nobody"], experiment="table_3")) == "configured"
+    assert paper.state(CoverageEntry(table="Table 1", claims=["Theorem 99*"])) is None
 
 
 def test_a_run_of_another_quantity_is_no_run_of_this_number() -> None:
@@ -95,11 +95,11 @@ def test_a_run_in_the_papers_setting_stands_on_a_page() -> None:
     ],
 )
 def test_a_claim_says_where_our_side_of_it_comes_from(name: str, claim: str, basis: str) -> None:
-    assert ALL[name].state(Entry(table="any", claims=[claim])) == basis
+    assert ALL[name].state(CoverageEntry(table="any", claims=[claim])) == basis
 
 
 def test_the_weakest_of_several_claims_counts() -> None:
-    entry = Entry(table="Fig. 7", claims=["Fig. 7: k₃* of DP-CutMixSL"], methods=["CutMixSL"])
+    entry = CoverageEntry(table="Fig. 7", claims=["Fig. 7: k₃* of DP-CutMixSL"], methods=["CutMixSL"])
     paper = replace(ALL["dp_cutmixsl"], entries=())
     accuracy = next(value for value in printed_values("dp_cutmixsl") if value.unit == "% accuracy")
     clients = next(value for value in printed_values("dp_cutmixsl") if value.unit == "clients")
@@ -119,4 +119,4 @@ def test_the_command_prints_counts() -> None:
 
 def test_an_unknown_experiment_is_named() -> None:
     with pytest.raises(UsageError, match=r"cutmixsl has no experiment 'table_9'; it has figure_2"):
-        configuration("cutmixsl", Entry(table="Table 3", experiment="table_9"))
+        configuration("cutmixsl", CoverageEntry(table="Table 3", experiment="table_9"))

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privkit.papers.accurate_sl import denoising as theory
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from tests.papers import lemma_a2
 from tests.papers.layers import drawn, layer_of, layers, matrices, noises, shares, z_score
 
 
 def test_masks_of_their_own_for_each_row_give_another_second_moment() -> None:
     weights, features = layer_of(11, 3, 4)
-    half = Noise(law="gaussian", scale=0.5)
+    half = CutNoise(law="gaussian", scale=0.5)
     shared_mask = exp(lemma_a2.log_exp_sum_squared(weights, features, 0.5, half))
     own_masks = exp(lemma_a2.log_exp_sum_squared(weights, features, 0.5, half, mask="per_row"))
     assert round(shared_mask, 5) == 10.55961
@@ -31,7 +31,7 @@ def test_lemma_a_2_reference(
     seed: int, rows: int, columns: int, sigma: float, p: float, first: float, second: float
 ) -> None:
     weights, features = layer_of(seed, rows, columns)
-    noise = Noise(law="gaussian", scale=sigma)
+    noise = CutNoise(law="gaussian", scale=sigma)
     assert exp(lemma_a2.log_exp_sum(weights, features, p, noise)) == pytest.approx(first, abs=5e-6)
     assert exp(lemma_a2.log_exp_sum_squared(weights, features, p, noise)) == pytest.approx(second, abs=5e-5)
 
@@ -47,7 +47,7 @@ def test_mse_against_monte_carlo(
     law: str, seed: int, rows: int, columns: int, scale: float, p: float, mask: str
 ) -> None:
     weights, features = layer_of(seed, rows, columns)
-    layer, noise = LinearLayer.of(weights, features), Noise(law=law, scale=scale)  # type: ignore[arg-type]
+    layer, noise = LinearLayer.of(weights, features), CutNoise(law=law, scale=scale)  # type: ignore[arg-type]
     generator, count = np.random.default_rng(100 + seed), 60_000
     noisy = features + drawn(generator, law, scale, (count, columns))
     clean = weights @ features
@@ -64,7 +64,7 @@ def test_mse_against_monte_carlo(
 
 @given(made=matrices(), noise=noises, p=shares)
 def test_mask_mse_is_the_mean_over_every_mask(
-    made: tuple[list[list[float]], list[float]], noise: Noise, p: float
+    made: tuple[list[list[float]], list[float]], noise: CutNoise, p: float
 ) -> None:
     weights, features = np.array(made[0]), np.array(made[1])
     total = 0.0
@@ -77,7 +77,7 @@ def test_mask_mse_is_the_mean_over_every_mask(
 
 
 @given(layer=layers, noise=noises, p=shares)
-def test_scaling_is_never_worse_than_masking(layer: LinearLayer, noise: Noise, p: float) -> None:
+def test_scaling_is_never_worse_than_masking(layer: LinearLayer, noise: CutNoise, p: float) -> None:
     mask, scale = theory.mask_mse(layer, p, noise), theory.scale_mse(layer, p, noise)
     gap = theory.mask_scale_gap(layer, p, noise)
     assert gap >= 0
@@ -87,7 +87,7 @@ def test_scaling_is_never_worse_than_masking(layer: LinearLayer, noise: Noise, p
 
 
 @given(layer=layers, noise=noises)
-def test_best_scale_is_the_lowest_point(layer: LinearLayer, noise: Noise) -> None:
+def test_best_scale_is_the_lowest_point(layer: LinearLayer, noise: CutNoise) -> None:
     star = theory.best_scale(layer, noise)
     lowest = theory.scale_mse(layer, star, noise)
     assert 0 <= star < 1  # whatever the noise, some scaling helps
@@ -97,14 +97,14 @@ def test_best_scale_is_the_lowest_point(layer: LinearLayer, noise: Noise) -> Non
 
 
 @given(layer=layers, noise=noises)
-def test_best_keep_is_the_lowest_point(layer: LinearLayer, noise: Noise) -> None:
+def test_best_keep_is_the_lowest_point(layer: LinearLayer, noise: CutNoise) -> None:
     star = theory.best_keep(layer, noise)
     lowest = theory.mask_mse(layer, star, noise)
     assert all(lowest <= theory.mask_mse(layer, p, noise) * (1 + 1e-12) for p in np.linspace(0, 1, 201))
 
 
 def test_best_keep_inside_clipped_and_at_the_ends() -> None:
-    unit = Noise(law="gaussian", scale=1)
+    unit = CutNoise(law="gaussian", scale=1)
 
     def star(signal: float, diagonal: float, weight: float) -> float:
         return theory.best_keep(LinearLayer(signal=signal, diagonal=diagonal, weight=weight), unit)
@@ -128,7 +128,7 @@ def clear(difference: float, *terms: float) -> bool:
 
 
 @given(layer=layers, noise=noises, p=shares)
-def test_condition_i_says_when_masking_is_no_worse(layer: LinearLayer, noise: Noise, p: float) -> None:
+def test_condition_i_says_when_masking_is_no_worse(layer: LinearLayer, noise: CutNoise, p: float) -> None:
     masked, bare = theory.mask_mse(layer, p, noise), theory.mask_mse(layer, 1, noise)
     threshold = theory.least_variance_for_masking(layer, p)
     # Near p = 1 and near the threshold rounding decides; both sides must be clear of it.
@@ -137,7 +137,7 @@ def test_condition_i_says_when_masking_is_no_worse(layer: LinearLayer, noise: No
 
 
 def test_condition_i_as_printed_is_wrong_at_p_1() -> None:
-    layer, noise = LinearLayer(signal=1, diagonal=5, weight=1), Noise(law="gaussian", scale=1)
+    layer, noise = LinearLayer(signal=1, diagonal=5, weight=1), CutNoise(law="gaussian", scale=1)
     assert theory.least_variance_for_masking(layer, 1) > noise.variance  # the printed condition fails
     assert theory.mask_mse(layer, 1, noise) == theory.scale_mse(layer, 1, noise)  # yet nothing was changed
     assert theory.masking_no_worse(layer, 1, noise)
@@ -145,7 +145,7 @@ def test_condition_i_as_printed_is_wrong_at_p_1() -> None:
 
 
 @given(layer=layers, noise=noises, alpha=st.floats(1.0001, 1e6))
-def test_condition_ii_says_when_scaling_is_no_worse(layer: LinearLayer, noise: Noise, alpha: float) -> None:
+def test_condition_ii_says_when_scaling_is_no_worse(layer: LinearLayer, noise: CutNoise, alpha: float) -> None:
     scaled, bare = theory.scale_mse(layer, 1 / alpha, noise), theory.scale_mse(layer, 1, noise)
     if clear(scaled - bare, scaled, bare):
         assert theory.scaling_no_worse(layer, alpha, noise) == (scaled <= bare)
@@ -171,7 +171,7 @@ def test_averages_against_monte_carlo(rows: int, columns: int) -> None:
 def test_on_the_average_masking_is_a_straight_line_and_the_best_scale_is_the_same_for_every_size(
     rows: int, columns: int, sigma: float, p: float
 ) -> None:
-    layer, noise = LinearLayer.average(rows=rows, columns=columns), Noise(law="gaussian", scale=sigma)
+    layer, noise = LinearLayer.average(rows=rows, columns=columns), CutNoise(law="gaussian", scale=sigma)
     assert theory.best_scale(layer, noise) == pytest.approx(1 / (1 + 3 * sigma**2), rel=1e-12)
     line = (1 - p) * rows * columns / 9 + p * sigma**2 * rows * columns / 3
     assert theory.mask_mse(layer, p, noise) == pytest.approx(line, rel=1e-12)
@@ -182,4 +182,4 @@ def test_on_the_average_masking_is_a_straight_line_and_the_best_scale_is_the_sam
 @pytest.mark.parametrize(("sigma", "expected"), [(0.3, 0.787), (0.5, 0.571), (0.7, 0.405)])
 def test_best_scales_of_fig_2(sigma: float, expected: float) -> None:
     layer = LinearLayer.average(rows=10, columns=16)
-    assert round(theory.best_scale(layer, Noise(law="gaussian", scale=sigma)), 3) == expected
+    assert round(theory.best_scale(layer, CutNoise(law="gaussian", scale=sigma)), 3) == expected

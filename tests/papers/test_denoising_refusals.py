@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from privkit.papers.accurate_sl import denoising as theory
 from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl import denoising_softmax
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from privkit.papers.accurate_sl.denoising_simulation import Settings
 from tests.papers import lemma_a2
 from tests.papers.layers import COUNTER
 
 BAD_NUMBERS = [nan, inf, -inf, True, "1", None, 1j]
 UNIT_LAYER = LinearLayer(signal=1, diagonal=1, weight=1)
-UNIT_NOISE = Noise(law="gaussian", scale=1)
+UNIT_NOISE = CutNoise(law="gaussian", scale=1)
 
 
 @pytest.mark.parametrize("bad", [*BAD_NUMBERS, -0.01, 1.01])
@@ -39,7 +39,7 @@ def test_refuses_shares_outside_0_to_1(bad: float) -> None:
 @pytest.mark.parametrize("bad", [*BAD_NUMBERS, 0, -1.0])
 def test_refuses_what_is_no_noise(bad: float) -> None:
     with pytest.raises(ValueError, match="scale must be a finite number > 0"):
-        Noise(law="gaussian", scale=bad)
+        CutNoise(law="gaussian", scale=bad)
     with pytest.raises(ValueError, match="sigma must be"):
         denoising_softmax.loss_slope(*COUNTER, bad)
     with pytest.raises(ValueError, match="each of scales must be"):
@@ -76,7 +76,7 @@ def test_refuses_what_is_no_layer(weights: list[list[float]], features: list[flo
 
 def test_refuses_the_rest_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="law must be one of gaussian, laplace"):
-        Noise(law="normal", scale=1)  # type: ignore[arg-type]
+        CutNoise(law="normal", scale=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="MX = 0"):
         lemma_a2.best_alpha(LinearLayer(signal=0, diagonal=1, weight=1), UNIT_NOISE)
     assert theory.best_scale(LinearLayer(signal=0, diagonal=1, weight=1), UNIT_NOISE) == 0
@@ -111,7 +111,7 @@ def test_any_number_gives_a_sound_answer_or_a_sentence(
 ) -> None:
     calls, found, reason = (theory.mask_mse, theory.scale_mse, theory.mask_scale_gap), [], ""
     try:
-        layer, noise = LinearLayer(signal=a, diagonal=b, weight=f), Noise(law=law, scale=scale)  # type: ignore[arg-type]
+        layer, noise = LinearLayer(signal=a, diagonal=b, weight=f), CutNoise(law=law, scale=scale)  # type: ignore[arg-type]
         found = [call(layer, p, noise) for call in calls]
         found += [theory.best_scale(layer, noise), theory.best_keep(layer, noise)]
         theory.masking_no_worse(layer, p, noise)
@@ -136,7 +136,7 @@ def test_any_layer_gives_a_finite_logarithm_or_a_sentence(
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 try:
-                    noise = Noise(law=law, scale=scale)
+                    noise = CutNoise(law=law, scale=scale)
                     first = lemma_a2.log_exp_sum(weights, x, p, noise)
                     second = lemma_a2.log_exp_sum_squared(weights, x, p, noise, mask=mask)
                     denoising_softmax.least_variance_by_theorem_3_4(weights, x)

@@ -8,7 +8,7 @@ import pytest
 
 from privkit.papers.accurate_sl import denoising as theory
 from privkit.papers.accurate_sl import denoising_simulation as simulation
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from privkit.papers.accurate_sl.denoising_simulation import Settings
 from tests.papers.layers import Array
 
@@ -20,7 +20,7 @@ def test_linear_curves_lie_on_the_closed_form(law: str) -> None:
     for curves in simulation.simulate(setting, ("linear",)):
         mse = theory.scale_mse if curves.operator == "scaling" else theory.mask_mse
         for level, scale in enumerate(curves.scale):
-            noise = Noise(law=law, scale=scale)  # type: ignore[arg-type]
+            noise = CutNoise(law=law, scale=scale)  # type: ignore[arg-type]
             expected = np.array([mse(average, value, noise) for value in curves.factor])
             assert np.all(np.abs(curves.mse[level] - expected) < 4 * curves.error[level])
 
@@ -112,7 +112,7 @@ def test_single_layers_scatter_around_the_average() -> None:
     singles = simulation.best_scales(Settings(draws=3, seed=9), 0.7)
     for weights, features, single in zip(batch.weights, batch.features, singles, strict=True):
         layer = LinearLayer.of(weights, features)
-        assert theory.best_scale(layer, Noise(law="gaussian", scale=0.7)) == pytest.approx(single, rel=1e-12)
+        assert theory.best_scale(layer, CutNoise(law="gaussian", scale=0.7)) == pytest.approx(single, rel=1e-12)
 
 
 def test_settings_say_what_the_paper_leaves_open() -> None:

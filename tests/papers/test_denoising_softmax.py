@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privkit.papers.accurate_sl import denoising_softmax
-from privkit.papers.accurate_sl.denoising import Noise
+from privkit.papers.accurate_sl.denoising import CutNoise
 from tests.papers import lemma_a2
 from tests.papers.layers import COUNTER, Array, drawn, layer_of, matrices, noises, shares, z_score
 
@@ -24,7 +24,7 @@ def test_exp_sums_against_monte_carlo(law: str, scale: float, mask: str, seed: i
     noisy = features + drawn(generator, law, scale, (count, 4))
     kept = generator.random((count, 1 if mask == "shared" else 3, 4)) < p
     total = np.exp(np.einsum("mn,kmn->km", weights, kept * noisy[:, None, :])).sum(axis=1)
-    noise = Noise(law=law, scale=scale)  # type: ignore[arg-type]
+    noise = CutNoise(law=law, scale=scale)  # type: ignore[arg-type]
     first = exp(lemma_a2.log_exp_sum(weights, features, p, noise))
     second = exp(lemma_a2.log_exp_sum_squared(weights, features, p, noise, mask=mask))  # type: ignore[arg-type]
     assert abs(z_score(total, first)) < 4
@@ -33,12 +33,12 @@ def test_exp_sums_against_monte_carlo(law: str, scale: float, mask: str, seed: i
 
 @given(made=matrices(), p=shares, noise=noises, mask=st.sampled_from(["shared", "per_row"]))
 def test_exp_sums_are_the_mean_over_every_mask(
-    made: tuple[list[list[float]], list[float]], p: float, noise: Noise, mask: str
+    made: tuple[list[list[float]], list[float]], p: float, noise: CutNoise, mask: str
 ) -> None:
     weights, features = np.array(made[0])[:2, :2], np.array(made[1])[:2]
     biggest = 2 * float(np.abs(weights).max()) * noise.scale
     if noise.law == "laplace" and biggest >= 0.99:
-        noise = Noise(law="laplace", scale=0.5 * noise.scale / biggest)
+        noise = CutNoise(law="laplace", scale=0.5 * noise.scale / biggest)
     columns, rows = weights.shape[1], len(weights)
     first = second = 0.0
     for bits in product([0, 1], repeat=columns * (1 if mask == "shared" else rows)):
@@ -52,7 +52,7 @@ def test_exp_sums_are_the_mean_over_every_mask(
     assert found == pytest.approx(log(second), rel=1e-9, abs=1e-9)
 
 
-def mgf(row: Array, features: Array, noise: Noise) -> float:
+def mgf(row: Array, features: Array, noise: CutNoise) -> float:
     """E e^{⟨row, X + Z⟩} by its definition."""
     if noise.law == "gaussian":
         return exp(float(row @ features + noise.scale**2 * (row @ row) / 2))
@@ -63,12 +63,12 @@ def test_scaling_of_section_a_3_2_is_a_layer_of_scaled_weights() -> None:
     weights, features = layer_of(11, 3, 4)
     lam, sigma = 0.6, 0.5
     expected = sum(exp(lam * row @ features + lam**2 * sigma**2 * (row @ row) / 2) for row in weights)
-    found = lemma_a2.log_exp_sum(lam * weights, features, 1.0, Noise(law="gaussian", scale=sigma))
+    found = lemma_a2.log_exp_sum(lam * weights, features, 1.0, CutNoise(law="gaussian", scale=sigma))
     assert exp(found) == pytest.approx(expected, rel=1e-12)
 
 
 def test_exp_sums_do_not_overflow() -> None:
-    noise = Noise(law="gaussian", scale=10)
+    noise = CutNoise(law="gaussian", scale=10)
     first = lemma_a2.log_exp_sum([[100.0, 0.0], [0.0, 1.0]], [1.0, 1.0], 1.0, noise)
     assert first == pytest.approx(100 + 100**2 * 100 / 2, rel=1e-12)
     second = lemma_a2.log_exp_sum_squared([[100.0, 0.0]], [1.0, 1.0], 1.0, noise)
@@ -78,18 +78,18 @@ def test_exp_sums_do_not_overflow() -> None:
 @pytest.mark.parametrize("mask", ["shared", "per_row"])
 def test_laplace_sums_are_refused_where_they_are_infinite(mask: str) -> None:
     weights, features = [[1.0, -0.5], [0.25, 0.0]], [0.1, 0.2]
-    assert isfinite(lemma_a2.log_exp_sum(weights, features, 0.5, Noise(law="laplace", scale=0.999)))
+    assert isfinite(lemma_a2.log_exp_sum(weights, features, 0.5, CutNoise(law="laplace", scale=0.999)))
     for scale in (1.0, 1.5, 1e300):
         with pytest.raises(ValueError, match=r"b\|t\| < 1"):
-            lemma_a2.log_exp_sum(weights, features, 0.5, Noise(law="laplace", scale=scale))
+            lemma_a2.log_exp_sum(weights, features, 0.5, CutNoise(law="laplace", scale=scale))
     # The square needs twice the reach: b·2·max|m| < 1.
-    edge = Noise(law="laplace", scale=0.5)
+    edge = CutNoise(law="laplace", scale=0.5)
     with pytest.raises(ValueError, match=r"b\|t\| < 1"):
         lemma_a2.log_exp_sum_squared(weights, features, 0.5, edge, mask=mask)  # type: ignore[arg-type]
-    below = Noise(law="laplace", scale=0.499)
+    below = CutNoise(law="laplace", scale=0.499)
     assert isfinite(lemma_a2.log_exp_sum_squared(weights, features, 0.5, below, mask=mask))  # type: ignore[arg-type]
     # Nothing is kept, nothing is infinite: S = m.
-    assert lemma_a2.log_exp_sum(weights, features, 0.0, Noise(law="laplace", scale=5)) == pytest.approx(log(2))
+    assert lemma_a2.log_exp_sum(weights, features, 0.0, CutNoise(law="laplace", scale=5)) == pytest.approx(log(2))
 
 
 @given(s2=st.floats(0, 700))
@@ -100,7 +100,7 @@ def test_lemma_a_4_misses_the_lognormal_mean_log_by_more_and_more(s2: float) -> 
 
 def test_lemma_a_4_is_close_where_the_noise_is_small() -> None:
     weights, features = layer_of(11, 3, 4)
-    noise = Noise(law="gaussian", scale=0.05)
+    noise = CutNoise(law="gaussian", scale=0.05)
     first = lemma_a2.log_exp_sum(weights, features, 1.0, noise)
     second = lemma_a2.log_exp_sum_squared(weights, features, 1.0, noise)
     noisy = features + drawn(np.random.default_rng(0), "gaussian", 0.05, (400_000, 4))

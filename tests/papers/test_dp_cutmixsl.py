@@ -17,7 +17,7 @@ from scipy.stats import beta, norm
 
 from privkit.accountants.bounds import subsampling
 from privkit.papers.dp_cutmixsl import claims as dp_cutmixsl
-from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
+from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1
 from tests.accountants.one_release import exact
 from tests.papers import dp_cutmixsl_reference as reference
 from tests.papers.releases import DELTA, JUNK, MECHANISMS, ORDER, one_number, settings_of_releases
@@ -58,7 +58,7 @@ def test_theorem_1_is_the_divergence_of_the_worst_neighbors(mechanism: Mechanism
 
 
 @given(setting=settings_of_releases, order=ORDER)
-def test_order_of_the_three_mechanisms(setting: Setting, order: float) -> None:
+def test_order_of_the_three_mechanisms(setting: GroupRelease, order: float) -> None:
     base = replace(setting, mixing_ratio=None, mechanism="dp_sl")
     one, two, three = (dp_cutmixsl.rdp(replace(base, mechanism=m), order) for m in MECHANISMS)
     assert two <= three * (1 + 1e-12)
@@ -66,7 +66,7 @@ def test_order_of_the_three_mechanisms(setting: Setting, order: float) -> None:
 
 
 @given(setting=settings_of_releases, order=ORDER, factor=st.floats(1.01, 10.0), delta=DELTA)
-def test_more_noise_gives_a_smaller_epsilon(setting: Setting, order: float, factor: float, delta: float) -> None:
+def test_more_noise_gives_a_smaller_epsilon(setting: GroupRelease, order: float, factor: float, delta: float) -> None:
     assert setting.sigma is not None
     noisier = replace(
         setting, sigma=setting.sigma * factor, sigma_labels=(setting.sigma_labels or setting.sigma) * factor
@@ -79,7 +79,7 @@ def test_more_noise_gives_a_smaller_epsilon(setting: Setting, order: float, fact
 
 
 @given(setting=settings_of_releases, order=ORDER)
-def test_larger_groups_mix_more_but_sample_more(setting: Setting, order: float) -> None:
+def test_larger_groups_mix_more_but_sample_more(setting: GroupRelease, order: float) -> None:
     assume(setting.group < setting.clients)
     even = replace(setting, mixing_ratio=None)
     larger = replace(even, group=even.group + 1)
@@ -93,7 +93,7 @@ def test_larger_groups_mix_more_but_sample_more(setting: Setting, order: float) 
 
 @given(setting=settings_of_releases, order=ORDER, delta=DELTA)
 def test_a_fixed_ratio_is_sound_exactly_where_the_release_is_no_more_telling(
-    setting: Setting, order: float, delta: float
+    setting: GroupRelease, order: float, delta: float
 ) -> None:
     """Rebuilds the release: ratios that λ_max leaves, mixed noise, whole patches and what they hold, real labels."""
     setting = replace(setting, concentration=None)
@@ -231,7 +231,7 @@ def test_a_large_delta_is_called_out() -> None:
 
 
 @given(setting=settings_of_releases, order=ORDER, delta=DELTA)
-def test_certificates_are_whole(setting: Setting, order: float, delta: float) -> None:
+def test_certificates_are_whole(setting: GroupRelease, order: float, delta: float) -> None:
     for certificate in (
         dp_cutmixsl.theorem_1(setting, order=order, delta=delta),
         dp_cutmixsl.corollary_1(setting, order=order, delta=delta),

@@ -18,13 +18,13 @@ from privkit.papers.accurate_sl.effects import (
     effect_verdict,
     effects,
     judged,
-    measured,
-    needed,
+    needed_runs,
+    shipped_rows,
     with_fault,
     with_it,
 )
 from privkit.papers.accurate_sl.table_11 import TABLE_11
-from privkit.papers.presets import settings_of
+from privkit.papers.presets import preset_settings
 from privkit.papers.values import printed
 from privkit.settings.resolve import resolve
 from privkit.torch_utils.seeded import seeded
@@ -87,7 +87,7 @@ FAULTLESS = {run[0] for effect in effects() if effect.no_fault for run in (effec
 def lower_gradient(experiment: str, defense: Any) -> list[Tensor]:
     """Gradients of an experiment's lower segment in one round, with these draws of the defense."""
     path = next(path for path in paper("accurate_sl").experiments if path.stem == experiment)
-    config = resolve(settings_of(path))
+    config = resolve(preset_settings(path))
     options = config.dataset.spec
     words = tuple(map(str, range(50)))
     domain: Any = DOMAINS.get(config.dataset.name) or Tokens(length=getattr(options, "length", 0), vocabulary=words)
@@ -98,10 +98,10 @@ def lower_gradient(experiment: str, defense: Any) -> list[Tensor]:
     return [weight.grad for weight in edge.lowers.parameters() if weight.grad is not None]
 
 
-@pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in needed()}))
+@pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in needed_runs()}))
 def test_the_fault_changes_the_gradient_exactly_where_effects_are_judged_with_it(experiment: str) -> None:
     path = next(path for path in paper("accurate_sl").experiments if path.stem == experiment)
-    settings = settings_of(path)
+    settings = preset_settings(path)
     noisy = next(text for text in settings["defense"] if "_noise:" in text)
     both = [resolve({**settings, "defense": [text]}).defenses[-1] for text in (noisy, with_fault(noisy))]
     sound, released = (lower_gradient(experiment, one) for one in both)
@@ -110,7 +110,7 @@ def test_the_fault_changes_the_gradient_exactly_where_effects_are_judged_with_it
 
 
 def test_a_fault_that_cannot_act_is_said_and_has_no_runs() -> None:
-    assert not any("noise_in_place" in defense for experiment, defense in needed() if experiment in FAULTLESS)
+    assert not any("noise_in_place" in defense for experiment, defense in needed_runs() if experiment in FAULTLESS)
     effect = Effect(claim="", better=("mnist", MASKED), worse=("mnist", NOISE), no_fault="there is no tanh")
     one = effect_verdict(effect, runs([], [0.10, 0.11, 0.09]) | {("mnist", NOISE): dict.fromkeys(range(3), 0.5)})
     assert (one.verdict, one.released) == ("survives", None)
@@ -122,10 +122,10 @@ def test_every_run_of_an_effect_is_a_cell_of_a_small_experiment() -> None:
         (path.stem, defense.label)
         for path in paper("accurate_sl").experiments
         if path.stem.endswith("_small")
-        for defense in resolve(settings_of(path)).defenses
+        for defense in resolve(preset_settings(path)).defenses
     }
-    assert needed() <= cells
-    assert {experiment for experiment, _ in needed()} == {experiment for experiment, _ in cells}
+    assert needed_runs() <= cells
+    assert {experiment for experiment, _ in needed_runs()} == {experiment for experiment, _ in cells}
 
 
 def test_of_two_lengths_the_longer_decides_and_none_is_compared_with_the_other() -> None:
@@ -163,11 +163,11 @@ def test_printed_differences_have_the_direction_of_their_claims() -> None:
 
 
 def test_the_rows_that_ship_are_cells_and_stand_once() -> None:
-    rows = measured()
+    rows = shipped_rows()
     assert len(rows) == len(
         {(row["experiment"], row["defense"], row["seed"], row["steps"], row["kept"]) for row in rows}
     )
-    assert set(accuracies(rows)) <= needed()
+    assert set(accuracies(rows)) <= needed_runs()
     for row in rows:
         assert {"machine", "date", "seconds"} <= set(row)
         assert bounds_of(row["experiment"], row["defense"]).items() <= row.items()

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from privkit.domains.images.domain import Images
 from privkit.papers import PAPERS, paper
-from privkit.papers.presets import preset, presets, settings_of
+from privkit.papers.presets import preset, preset_settings, presets
 from privkit.papers.values import PrintedValue, deviations, printed_values
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
@@ -88,7 +88,7 @@ REDUCED = ("_small", "_medium")
 def of_paper(name: str) -> dict[str, AuditConfig]:
     """Experiments of a paper at its own size, as they resolve."""
     found = {path.stem: path for path in paper(name).experiments if not path.stem.endswith(REDUCED)}
-    return {stem: resolve(settings_of(path)) for stem, path in found.items()}
+    return {stem: resolve(preset_settings(path)) for stem, path in found.items()}
 
 
 def named(name: str, one: PrintedValue) -> list[AuditConfig]:
@@ -142,7 +142,7 @@ def test_a_medium_experiment_is_cutmixsls_preset_but_for_images_and_epochs() -> 
     medium = [path for name in PAPERS for path in paper(name).experiments if path.stem.endswith("_medium")]
     assert medium
     for path in medium:
-        for part in resolve(settings_of(path)).parts:
+        for part in resolve(preset_settings(path)).parts:
             assert (part.model, part.training, part.auxiliary) == (whole.model, whole.training, whole.auxiliary)
             assert part.dataset == whole.dataset
             assert part.protocol.spec.clients == 10
@@ -195,6 +195,6 @@ def test_a_preset_is_built_at_the_papers_size(name: str, tokens: tuple[int, int]
 def test_every_shuffle_says_whether_a_block_follows_it(name: str) -> None:
     """The arrangement decides what a shuffle gives away, so that no paper's file leaves it to a default."""
     for path in (*paper(name).experiments, *paper(name).presets):
-        for defense in map(str, settings_of(path)["defense"]):
+        for defense in map(str, preset_settings(path)["defense"]):
             if "patch_shuffle" in defense or "batch_shuffle" in defense:
                 assert "frozen_block" in defense, f"{path.name}: {defense}"

@@ -6,7 +6,7 @@ from scipy.stats import nct, t
 
 from privkit.papers import PAPERS
 from privkit.papers.further_seeds import PILOT, counted, decided, needed_seeds, seeds_to_decide
-from privkit.papers.orderings import measured, on_record, ordering_verdicts, read_rows
+from privkit.papers.orderings import audit_rows, measured, on_record, ordering_verdicts
 
 
 @pytest.mark.parametrize("gaps", [[0.04, 0.01, 0.03], [0.01, -0.02, 0.02], [-0.01, 0.02, -0.02], [0.3, 0.31, 0.29]])
@@ -53,7 +53,7 @@ def test_a_difference_of_nothing_is_decided_as_seldom_as_an_interval_of_95_perce
 
 def test_the_rows_that_ship_are_judged_by_the_rule_and_rows_of_a_user_by_all_seeds() -> None:
     for name in PAPERS:
-        everything = ordering_verdicts(name, measured(name, read_rows()))
+        everything = ordering_verdicts(name, measured(name, audit_rows()))
         for one, by_all in zip(on_record(name), everything, strict=True):
             if one.difference is None or by_all.difference is None:
                 continue

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 
 from privkit.papers.dp_cutmixsl import claims as dp_cutmixsl
 from privkit.papers.dp_cutmixsl import group_size
-from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1
+from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1
 from tests.papers import dp_cutmixsl_reference as reference
 from tests.papers.releases import DELTA, MECHANISMS, ORDER, PRINTED_SIZES, settings_of_releases
 
@@ -54,7 +54,7 @@ def test_printed_group_sizes() -> None:
 
 
 @given(setting=settings_of_releases, order=ORDER, delta=DELTA)
-def test_exact_minimizer_solves_the_stationarity_equation(setting: Setting, order: float, delta: float) -> None:
+def test_exact_minimizer_solves_the_stationarity_equation(setting: GroupRelease, order: float, delta: float) -> None:
     assume(setting.mechanism != "dp_sl")
     b, c = dp_cutmixsl.smashed_rdp(setting, order), dp_cutmixsl.label_rdp(setting, order)
     b, c = (b, c) if setting.mechanism == "dp_cutmixsl" else (0.0, b + c)

@@ -17,7 +17,7 @@ from privkit.errors import UsageError
 from privkit.papers import PAPERS, orderings, paper
 from privkit.papers.dp_cutmixsl import figures as budget_figures
 from privkit.papers.dp_cutmixsl.mechanisms import Experiment
-from privkit.papers.presets import settings_of
+from privkit.papers.presets import preset_settings
 from privkit.papers.values import printed, printed_values
 from privkit.run.plan import plan
 from privkit.settings.resolve import resolve
@@ -200,7 +200,7 @@ def test_every_method_of_an_ordering_is_declared() -> None:
 def test_no_ordering_is_judged_whose_sides_are_both_at_the_floor() -> None:
     """The floor of an accuracy is that of constant guesses, .1 of ten classes; that of an error is the mean image's."""
     for name in PAPERS:
-        found = {(one.method, one.quantity): one for one in orderings.measured(name, orderings.read_rows())}
+        found = {(one.method, one.quantity): one for one in orderings.measured(name, orderings.audit_rows())}
         for one in orderings.on_record(name):
             sides = [found[method, one.ordering.quantity] for method in (one.ordering.better, one.ordering.worse)]
             if one.verdict in ("not run", "at the floor"):
@@ -295,7 +295,7 @@ def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(f"{json.dumps(rows(psl=0.1)[0])}\n{line}\n")
     with pytest.raises(UsageError, match=r"rows\.jsonl, line 2, is no row of an audit"):
-        orderings.read_rows(file)
+        orderings.audit_rows(file)
 
 
 # experiments
@@ -306,7 +306,7 @@ EXPERIMENTS = {f"{name}/{path.stem}": path for name in PAPERS for path in paper(
 @pytest.mark.parametrize("path", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_an_experiment_is_an_audit(path: Path) -> None:
     """Names, options, protocols and sizes are read and checked as `privkit audit --config` does before any work."""
-    config = resolve(settings_of(path))
+    config = resolve(preset_settings(path))
     cells = plan(config)
     assert len({cell.id for cell in cells}) == len(cells) >= 2
     assert path.read_text(encoding="utf-8").startswith("# ")
@@ -338,6 +338,6 @@ def _rows_of_experiments() -> list[dict[str, Any]]:
         }
         for name, path in EXPERIMENTS.items()
         if name.endswith("_small")
-        for part in resolve(settings_of(path)).parts
+        for part in resolve(preset_settings(path)).parts
         for cell in plan(replace(part, also=()))
     ]

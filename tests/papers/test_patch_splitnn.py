@@ -7,7 +7,7 @@ import pytest
 from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.papers import paper
 from privkit.papers.coverage import coverage
-from privkit.papers.presets import settings_of
+from privkit.papers.presets import preset_settings
 from privkit.parts.registry import parse
 from privkit.settings.resolve import resolve
 
@@ -31,7 +31,7 @@ def test_every_row_of_a_table_has_the_model_that_it_names(table: str) -> None:
 
 @pytest.mark.parametrize("figure", ["figure_5", "figure_6", "figure_7"])
 def test_every_rate_of_dropping_can_be_audited(figure: str) -> None:
-    settings = settings_of(paper("patch_splitnn").folder / "experiments" / f"{figure}.toml")
+    settings = preset_settings(paper("patch_splitnn").folder / "experiments" / f"{figure}.toml")
     for rate in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
         spec = resolve(settings | {"model": re.sub(r"drop=[\d.]+", f"drop={rate}", settings["model"])}).model.spec
         assert isinstance(spec, PatchSplitNN)

@@ -9,7 +9,7 @@ import pytest
 
 from privkit.errors import UsageError
 from privkit.papers import PAPERS, paper
-from privkit.papers.presets import overridden, preset, presets, settings_of
+from privkit.papers.presets import overridden, preset, preset_settings, presets
 from privkit.run.plan import plan
 from privkit.settings.resolve import resolve
 
@@ -46,13 +46,13 @@ def test_what_is_given_stands_in_the_place_of_a_preset() -> None:
 def test_a_file_names_a_preset_and_what_it_varies(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('preset = "dp_cutmixsl"\ndataset = "digits"\n[training]\nbatch_size = 5\n')
-    config = resolve(settings_of(file))
+    config = resolve(preset_settings(file))
     assert (config.training.batch_size, config.training.learning_rate, config.dataset.name) == (5, 0.001, "digits")
     assert config.model.label.startswith("vit_tiny:")
     for wrong in ('"dp_cutmix"', "3"):
         file.write_text(f"preset = {wrong}\n")
         with pytest.raises(UsageError, match=f"unknown preset '{wrong.strip(chr(34))}'"):
-            settings_of(file)
+            preset_settings(file)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from tests.papers.releases import JUNK, MECHANISMS, one_number
 
 def test_the_example_table_reproduces_the_figure_and_table_11() -> None:
     path = Path(privkit.accountants.__file__).parent / "examples" / "papers.csv"
-    entries = list(table.read(table.load(path)))
+    entries = list(table.read(table.load_rows(path)))
     assert [entry.error for entry in entries] == [""] * len(entries)
     sigmas = np.array([8, 16, 32]) / 255
     figure = {mechanism: group_size.figure_7(mechanism) for mechanism in MECHANISMS}

@@ -17,7 +17,7 @@ from privkit.errors import UsageError
 from privkit.papers import paper
 from privkit.papers import reproduce as module
 from privkit.papers.orderings import Measured
-from privkit.papers.presets import settings_of
+from privkit.papers.presets import preset_settings
 from privkit.papers.reproduce import needed_cells, reproduce
 from privkit.papers.reproduced import Reproduced, committed, tiny_verdicts
 from privkit.papers.values import printed
@@ -46,7 +46,7 @@ def test_a_tiny_table_takes_embedded_digits_and_keeps_the_methods_own_data() -> 
 def cell() -> module.Work:
     """The first of a reduced experiment's cells, on digits and with another model."""
     path = next(path for path in paper("cutmixsl").experiments if path.stem == "table_2_small")
-    changes = {**module._shrunk(settings_of(path)), "model": "cnn:cut=conv2"}
+    changes = {**module._shrunk(preset_settings(path)), "model": "cnn:cut=conv2"}
     return next(module.work("cutmixsl/table_2_small", path, changes))
 
 

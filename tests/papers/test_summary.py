@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from privkit.cli.app import app
 from privkit.papers import PAPERS
 from privkit.papers import summary as module
-from privkit.papers.contract import Comparison, Paper
+from privkit.papers.contract import ComparedClaim, Paper
 from privkit.papers.orderings import Judged, on_record
 from privkit.papers.summary import three_sentences
 
@@ -42,7 +42,7 @@ def test_a_verdict_that_changes_changes_its_sentence(monkeypatch: pytest.MonkeyP
 def test_a_statement_stands_where_its_verdict_belongs(
     verdict: str, sentence: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Comparison(claim="Theorem 99, part 2: pigs fly", verdict=verdict, why="")  # type: ignore[arg-type]
+    one = ComparedClaim(claim="Theorem 99, part 2: pigs fly", verdict=verdict, why="")  # type: ignore[arg-type]
     monkeypatch.setattr(Paper, "comparisons", lambda paper: (one,))
     found = ["Theorem 99" in text for text in three_sentences("cutmixsl")]
     assert found == [place == sentence for place in range(3)]

@@ -14,7 +14,7 @@ import pytest
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import DataError, PrivkitError, RunFolderError, UsageError
 from privkit.parts import registry
-from privkit.parts.registry import parse, table
+from privkit.parts.registry import parse, part_table
 from privkit.reports.tables import table as table_of
 from privkit.run.verify import examine
 from privkit.settings.resolve import resolve
@@ -244,12 +244,12 @@ def test_entry_points_bring_parts_of_each_kind(home: Path, monkeypatch: pytest.M
         return [entry for entry in found if entry.group == group]
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
-    table.cache_clear()
+    part_table.cache_clear()
     try:
         for kind, part in brought.items():
             assert type(parse(kind, "brought").spec) is type(parse(kind, f"mine_:{part}").spec)
     finally:
-        table.cache_clear()
+        part_table.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 from privkit.audit.seed_data import open_data
 from privkit.errors import UsageError
 from privkit.laws.parts import EVERY
-from privkit.parts.entries import describe
-from privkit.parts.registry import TABLES, load, parse, specify, table
+from privkit.parts.entries import part_entries
+from privkit.parts.registry import TABLES, load, parse, part_table, specify
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
 
-NAMES = [(kind, name) for kind in TABLES for name in sorted(table(kind))]
+NAMES = [(kind, name) for kind in TABLES for name in sorted(part_table(kind))]
 
 
 def documented(found: Any) -> str:
@@ -24,7 +24,7 @@ def documented(found: Any) -> str:
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
 def test_everything_has_a_docstring_with_its_source(kind: str, name: str) -> None:
-    text = documented(load(table(kind)[name]))
+    text = documented(load(part_table(kind)[name]))
     assert len(text.strip().splitlines()[0]) > 20
     assert "Source:" in text
 
@@ -38,8 +38,8 @@ def test_specifications_keep_the_laws_of_every_part(kind: str, name: str) -> Non
 
 @pytest.mark.parametrize("kind", list(TABLES))
 def test_describe_is_json(kind: str) -> None:
-    entries = json.loads(json.dumps(describe(kind)))
-    assert [entry["name"] for entry in entries] == sorted(table(kind))
+    entries = json.loads(json.dumps(part_entries(kind)))
+    assert [entry["name"] for entry in entries] == sorted(part_table(kind))
     assert all(entry["summary"] for entry in entries)
 
 

@@ -27,7 +27,7 @@ from privkit.files.import_path import Untrusted
 from privkit.files.sealed import digest, sealed
 from privkit.recording import files, read
 from privkit.recording.read import Recording, read_recording
-from privkit.settings.recorded import chosen
+from privkit.settings.recorded import sufficient_attacks
 from privkit.settings.resolve import read_toml, resolve
 from tests.recording.declarations import MECHANISM
 from tests.recording.edited import redescribed
@@ -95,7 +95,7 @@ def test_no_builder_runs_that_the_command_does_not_name(lower: dict[str, Any], c
 def test_neither_does_a_defense(canary: Path) -> None:
     folder = written(Path("recording"), lower={"builder": CLIENTS, "options": EXPORTED}, defense="canary_part:lower")
     with pytest.raises(Untrusted, match="--trust canary_part"):
-        chosen(read_recording(folder))
+        sufficient_attacks(read_recording(folder))
     with pytest.raises(Untrusted, match="--trust canary_part"):
         resolve({"recorded": str(folder), "attack": "auto"})
 
@@ -291,7 +291,7 @@ def everything(folder: Path) -> Recording:
     recording.lower()
     recording.upper()
     _certificate(recording, declared_by(recording), recording.mechanism_of(1), 1e-5)
-    chosen(recording)
+    sufficient_attacks(recording)
     return recording
 
 

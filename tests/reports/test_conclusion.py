@@ -9,7 +9,7 @@ import pytest
 from privkit.reports.ci import junit
 from privkit.reports.conclusion import Conclusion, conclusions
 from privkit.reports.schema import Row
-from privkit.reports.tables import claim
+from privkit.reports.tables import claim_text
 from privkit.reports.threats import threat_verdicts
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
@@ -103,8 +103,8 @@ def test_a_proof_that_rules_out_nothing_is_said_to_be_of_no_use(rate: float, sai
     certificate = Certificate(kind="differential_privacy", statement="", epsilon=60.0, delta=1e-5, standing="proven")
     limits = Limits(advantage=rate, false_positives=(0.0, 0.01, 1.0), true_positives=(0.0, rate, 1.0))
     row = counted("black_box", "query", 0.05, 0.6, certificate=certificate, limits=limits)
-    assert claim(row) == "proven: ε=60 at δ=1e-05" + ", proves nothing of use" * said
-    assert concluded(row).claim == claim(row)
+    assert claim_text(row) == "proven: ε=60 at δ=1e-05" + ", proves nothing of use" * said
+    assert concluded(row).claim == claim_text(row)
     bare = row.model_copy(update={"limits": None})
     assert bare.remark == "proves nothing of use"
     unproven = replace(certificate, epsilon=inf)

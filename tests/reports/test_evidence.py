@@ -12,7 +12,7 @@ from privkit.reports import evidence_schema
 from privkit.reports.columns import CLAIM
 from privkit.reports.escape import markup
 from privkit.reports.evidence import evidence
-from privkit.reports.evidence_schema import COVERED, NOT_COVERED, Claim, Evidence, Measured, page
+from privkit.reports.evidence_schema import COVERED, NOT_COVERED, Claim, Evidence, MeasuredDefense, page
 from privkit.reports.schema import Check, Frozen, Manifest, Metric, PlannedCell, Provenance, Row
 from privkit.reports.threats import threat_verdicts
 from privkit.reports.verdict import judge
@@ -75,7 +75,7 @@ def of(*rows: Row) -> Evidence:
     return Evidence.model_validate_json(found.model_dump_json())
 
 
-def under(found: Evidence, model: str) -> Measured:
+def under(found: Evidence, model: str) -> MeasuredDefense:
     (one,) = (one for one in found.measured if one.threat_model == model)
     return one
 

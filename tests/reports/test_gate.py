@@ -8,7 +8,7 @@ import pytest
 
 from privkit.audit.run import AuditRun
 from privkit.reports.answers import answers_table
-from privkit.reports.columns import GATED, SHORT, assumed, numbers, record
+from privkit.reports.columns import GATED, SHORT, assumed, flat_record, numbers
 from privkit.reports.gate import Gate, GateError
 from privkit.reports.schema import Metric, Row
 from privkit.reports.verdict import judge
@@ -201,7 +201,7 @@ def test_an_empirical_epsilon_says_what_it_assumes_wherever_it_stands() -> None:
         False,
         True,
     ]
-    assert record(of_one)["empirical_assumed"] == "a Gaussian curve"
+    assert flat_record(of_one)["empirical_assumed"] == "a Gaussian curve"
     assert assumed("empirical_epsilon", [of_any, of_one]) == " (assumed: nothing; a Gaussian curve)"
     assert assumed("empirical_epsilon", [of_any]) == ""
 

@@ -183,7 +183,7 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize("count", SIZES)
 def test_html_and_svg(count: int) -> None:
-    panel = charts.curve([1.0, 2.0], "loss")
+    panel = charts.epoch_chart([1.0, 2.0], "loss")
     assert panel is not None
     for batch in batches(count):
         table = Table(headers=("a",), rows=tuple((name,) for name in batch), floor=(False,) * len(batch))
@@ -210,7 +210,7 @@ def test_html_and_svg(count: int) -> None:
 @pytest.mark.parametrize("count", SIZES)
 def test_csv(count: int) -> None:
     for batch in batches(count):
-        text = columns.csv_text([{"defense": name, "n": number} for number, name in enumerate(batch)])
+        text = columns.flat_csv([{"defense": name, "n": number} for number, name in enumerate(batch)])
         rows = list(csv.reader(io.StringIO(text, newline="")))
         assert rows == [["defense", "n"], *([escape.csv_cell(name), str(n)] for n, name in enumerate(batch))]
         budget = "".join(budgets.csv_text(BudgetRow(row=1, name=name, epsilon=1.0) for name in batch))

@@ -8,14 +8,14 @@ from privkit.reports.registry import (
     Entry,
     entries,
     place,
+    place_differences,
     place_table,
-    read,
+    read_registry,
     settings,
     to_csv,
-    unlike,
 )
 from privkit.reports.schema import Row
-from privkit.reports.threats import Known, threat_verdicts
+from privkit.reports.threats import KnownOutcome, threat_verdicts
 from tests.reports.made import metric
 from tests.reports.test_threats import REGISTERED, attacked
 
@@ -86,9 +86,9 @@ def test_an_attack_that_is_not_sound_is_no_evidence_for_a_place() -> None:
 def test_a_defense_does_not_stand_against_a_weak_attack_if_a_stronger_one_is_known() -> None:
     rows = [with_share(attacked("jigsaw", "query", 0.09, 0.1), 0.1)]
     rows.append(with_share(attacked("jigsaw", "query", 0.01, 0.9, defense="none"), 0.9))
-    known = {"batch_shuffle": [Known(attack="black_box", threat_model="query", ssim=0.8)]}
+    known = {"batch_shuffle": [KnownOutcome(attack="black_box", threat_model="query", ssim=0.8)]}
 
-    def outcome(known: dict[str, list[Known]]) -> str:
+    def outcome(known: dict[str, list[KnownOutcome]]) -> str:
         found = entries(rows, threat_verdicts(rows, [], REGISTERED, known))
         return next(one.outcome for one in found if one.threat_model == "query")
 
@@ -99,8 +99,8 @@ def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
     found = [*THREE, entry("none_measured", 0.3, 0.4, bare_accuracy=None, traffic=None, undefended=None)]
     path = tmp_path / "registry.csv"
     path.write_text(to_csv(found), encoding="utf-8")
-    assert sorted(read(path), key=str) == sorted(found, key=str)
-    assert read(tmp_path / "none.csv") == []
+    assert sorted(read_registry(path), key=str) == sorted(found, key=str)
+    assert read_registry(tmp_path / "none.csv") == []
 
 
 def test_means_are_over_seeds_with_the_same_number_of_attacked_records() -> None:
@@ -146,8 +146,8 @@ def test_other_data_adversaries_and_numbers_of_records_have_no_place(changes: di
 def test_another_network_or_number_of_own_records_is_named() -> None:
     registered = settings(THREE)
     same = place(settings([entry("own", 0.6, 0.6)]), registered)
-    assert unlike(same, registered) == []
+    assert place_differences(same, registered) == []
     other = place(settings([entry("own", 0.6, 0.6, model="resnet20", own=100)]), registered)
-    network, own = unlike(other, registered)
+    network, own = place_differences(other, registered)
     assert "resnet20 here, vit_micro in the registry" in network
     assert "100 here, 2000 in the registry" in own

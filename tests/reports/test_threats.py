@@ -11,7 +11,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import beats, falls
 from privkit.reports.summaries import over_seeds
-from privkit.reports.threats import OTHERS, Known, ThreatVerdict, threat_verdicts, threats_table
+from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts, threats_table
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
 from tests.reports.made import made, metric
 
@@ -34,7 +34,7 @@ def attacked(attack: str, model: str, mse: float, ssim: float = 0.3, **changes: 
     return made(attack=attack, threat_model=model, **{**fields, **changes})
 
 
-def alone(*rows: Row, known: dict[str, list[Known]] | None = None) -> dict[str, ThreatVerdict]:
+def alone(*rows: Row, known: dict[str, list[KnownOutcome]] | None = None) -> dict[str, ThreatVerdict]:
     """The verdicts on these rows and no others."""
     return {one.threat_model: one for one in threat_verdicts(rows, over_seeds(rows), REGISTERED, known or {})}
 
@@ -298,7 +298,7 @@ def test_sharp_guesses_that_identify_records_give_them_away_whatever_their_error
 
 
 def test_a_stronger_attack_that_the_table_knows_is_named_with_its_figure() -> None:
-    known = {"batch_shuffle": [Known("jigsaw", "query", 0.678), Known("white_box", "weights", 0.9)]}
+    known = {"batch_shuffle": [KnownOutcome("jigsaw", "query", 0.678), KnownOutcome("white_box", "weights", 0.9)]}
     held, won = attacked("black_box", "query", 0.0699), attacked("black_box", "query", 0.05)
     found = alone(held, TWIN, known=known)["query"]
     assert found.outcome == "holds"

@@ -9,7 +9,7 @@ from privkit.audit.run import AuditRun
 from privkit.errors import DamagedFile, PrivkitError, RunFolderError
 from privkit.files.sealed import opened, sealed
 from privkit.reports.schema import SCHEMA_VERSION, Manifest
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.provenance import manifest
 from privkit.run.records import read_manifest, read_rows
 from privkit.settings.resolve import resolve
@@ -25,14 +25,14 @@ def test_a_folder_with_somebody_elses_manifest_is_left_alone(tmp_path: Path, tex
     home.mkdir()
     (home / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(RunFolderError, match=r"manifest.json is no manifest of privkit's.*--out") as caught:
-        Ledger(home, described())
+        RunLedger(home, described())
     assert "delete" not in str(caught.value)
     assert [path.name for path in home.iterdir()] == ["manifest.json"]
 
 
 def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
-    for act in (lambda: Ledger(tmp_path, described()), lambda: read_rows(tmp_path)):
+    for act in (lambda: RunLedger(tmp_path, described()), lambda: read_rows(tmp_path)):
         with pytest.raises(RunFolderError, match=r"cannot read .*manifest.json \(Is a directory\)"):
             act()
 
@@ -59,7 +59,7 @@ def test_bytes_that_are_no_text_are_a_damaged_line(copied: Path, small_run: Audi
     results.write_bytes(data[:40] + b"\xff\xfe" + data[42:])
     with pytest.raises(DamagedFile, match="line 1 is truncated or damaged"):
         read_rows(copied)
-    with Ledger(copied, read_manifest(copied) or described()) as folder:
+    with RunLedger(copied, read_manifest(copied) or described()) as folder:
         rows, mended = folder.finished(row.cell for row in small_run.rows)
     assert len(mended) == 1
     assert sorted(results.read_bytes().splitlines()) == sorted(data.splitlines())
@@ -68,7 +68,7 @@ def test_bytes_that_are_no_text_are_a_damaged_line(copied: Path, small_run: Audi
 
 def test_a_reason_with_unusual_line_ends_stays_one_row(copied: Path, small_run: AuditRun) -> None:
     odd = small_run.rows[1].model_copy(update={"reason": "one\u2028two\x85three"})
-    with Ledger(copied, read_manifest(copied) or described()) as folder:
+    with RunLedger(copied, read_manifest(copied) or described()) as folder:
         folder.finished([small_run.rows[0].cell])
         folder.finish(odd)
     assert read_rows(copied)[-1] == odd
@@ -78,7 +78,7 @@ def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(RunFolderError, match=r"file is a file, and a run needs a folder; name .*--out") as caught:
-            Ledger(path, described())
+            RunLedger(path, described())
         assert caught.value.exit_code == 2
 
 
@@ -87,7 +87,7 @@ def test_two_runs_that_start_together_do_not_share_a_folder(tmp_path: Path, monk
     pytest.importorskip("fcntl", reason="needs the file locks of POSIX")
     monkeypatch.setattr("privkit.run.ledger.PATIENCE", 0.0)
     first, second = described(), described(seed=1)
-    one, two = Ledger(tmp_path / "run", first), Ledger(tmp_path / "run", second)
+    one, two = RunLedger(tmp_path / "run", first), RunLedger(tmp_path / "run", second)
     with one:
         with pytest.raises(PrivkitError, match="in use by another process"), two:
             pass
@@ -101,9 +101,9 @@ def test_two_runs_that_start_together_do_not_share_a_folder(tmp_path: Path, monk
 
 def test_a_run_that_was_refused_before_its_first_cell_does_not_hold_the_folder(tmp_path: Path) -> None:
     """A missing file or too large a batch: the mended command may use the same --out."""
-    with Ledger(tmp_path / "run", described(training="batch_size=400")):
+    with RunLedger(tmp_path / "run", described(training="batch_size=400")):
         pass
-    with Ledger(tmp_path / "run", described()) as folder:
+    with RunLedger(tmp_path / "run", described()) as folder:
         assert (
             read_manifest(tmp_path / "run")
             == folder.manifest

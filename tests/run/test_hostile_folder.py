@@ -14,7 +14,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import PrivkitError, RunFolderError, StorageError
 from privkit.files.paths import read_bytes
 from privkit.files.storage import append_line, remove, temporary, write_bytes
-from privkit.run.ledger import Ledger
+from privkit.run.ledger import RunLedger
 from privkit.run.progress import Silent
 from privkit.run.provenance import manifest
 from privkit.run.records import read_rows
@@ -154,7 +154,7 @@ def test_json_of_very_many_brackets_is_damaged_like_any_other(copied: Path) -> N
 def test_the_lock_file_is_not_emptied_through_a_link(tmp_path: Path, outside: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(outside / "precious")
-    with pytest.raises(StorageError, match="symbolic link"), Ledger(tmp_path / "run", _described()):
+    with pytest.raises(StorageError, match="symbolic link"), RunLedger(tmp_path / "run", _described()):
         pass
     assert (outside / "precious").read_text() == "precious\n"
 
@@ -190,7 +190,7 @@ def test_a_file_that_is_too_large_for_what_it_is_is_not_read(tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_removed_does_not_come_back_half(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "run", _described()) as folder:
+    with RunLedger(tmp_path / "run", _described()) as folder:
         path = folder.cell("none-s0") / "result.json"
         write_bytes(path, b"{}")
         shutil.rmtree(folder.path)
@@ -220,7 +220,7 @@ def test_without_file_locks_a_run_goes_on_and_says_so(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("privkit.run.ledger.fcntl.flock", flock)
-    with Ledger(tmp_path / "run", _described()) as folder:
+    with RunLedger(tmp_path / "run", _described()) as folder:
         assert "cannot be locked" in folder.unlocked
         assert "start no second process" in folder.unlocked
 

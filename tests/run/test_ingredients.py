@@ -18,7 +18,7 @@ from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
 from privkit.errors import RunFolderError, UsageError
 from privkit.metrics.perception import Perception
-from privkit.parts.registry import table
+from privkit.parts.registry import part_table
 from privkit.run import provenance, sources
 from privkit.run.records import read_rows
 
@@ -49,7 +49,7 @@ def restart() -> None:
     for name in NAMES:
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
-    table.cache_clear()
+    part_table.cache_clear()
 
 
 def pictures(folder: Path, shift: int = 0) -> None:
@@ -323,7 +323,7 @@ def test_a_module_edited_under_a_living_process_is_refused(home: Path) -> None:
 def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: Path) -> None:
     """Stored gates are taken up by the same attack only, and by other seeds."""
     from privkit.reports.schema import Check, Provenance
-    from privkit.run.ledger import Ledger
+    from privkit.run.ledger import RunLedger
     from privkit.run.records import read_manifest
 
     folder = Path(shutil.copytree(small_run.folder, tmp_path / "run"))
@@ -331,7 +331,7 @@ def test_control_experiments_follow_their_attack(small_run: AuditRun, tmp_path: 
     first = Provenance(data={"private": "a"}, code={"mine": "1"})
     manifest = read_manifest(folder)
     assert manifest is not None
-    with Ledger(folder, manifest) as opened:
+    with RunLedger(folder, manifest) as opened:
         path = opened.control({"name": "mine"})
         opened.write_checks(path, 0, first, gates, 2.5)
         assert opened.read_checks(path, 0, first) == (gates, 2.5)

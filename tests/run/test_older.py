@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from privkit.files.sealed import Broken, sealed
-from privkit.reports.columns import record
+from privkit.reports.columns import flat_record
 from privkit.reports.older import METHOD, RENAMED, UNGRADED
 from privkit.reports.schema import SCHEMA_VERSION, Row, Seconds
 from privkit.run.records import parse_row
@@ -90,7 +90,7 @@ def test_a_row_of_before_has_no_seconds_and_equals_itself_with_some() -> None:
     timed = row.model_copy(update={"seconds": Seconds(training=1.5, attack=2.0, controls=0.5)})
     assert parse_row(sealed(timed.model_dump(mode="json"))).seconds == timed.seconds
     assert timed == row
-    assert record(timed)["seconds_training"] == 1.5
+    assert flat_record(timed)["seconds_training"] == 1.5
     assert timed != row.model_copy(update={"seed": 99})
 
 

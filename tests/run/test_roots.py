@@ -16,10 +16,10 @@ from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.start import main
 from privkit.errors import DamagedFile
-from privkit.files.sealed import checked
+from privkit.files.sealed import checked_bytes
 from privkit.files.storage import load_state, read_record
 from privkit.papers import paper
-from privkit.papers.orderings import read_rows as rows_of_papers
+from privkit.papers.orderings import audit_rows as rows_of_papers
 from privkit.run.records import last_verdict, read_rows
 from privkit.run.verify import examine
 from privkit.testing import assert_audit
@@ -117,7 +117,7 @@ def test_an_audit_of_ones_own_tests_by_a_name_through_a_link(place: Place) -> No
 
 
 @pytest.mark.parametrize(
-    "read", [lambda path: checked(path, "0"), read_record, load_state], ids=["checked", "record", "state"]
+    "read", [lambda path: checked_bytes(path, "0"), read_record, load_state], ids=["checked", "record", "state"]
 )
 def test_what_cannot_be_read_is_moved_at_most(tmp_path: Path, read: Callable[[Path], object]) -> None:
     """What a file behind a link, or without a permission, holds may be whole."""

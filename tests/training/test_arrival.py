@@ -12,7 +12,7 @@ from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from privkit.defenses.none import NoDefense
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import record, shared_lower
+from privkit.wire.channel import record_rounds, shared_lower
 from tests.small import IMAGES, random_images
 
 
@@ -22,7 +22,7 @@ def edge_of(defense: Defense, clients: int = 1) -> Clients:
 
 
 def seen(defense: Defense, clients: int = 1) -> tuple[torch.Tensor, torch.Tensor, int]:
-    found = record(edge_of(defense, clients), random_images(4 * clients, 3), batch_size=2, seed=0)
+    found = record_rounds(edge_of(defense, clients), random_images(4 * clients, 3), batch_size=2, seed=0)
     return torch.cat([view.smashed for view in found.views]), found.members, found.views[0].mixed
 
 
@@ -74,7 +74,7 @@ def test_a_white_box_knows_the_clipping(defense: Defense, quiet: Defense) -> Non
     edge, data = edge_of(defense), random_images(4, 3)
     known = shared_lower(edge)
     assert known is not None
-    sent = record(edge_of(quiet), data, batch_size=4, seed=0).views[0].smashed
+    sent = record_rounds(edge_of(quiet), data, batch_size=4, seed=0).views[0].smashed
     torch.testing.assert_close(known(data.x), sent, atol=1e-6, rtol=1e-6)
     bare = shared_lower(edge_of(NoDefense()))
     assert bare is not None

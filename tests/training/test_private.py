@@ -23,7 +23,7 @@ from privkit.shared.certificate import Certificate
 from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, train
 from privkit.training.costs import client_costs
 from privkit.training.loop import release_count
-from privkit.training.private import clipped_sums, of_run, private_gradients
+from privkit.training.private import clipped_sums, private_gradients, run_certificate
 from tests.small import random_images
 
 SHAPE = (1, 4, 4)
@@ -192,7 +192,7 @@ def test_releases_and_updates_have_one_epsilon() -> None:
     receipt = edge.release(data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0)).receipt
     updates = PrivateUpdates(noise_multiplier=2.0, steps=4)
     run = ReleaseCount(rounds=40, epochs=5, batch_size=6, lower_model=updates)
-    found = of_run(receipt.certificate(run), run, SPEC)
+    found = run_certificate(receipt.certificate(run), run, SPEC)
     assert (found.kind, found.unit, found.relation) == ("differential_privacy", "record", "replace_one")
     frozen = receipt.certificate(replace(run, lower_model="frozen"))
     assert max(frozen.epsilon, found.quantities["updates_epsilon"]) < found.epsilon
@@ -208,7 +208,7 @@ def test_noisy_updates_alone_prove_nothing() -> None:
     edge, data = clients(nn.Sequential(nn.Flatten(), nn.Linear(16, 5))), random_images(6, 3, SHAPE)
     receipt = edge.release(data.x.unsqueeze(0), data.y.unsqueeze(0), Generator().manual_seed(0)).receipt
     run = ReleaseCount(lower_model=PrivateUpdates(noise_multiplier=2.0, steps=4))
-    found = of_run(receipt.certificate(run), run, SPEC)
+    found = run_certificate(receipt.certificate(run), run, SPEC)
     assert found.kind == "nothing"
     assert any("noisy updates alone prove nothing" in sentence for sentence in found.assumptions)
     assert found.quantities["updates_epsilon"] == pytest.approx(4.3772, abs=1e-4)  # four steps of μ = 1/2
@@ -251,13 +251,14 @@ def test_choosing_the_best_epoch_takes_a_claim_away_unless_noise_covers_the_choi
     best = TrainingSpec(keep="best_test")  # like "best", it asks raw data which epoch it is
     updates = PrivateUpdates(noise_multiplier=2.0, steps=4)
     kinds = {
-        lower: of_run(proven, ReleaseCount(lower_model=lower), best).kind for lower in ("frozen", "trained", updates)
+        lower: run_certificate(proven, ReleaseCount(lower_model=lower), best).kind
+        for lower in ("frozen", "trained", updates)
     }
     assert kinds == {"frozen": proven.kind, "trained": "nothing", updates: proven.kind}
-    trained = of_run(proven, ReleaseCount(lower_model="trained"), TrainingSpec())
+    trained = run_certificate(proven, ReleaseCount(lower_model="trained"), TrainingSpec())
     assert replace(trained, assumptions=proven.assumptions) == proven
     assert "in queries or where the task is measured, is not charged" in trained.assumptions[-1]
-    assert of_run(replace(proven, covers="labels"), ReleaseCount(), best).kind == "nothing"
+    assert run_certificate(replace(proven, covers="labels"), ReleaseCount(), best).kind == "nothing"
 
 
 def test_gradients_of_every_record_count_as_memory() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Generator
 
 from privkit.errors import UsageError
-from privkit.parts.registry import load, table
+from privkit.parts.registry import load, part_table
 from privkit.training import SplitProtocol
 
 
@@ -70,4 +70,4 @@ def test_what_no_protocol_is(bad: dict[str, object]) -> None:
 
 
 def test_every_registered_protocol_is_one() -> None:
-    assert {type(load(target)) for target in table("protocols").values()} == {SplitProtocol}
+    assert {type(load(target)) for target in part_table("protocols").values()} == {SplitProtocol}

@@ -12,7 +12,7 @@ from privkit.domains.partition import ClientPartition, Iid
 from privkit.training import SplitProtocol, TrainingSpec, train
 from privkit.training.loop import release_count
 from privkit.training.round import Round, split_round
-from privkit.wire.channel import record
+from privkit.wire.channel import record_rounds
 from tests.small import built, digits
 
 
@@ -52,7 +52,7 @@ def test_images_that_a_small_client_repeats_are_charged_every_time() -> None:
     victims = data[shares.rows[:, :10].flatten()]
     spec = TrainingSpec(batch_size=10, freeze_lower=True)
     charged = release_count(edge, spec, shares, epochs=2, recorded=victims, passes=2).epochs
-    sent = record(edge, victims, batch_size=10, seed=0, passes=2)
+    sent = record_rounds(edge, victims, batch_size=10, seed=0, passes=2)
     again = int(victims.ids[sent.members].bincount().max())
     assert again == 2 * 3  # and not 2
     assert charged == 2 * 5 + again  # two rounds an epoch: 20 places for 4 images

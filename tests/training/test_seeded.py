@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from privkit.defenses import BatchShuffle, PatchShuffle
 from privkit.domains.images.domain import Images
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 from tests.small import random_images
 
 SPEC = TrainingSpec(batch_size=20)
@@ -76,7 +76,7 @@ def test_noise_in_eval_mode_follows_the_seed() -> None:
     data = random_images(40, 10)
 
     def passes(seed: int) -> tuple[Any, list[Tensor]]:
-        views = record(edge, data, batch_size=20, seed=seed).views
+        views = record_rounds(edge, data, batch_size=20, seed=seed).views
         return evaluate(edge, upper, data, batch_size=20, seed=seed), [view.smashed for view in views]
 
     (accuracy, views), _, (again, views_again), (_, others) = passes(0), torch.rand(3), passes(0), passes(1)
@@ -90,7 +90,7 @@ def test_nothing_is_dropped_and_no_mean_moves_once_training_is_over() -> None:
     data = random_images(40, 10)
     for use in (
         lambda edge, upper: evaluate(edge, upper, data, batch_size=20, seed=0),
-        lambda edge, upper: record(edge, data, batch_size=20, seed=0),
+        lambda edge, upper: record_rounds(edge, data, batch_size=20, seed=0),
         lambda edge, upper: black_box_query(edge)(data.x, Generator()),
     ):
         edge, upper = built()

@@ -97,4 +97,4 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_rounds_are_not_watched_in_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defended, "joined_processes", lambda: (0, 2))
     with pytest.raises(NotApplicable, match="each of 2 processes sees only its own"):
-        defended.replay(*[None] * 5)  # type: ignore[arg-type]
+        defended.train_again(*[None] * 5)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from privkit.training import Clients, SplitProtocol, TrainingSpec, split_round, 
 from privkit.training.costs import client_costs
 from privkit.training.losses import with_loss
 from privkit.training.u_shape import UShaped, u_shaped
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 from privkit.wire.hijack import LiveClients
 from privkit.wire.transcript import Transcript
 from tests.small import IMAGES, built, digits, generator
@@ -113,7 +113,7 @@ def test_no_label_crosses_in_rounds_queries_or_a_hijack() -> None:
     data = digits(40)
     for protocol, sends in ((SplitProtocol(), True), (KEPT, False)):
         edge, _ = built(DpSl(), protocol)
-        views = record(edge, data, batch_size=20, seed=0).views
+        views = record_rounds(edge, data, batch_size=20, seed=0).views
         hijacked: list[Any] = []
         live = LiveClients(edge, data, Iid().assign(data.y, 1, 0), TrainingSpec(batch_size=20), data, 0)
         live.round(lambda view: hijacked.append(view) or torch.zeros_like(view.smashed))  # type: ignore[func-returns-value]  # noqa: B023

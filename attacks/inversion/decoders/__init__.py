@@ -25,10 +25,10 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
     "unet": UNet,
     "pix2pix": Pix2Pix,
 }
-"""Name -> network; `build` makes one for a release."""
+"""Name -> network; `build_decoder` makes one for a release."""
 
 
-def build(
+def build_decoder(
     name: DecoderName,
     release: Tensor,
     image_shape: tuple[int, int, int],
@@ -52,9 +52,9 @@ def build(
         NotApplicable: if the decoder cannot read such a release.
 
     >>> import torch
-    >>> build("set", torch.zeros(2, 16, 96), (1, 28, 28))(torch.zeros(2, 16, 96)).shape
+    >>> build_decoder("set", torch.zeros(2, 16, 96), (1, 28, 28))(torch.zeros(2, 16, 96)).shape
     torch.Size([2, 1, 28, 28])
-    >>> type(build("mae", torch.zeros(2, 64), (1, 28, 28))).__name__
+    >>> type(build_decoder("mae", torch.zeros(2, 64), (1, 28, 28))).__name__
     'Autoencoder'
     """
     if name == "mae" and release.ndim == 2:
@@ -67,4 +67,4 @@ def build(
     return (DECODERS[name] if whole else AnyTokensDecoder).of(release, image_shape, width=width, depth=depth)
 
 
-__all__ = ["DECODERS", "Decoder", "DecoderName", "Geometry", "MaeDecoder", "build", "checked_width"]
+__all__ = ["DECODERS", "Decoder", "DecoderName", "Geometry", "MaeDecoder", "build_decoder", "checked_width"]

@@ -19,7 +19,7 @@ from privkit.defenses.split_parts import held_parts
 from privkit.shared.certificate import Certificate
 from privkit.shared.seeds import derive
 from privkit.training import Clients
-from privkit.wire.channel import black_box_query, record, shared_lower
+from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 _EXPECTED_FROM = 8
 """Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
@@ -71,7 +71,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
     images = _chosen(coins, victims.x, counterparts)
-    sent = record(
+    sent = record_rounds(
         edge,
         replace(victims, x=images),
         batch_size=context.config.training.batch_size,

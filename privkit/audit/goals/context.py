@@ -34,7 +34,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import KINDS
 from privkit.shared.seeds import derive
 from privkit.training import Checkpoint
-from privkit.wire.channel import Recording
+from privkit.wire.channel import RecordedRounds
 from privkit.wire.transcript import Transcript
 
 ATTACK_CHECKPOINT = "attack.ckpt"
@@ -73,7 +73,7 @@ class AttackContext:
     log: Callable[[str], None]
     made_of: Ingredients
     spent: Spent
-    recording: Recording
+    recording: RecordedRounds
     certificate: Certificate | None
     row: Row
 

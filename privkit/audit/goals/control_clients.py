@@ -24,7 +24,7 @@ from privkit.errors import PrivkitError, one_line
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
-from privkit.wire.channel import answer_of, black_box_query, record, shared_lower
+from privkit.wire.channel import answer_of, black_box_query, record_rounds, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
@@ -142,7 +142,7 @@ class HonestClients:
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
         """Send records over the wire as attacked records are sent; see `ControlClients.send`."""
         batch = Batch(x=records, y=labels, ids=torch.arange(len(records), device=records.device), domain=self.domain)
-        crossed = record(self.edge, batch, batch_size=self.batch_size, seed=seed, passes=passes)
+        crossed = record_rounds(self.edge, batch, batch_size=self.batch_size, seed=seed, passes=passes)
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:

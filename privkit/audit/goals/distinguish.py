@@ -63,12 +63,12 @@ def ask(context: TrainedContext) -> Row:
             "answers": context.told(scores, coins),
             "limits": limits_of(claim, sending.mechanism),
             "empirical_bound": of_one_record(audit, claim),
-            "checks": (*checks, *judged(audit)),
+            "checks": (*checks, *bound_check(audit)),
         }
     )
 
 
-def judged(audit: EmpiricalBound) -> tuple[Check, ...]:
+def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
     """The check that fails the run if the bound exceeds the claim: undecided if it never could; none without claim."""
     if audit.claimed == inf:
         return ()

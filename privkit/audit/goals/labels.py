@@ -18,7 +18,7 @@ from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own_part
-from privkit.audit.defended import replay
+from privkit.audit.defended import train_again
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
 from privkit.audit.goals.goal import AuditGoal, Timed
 from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, party
@@ -268,7 +268,7 @@ def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
         if not 0 <= epoch < epochs:
             raise NotApplicable(f"epoch={attack.epoch} is none of the {epochs} epochs of training")
         transcript = _transcript(attack, lambda number: number // steps == epoch)
-        replay(context.config, context.cell, context.seed_data, transcript, context.progress)
+        train_again(context.config, context.cell, context.seed_data, transcript, context.progress)
         _KEPT.clear()
         _KEPT[key] = transcript
     return _KEPT[key]
@@ -300,7 +300,7 @@ def _each_epoch(
             transcript.rounds.clear()
         return played
 
-    replay(context.config, context.cell, context.seed_data, play, context.progress)
+    train_again(context.config, context.cell, context.seed_data, play, context.progress)
     return found, records
 
 
@@ -346,7 +346,7 @@ class _Labels(AuditGoal):
             return None
         (cut, *_), many = mountable(context)
         transcript = _transcript(attack)
-        replay(context.config, context.cell, context.seed_data, transcript, context.progress)
+        train_again(context.config, context.cell, context.seed_data, transcript, context.progress)
         if context.predicts_texts():
             transcript, _ = of_places(transcript, many)
         owned, rounds = own_labels(attack, transcript, cut)

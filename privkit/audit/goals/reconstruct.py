@@ -72,7 +72,7 @@ def ask(context: AttackContext) -> Row:
     }
     floors = dict(seed_data.floors)
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
-        untaught = mounting.start.run(observe(context, known_to(mounting.start)), context.generator()).images
+        untaught = mounting.start.run(observation_for(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
             guesses[START] = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
             floors[START] = summarise(guesses[START], seed, looks)
@@ -84,7 +84,7 @@ def ask(context: AttackContext) -> Row:
     alone = {name: found["unaligned"] for name, found in guesses.items()}
 
     def mounted(session: Session) -> _Outcome:
-        observation = observe(context, known)
+        observation = observation_for(context, known)
         queries = observation.query if isinstance(observation.query, Queries) else None
         counted = session if queries is None else CountingSession(session, queries)
         result = attack.run(observation, context.generator(), counted)
@@ -236,7 +236,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     return f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: that tells nothing"
 
 
-def observe(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
+def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
     """The adversary's observation: its views, and whatever else its attack declares."""
     seed_data, rules = context.seed_data, context.config.queries
     domain = seed_data.splits.domain
@@ -266,7 +266,7 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
     seed_data = context.seed_data
     if attack.mounting.ignores_views or seed_data.own_images is None:
         return ()
-    held = observe(context, frozenset())
+    held = observation_for(context, frozenset())
     held = replace(held, auxiliary=seed_data.own_images, auxiliary_labels=seed_data.own_labels)
     seed = context.cell.seed
     wanted = context.cell.defense.to_json()
@@ -327,7 +327,7 @@ class _Reconstruct(AuditGoal):
         if context.attack.mounting.ignores_views:
             return None
         must_be_mountable(context)
-        return observe(context, held)
+        return observation_for(context, held)
 
     def seconds(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
         """As many times those of the rehearsal as the attack has more of its own records or attacked ones."""

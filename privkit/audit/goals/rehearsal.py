@@ -22,7 +22,7 @@ from privkit.parts.registry import Component
 from privkit.run.plan import Cell
 from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
-from privkit.wire.channel import record
+from privkit.wire.channel import record_rounds
 
 ROUNDS = 4
 """Rounds of random records in an epoch, and of those that the adversary holds, which are the same ones."""
@@ -86,7 +86,7 @@ class Rehearsal(TrainedContext):
         edge, upper = deepcopy((self.model.edge, self.model.upper))
         model, passes = DefendedModel(edge=edge.eval(), upper=upper.eval(), known={}), attack.spec.mounting.passes
         seed_data, cell = self.seed_data.copied(), replace(self.cell, attack=attack)
-        sent = record(edge, seed_data.victims, batch_size=self.batch_size, seed=0, passes=passes)
+        sent = record_rounds(edge, seed_data.victims, batch_size=self.batch_size, seed=0, passes=passes)
         return replace(self, cell=cell, seed_data=seed_data, model=model, recording=sent)
 
     def lower(self) -> nn.Module | None:

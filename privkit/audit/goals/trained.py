@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import NotApplicable, Query
 from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.hijack.hijack_detection import SplitGuard
-from privkit.audit.defended import DefendedModel, replay, untrained
+from privkit.audit.defended import DefendedModel, train_again, untrained
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.control_clients import defense_of
 from privkit.audit.standing import texts_return
@@ -113,7 +113,7 @@ class TrainedContext(AttackContext):
                 history.append(deepcopy(upper).requires_grad_(False))
             return split_round(edge, upper, *given, number=number, **options)
 
-        replay(config, self.cell, self.seed_data, play, self.progress)
+        train_again(config, self.cell, self.seed_data, play, self.progress)
         return history
 
     def query(self) -> Query | None:

@@ -117,7 +117,7 @@ class DecodedPool:
             )
 
 
-def opened(path: str) -> Any:
+def open_picture(path: str) -> Any:
     """A decoded picture in its own mode; torchvision's loader would convert it to 8-bit color and clip 16-bit grey."""
     from PIL import Image
 

@@ -83,7 +83,7 @@ def check_images(x: Tensor) -> None:
         raise DataError(f"images must lie in [0, 1], got {low:g} to {high:g}; {cure}")
 
 
-def clipped(x: Tensor) -> str:
+def clipping_warning(x: Tensor) -> str:
     """A warning if pictures look clipped at white or use little of their scale; otherwise empty.
 
     Every reconstruction then looks close, because constant areas are easy to guess.
@@ -163,7 +163,7 @@ class Images:
         return [hashlib.sha256(image.tobytes()).digest() for image in pixels]
 
     def warning(self, x: Tensor) -> str:
-        return clipped(x)
+        return clipping_warning(x)
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from privkit.constraints import Checked
 from privkit.domains.base import Pools
-from privkit.domains.files import advice_on_missing, check_files, check_folder, need_root, one_sentence
-from privkit.domains.images.decoded import Size, decoded_pools, opened
+from privkit.domains.files import advice_on_missing, check_exists, check_files, need_root, one_sentence
+from privkit.domains.images.decoded import Size, decoded_pools, open_picture
 from privkit.errors import DataError
 
 
@@ -47,7 +47,7 @@ class CelebA(Checked):
             if not download:
                 lists = [(file, md5) for _, md5, file in datasets.CelebA.file_list if file.endswith(".txt")]
                 check_files(self.name, folder, lists, advice)
-                check_folder(self.name, pictures, advice)
+                check_exists(self.name, pictures, advice)
             parts = {
                 part: datasets.CelebA(str(root), split=part, target_type="attr", download=download)
                 for part in ("train", "test")
@@ -99,7 +99,7 @@ class LfwPeople(Checked):
         with one_sentence(self.name, root, advice):
             lists = [(file, LFWPeople.checksums[file]) for file in ("peopleDevTrain.txt", LFWPeople.names)]
             check_files(self.name, folder, lists, advice)
-            check_folder(self.name, folder / LFWPeople.file_dict["deepfunneled"][0], advice)
+            check_exists(self.name, folder / LFWPeople.file_dict["deepfunneled"][0], advice)
             people = Extracted(str(root), split="train", image_set="deepfunneled")
             return decoded_pools(
                 people,
@@ -205,7 +205,7 @@ def opened_folders(name: str, folders: Sequence[Path], size: int, called: str) -
     parts: list[Any] = []
     for folder in folders:
         with one_sentence(name, folder, f"lay the pictures out as {called}/<class>/<picture>"):
-            parts.append(datasets.ImageFolder(str(folder), loader=opened))
+            parts.append(datasets.ImageFolder(str(folder), loader=open_picture))
     names = [part.classes for part in parts]
     if any(other != names[0] for other in names):
         raise DataError(f"{name}: the parts in {folders[0].parent} have different classes; give them the same folders")
@@ -251,7 +251,7 @@ class ImageNet(Checked):
                     datasets.ImageNet(str(root), split=part)  # unpacks, and compares the official MD5 before
                 if (packed := next((root / part).glob("*.tar"), None)) is not None:
                     raise DataError(f"{self.name}: {packed} is not unpacked; delete {root / part} to unpack it again")
-            train, test = (datasets.ImageFolder(str(root / part), loader=opened) for part in ("train", "val"))
+            train, test = (datasets.ImageFolder(str(root / part), loader=open_picture) for part in ("train", "val"))
             if other := sorted({*train.classes} ^ {*test.classes}):
                 raise DataError(
                     f"{self.name}: class {other[0]} is in one of {root / 'train'} and {root / 'val'} only; bring the "

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from privkit.domains.base import Pools
 from privkit.domains.files import BadRow, advice_on_missing, good_rows, need_root, one_sentence, reason
-from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabulary, text
+from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabulary, decoded_text
 from privkit.errors import DataError
 
 ARCHIVE = "aclImdb_v1.tar.gz"
@@ -125,4 +125,4 @@ def _labelled(row: tuple[str, bytes | None]) -> Labelled:
     label, content = row
     if content is None:
         raise BadRow("is missing" if label in _LABELS else label, AGAIN)
-    return label, text(content)
+    return label, decoded_text(content)

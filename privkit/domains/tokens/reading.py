@@ -88,7 +88,7 @@ def _split_text(text: str, unit: Unit) -> list[str]:
     return _WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
-def text(raw: bytes) -> str:
+def decoded_text(raw: bytes) -> str:
     """A text; a `BadRow` if it is empty or not UTF-8."""
     letters = utf8(raw)
     if not letters.strip():

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from privkit.constraints import Checked, Count
 from privkit.domains.base import Pools
-from privkit.domains.files import BadRow, check_folder, good_rows, need_root, numbered_lines, utf8
-from privkit.domains.tokens.reading import Labelled, Length, TextReading, Unit, Vocabulary, read_texts, text
+from privkit.domains.files import BadRow, check_exists, good_rows, need_root, numbered_lines, utf8
+from privkit.domains.tokens.reading import Labelled, Length, TextReading, Unit, Vocabulary, decoded_text, read_texts
 from privkit.errors import DataError, shortened
 
 KINDS = {
@@ -93,7 +93,7 @@ def _labelled(line: bytes) -> Labelled:
     label, tab, own = line.partition(b"\t")
     if not tab:
         raise BadRow("has no tab", "write label, tab, text")
-    return utf8(label), text(own)
+    return utf8(label), decoded_text(own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class Names(TextReading):
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, "data/names/*.txt")
         advice = "unpack https://download.pytorch.org/tutorial/data.zip in the data root"
-        check_folder(self.name, root / "data/names", advice)
+        check_exists(self.name, root / "data/names", advice)
         names: list[Labelled] = []
         notes: tuple[str, ...] = ()
         files = sorted((root / "data/names").glob("*.txt"))
@@ -123,7 +123,7 @@ class Names(TextReading):
             raise DataError(f"{self.name}: {root / 'data/names'} holds no .txt file of a language; {advice}")
         for file in files:
             lines = numbered_lines(self.name, root, str(file.relative_to(root)))
-            own, left_out = good_rows(self.name, file, lines, text, skip_bad=self.skip_bad_rows)
+            own, left_out = good_rows(self.name, file, lines, decoded_text, skip_bad=self.skip_bad_rows)
             names += [(file.stem, name.strip()) for name in own]
             notes += left_out
         return self.read(self.name, root, names, (), notes)

@@ -13,8 +13,8 @@ from privkit.papers.accurate_sl import effects
 from privkit.papers.accurate_sl.claims import theorem_3_5, theorem_3_5_limit, theorem_3_7
 from privkit.papers.accurate_sl.composition import LowerModel, log10_theorem_a7_epsilon, theorem_a7, theorem_a7_epsilon
 from privkit.papers.accurate_sl.denoising import (
+    CutNoise,
     LinearLayer,
-    Noise,
     best_keep,
     best_scale,
     least_variance_for_masking,
@@ -32,15 +32,15 @@ from privkit.papers.accurate_sl.denoising_softmax import (
     softmax_loss_gap,
 )
 from privkit.papers.accurate_sl.table_11 import Table11Row, table_11
-from privkit.papers.contract import Comparison
+from privkit.papers.contract import ComparedClaim
 
 _LAYERS = tuple(LinearLayer(signal=a, diagonal=b, weight=1.0) for a, b in product((0.1, 1.0, 4.0), (0.1, 1.0, 4.0)))
-_NOISES = tuple(Noise(law="gaussian", scale=scale) for scale in (0.1, 0.3, 0.5, 0.7, 1.0, 2.0))
+_NOISES = tuple(CutNoise(law="gaussian", scale=scale) for scale in (0.1, 0.3, 0.5, 0.7, 1.0, 2.0))
 _FACTORS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _DELTA = 1e-5
 
 
-def comparisons() -> Iterator[Comparison]:
+def comparisons() -> Iterator[ComparedClaim]:
     """The claims, theorem by theorem, then Table 11 row by row, then the measured effects."""
     yield from _linear_layer()
     yield from _softmax()
@@ -49,7 +49,7 @@ def comparisons() -> Iterator[Comparison]:
     yield from effects.comparisons()
 
 
-def _linear_layer() -> Iterator[Comparison]:
+def _linear_layer() -> Iterator[ComparedClaim]:
     grid = list(product(_LAYERS, _FACTORS, _NOISES))
     masks = all(
         masking_no_worse(layer, p, noise) == (mask_mse(layer, p, noise) <= mask_mse(layer, 1, noise))
@@ -60,27 +60,27 @@ def _linear_layer() -> Iterator[Comparison]:
         for layer, lam, noise in grid
     )
     average = LinearLayer.average(rows=10, columns=16)
-    yield Comparison(
+    yield ComparedClaim(
         claim="Theorem 3.1 (i): when masking errs no more than the noise alone",
         ours=least_variance_for_masking(average, 0.5) ** 0.5,
         quantity="least σ on the average over U[−1, 1]",
         verdict="holds" if masks else "fails",
         why="its condition decides every case of the grid with p < 1; at p = 1 both errors are equal",
     )
-    yield Comparison(
+    yield ComparedClaim(
         claim="Theorem 3.1 (ii): when scaling errs no more than the noise alone",
         verdict="holds" if scales else "fails",
         why="its condition decides every case of the grid",
     )
-    yield from (_best_factors(average, Noise(law="gaussian", scale=scale)) for scale in (0.3, 0.5, 0.7))
-    yield Comparison(
+    yield from (_best_factors(average, CutNoise(law="gaussian", scale=scale)) for scale in (0.3, 0.5, 0.7))
+    yield ComparedClaim(
         claim="§4.1: the error of masking is almost linear in p",
         ours=average.signal - average.diagonal,
         quantity="curvature A − B of the mean error over U[−1, 1]",
         verdict="holds" if average.signal == average.diagonal else "fails",
         why="the mean error is a straight line in p, so that the best mask keeps all or nothing",
     )
-    yield Comparison(
+    yield ComparedClaim(
         claim="§4.1: the best scaling errs less than the best masking",
         ours=min(mask_scale_gap(*case) for case in grid),
         quantity="least gap mask(p) − scale(p)",
@@ -89,10 +89,10 @@ def _linear_layer() -> Iterator[Comparison]:
     )
 
 
-def _best_factors(average: LinearLayer, noise: Noise) -> Comparison:
+def _best_factors(average: LinearLayer, noise: CutNoise) -> ComparedClaim:
     singles = np.quantile(best_scales(Settings(draws=20_000), noise.scale), [0.05, 0.95])
     best = best_scale(average, noise)
-    return Comparison(
+    return ComparedClaim(
         claim=f"Fig. 2: an optimal λ < 1 and, for large noise, an optimal p < 1, at σ = {noise.scale:g}",
         ours=best,
         quantity="best λ of the mean error, 1/(1 + 3σ²)",
@@ -102,9 +102,9 @@ def _best_factors(average: LinearLayer, noise: Noise) -> Comparison:
     )
 
 
-def _softmax() -> Iterator[Comparison]:
+def _softmax() -> Iterator[ComparedClaim]:
     error = lognormal_error(4.0)
-    yield Comparison(
+    yield ComparedClaim(
         claim="Theorem 3.3: for large noise some mask lowers the loss's error",
         ours=error,
         quantity="error of Lemma A.4 at ln S ~ N(0, 4)",
@@ -115,7 +115,7 @@ def _softmax() -> Iterator[Comparison]:
     before, after = (softmax_loss_gap(*layer, 0, sigma, lam) for lam in (1.0, 0.99))
     slope = loss_slope(*layer, 0, sigma)
     promised = sigma**2 >= least_variance_by_theorem_3_4(*layer) * (1 - 1e-12)
-    yield Comparison(
+    yield ComparedClaim(
         claim="Theorem 3.4: above a noise level some scaling lowers the loss's error",
         published=before,
         ours=after,
@@ -126,11 +126,11 @@ def _softmax() -> Iterator[Comparison]:
     )
 
 
-def _privacy() -> Iterator[Comparison]:
+def _privacy() -> Iterator[ComparedClaim]:
     limit, _ = theorem_3_5_limit(_DELTA)
     bounds = list(table_11())
     largest = max(row.certificate.epsilon for row in bounds if row.printed.noise == "gaussian")
-    yield Comparison(
+    yield ComparedClaim(
         claim="Theorem 3.5: ε = √(2 ln(1.25/δ))·Δ/σ, proven for ε < 1",
         published=1.0,
         ours=limit,
@@ -139,7 +139,7 @@ def _privacy() -> Iterator[Comparison]:
         why=f"Table 11 uses it up to ε = {largest:g}, beyond the limit",
     )
     backward = theorem_3_7(epsilon=1.0, delta=_DELTA, noise="backpropagated")
-    yield Comparison(
+    yield ComparedClaim(
         claim="Theorem 3.7: noise that reaches a gradient by backpropagation is private",
         published=backward.epsilon,
         quantity="ε at δ = 1e-5, for a small sensitivity",
@@ -148,7 +148,7 @@ def _privacy() -> Iterator[Comparison]:
     )
     composed = theorem_a7_epsilon(0.1, 100, _DELTA)
     tighter = theorem_a7_epsilon(0.1, 100, _DELTA, drift="kairouz_oh_viswanath")
-    yield Comparison(
+    yield ComparedClaim(
         claim="Theorem A.7: 100 rounds of ε = .1",
         published=composed,
         ours=tighter,
@@ -159,7 +159,7 @@ def _privacy() -> Iterator[Comparison]:
     once = theorem_3_5(sensitivity=0.02, sigma=1.0, delta=1e-8)
     for lower_model in get_args(LowerModel):
         total = theorem_a7(once, rounds=100, slack=_DELTA, lower_model=lower_model)
-        yield Comparison(
+        yield ComparedClaim(
             claim=f"Theorem A.7: 100 rounds of σ = 50 sensitivities, the lower model {lower_model}",
             published=total.epsilon,
             ours=gaussian.epsilon(total.delta, 0.02 * 100**0.5) if total.sound and total.delta else None,
@@ -167,7 +167,7 @@ def _privacy() -> Iterator[Comparison]:
             verdict="holds" if total.sound else "unproven",
             why=total.objection or "every round's bound holds whatever the earlier rounds have shown",
         )
-    yield Comparison(
+    yield ComparedClaim(
         claim="§B.8: Theorem A.7 makes a large bound of a whole training",
         published=log10_theorem_a7_epsilon(bounds[0].certificate.epsilon, 1000, _DELTA),
         quantity="log10 of ε after 1,000 rounds of Table 11's first row",
@@ -176,9 +176,9 @@ def _privacy() -> Iterator[Comparison]:
     )
 
 
-def _bound(row: Table11Row) -> Comparison:
+def _bound(row: Table11Row) -> ComparedClaim:
     bound = row.printed
-    return Comparison(
+    return ComparedClaim(
         claim=f"Table 11: {bound.name}, {bound.noise} noise {bound.scale:g}",
         published=bound.epsilon,
         ours=row.exact,

@@ -20,14 +20,14 @@ from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(Checked):
+class CutNoise(Checked):
     """Independent noise on every coordinate of the smashed data.
 
     Attributes:
         law: "gaussian" or "laplace".
         scale: standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0.
 
-    >>> Noise(law="laplace", scale=0.5).variance
+    >>> CutNoise(law="laplace", scale=0.5).variance
     0.5
     """
 
@@ -74,7 +74,7 @@ class LinearLayer(Checked):
         Every error below is linear in (A, B, F), so it gives the exact mean error when evaluated here. As A = B, the
         mean error of masking is a straight line in p.
 
-        >>> layer, noise = LinearLayer.average(rows=10, columns=16), Noise(law="gaussian", scale=0.7)
+        >>> layer, noise = LinearLayer.average(rows=10, columns=16), CutNoise(law="gaussian", scale=0.7)
         >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)
         (0.405, 0.405)
         """
@@ -82,31 +82,31 @@ class LinearLayer(Checked):
         return cls(signal=size / 9, diagonal=size / 9, weight=size / 3)
 
 
-def mask_mse(layer: LinearLayer, p: float, noise: Noise) -> float:
+def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
     Source: Xu et al., Eq. 9, regrouped. One mask for all rows or one a row: the error is the same.
 
-    >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
+    >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
     2.0
     """
     p = validate.real("p", p, least=0, most=1)
     return finite((1 - p) ** 2 * layer.signal + p * (1 - p) * layer.diagonal + p * _spread(layer, noise))
 
 
-def scale_mse(layer: LinearLayer, lam: float, noise: Noise) -> float:
+def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
     """E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
 
     Source: Xu et al., Eq. 13.
 
-    >>> scale_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, Noise(law="gaussian", scale=1))
+    >>> scale_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
     1.25
     """
     lam = validate.real("lam", lam, least=0, most=1)
     return finite((1 - lam) ** 2 * layer.signal + lam**2 * _spread(layer, noise))
 
 
-def mask_scale_gap(layer: LinearLayer, p: float, noise: Noise) -> float:
+def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """mask(p) − scale(p) = p(1−p)(B + σ²F) ≥ 0: scaling by p never errs more than masking at p.
 
     Source: derived; it proves the remark of Xu et al., section 4.1, which reads it off Fig. 2.
@@ -115,7 +115,7 @@ def mask_scale_gap(layer: LinearLayer, p: float, noise: Noise) -> float:
     return finite(p * (1 - p) * (layer.diagonal + _spread(layer, noise)))
 
 
-def masking_no_worse(layer: LinearLayer, p: float, noise: Noise) -> bool:
+def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
     """Whether masking errs no more than the noise alone: pB + (1−p)A ≤ σ²F, or p = 1.
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are equal always.
@@ -135,7 +135,7 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
     return finite((p * layer.diagonal + (1 - p) * layer.signal) / layer.weight)
 
 
-def scaling_no_worse(layer: LinearLayer, alpha: float, noise: Noise) -> bool:
+def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     """Whether scaling by 1/α errs no more than the noise alone: A/F ≤ σ²(α+1)/(α−1).
 
     Source: Xu et al., Theorem 3.1 (ii).
@@ -144,18 +144,18 @@ def scaling_no_worse(layer: LinearLayer, alpha: float, noise: Noise) -> bool:
     return (alpha - 1) / (alpha + 1) * layer.signal <= _spread(layer, noise)
 
 
-def best_scale(layer: LinearLayer, noise: Noise) -> float:
+def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
     """λ* = A/(A + σ²F), the minimizer of `scale_mse`; 0 if MX = 0.
 
     Source: derived from Xu et al., Eq. 13.
 
-    >>> best_scale(LinearLayer(signal=4, diagonal=2, weight=1), Noise(law="gaussian", scale=1))
+    >>> best_scale(LinearLayer(signal=4, diagonal=2, weight=1), CutNoise(law="gaussian", scale=1))
     0.8
     """
     return layer.signal / finite(layer.signal + _spread(layer, noise))
 
 
-def best_keep(layer: LinearLayer, noise: Noise) -> float:
+def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
     """p*, the minimizer of `mask_mse` over [0, 1].
 
     (2A − B − σ²F)/(2(A − B)), clipped, if A > B. Else the error is concave in p: the better end, 0 if A < σ²F, and 1
@@ -184,7 +184,7 @@ def arrays(weights: ArrayLike, features: ArrayLike) -> tuple[Array, Array]:
     return m, x
 
 
-def _spread(layer: LinearLayer, noise: Noise) -> float:
+def _spread(layer: LinearLayer, noise: CutNoise) -> float:
     return finite(noise.variance * layer.weight)
 
 

@@ -27,7 +27,7 @@ from scipy.special import logsumexp, softmax
 
 from privkit.accountants import validate
 from privkit.constraints import Checked, Count, Positive, Whole
-from privkit.papers.accurate_sl.denoising import Noise
+from privkit.papers.accurate_sl.denoising import CutNoise
 from privkit.shared.array import Array
 
 AtLeastTwo = Annotated[int, Ge(2)]
@@ -157,7 +157,7 @@ def best_scales(settings: Settings, scale: float) -> Array:
     >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
     array([0.2 , 0.57])
     """
-    noise, best = Noise(law=settings.law, scale=scale), []
+    noise, best = CutNoise(law=settings.law, scale=scale), []
     for batch in _batches(settings):
         signal = (batch.clean["linear"] ** 2).sum(axis=1)
         weight = (batch.weights**2).sum(axis=(1, 2))

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from privkit.files.toml_text import parse_toml
 from privkit.papers.accurate_sl.table_11 import row_of
-from privkit.papers.contract import Comparison
+from privkit.papers.contract import ComparedClaim
 from privkit.papers.contract import Verdict as Compared
 from privkit.papers.values import printed
 from privkit.shared.interval import Interval
@@ -144,7 +144,7 @@ def effects() -> tuple[Effect, ...]:
     )
 
 
-def needed(claims: Sequence[str] = ("*",)) -> set[_Run]:
+def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
     """The runs that the effects compare, with and without the fault; of those whose claim matches a pattern."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
@@ -153,7 +153,7 @@ def needed(claims: Sequence[str] = ("*",)) -> set[_Run]:
     return runs | faulty | {(experiment, with_derivative(defense)) for experiment, defense in runs}
 
 
-def measured() -> list[dict[str, Any]]:
+def shipped_rows() -> list[dict[str, Any]]:
     """The rows of `python benchmarks/run.py denoising`, which ship with the package."""
     return [json.loads(line) for line in (files(_FOLDER) / "measured.jsonl").read_text(encoding="utf-8").splitlines()]
 
@@ -199,7 +199,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffec
     Runs are compared with others of as many steps. Of several lengths, the longest decides that has the most seeds.
     """
     by_length: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-    for row in measured() if rows is None else rows:
+    for row in shipped_rows() if rows is None else rows:
         by_length.setdefault((row.get("steps", 0), row.get("kept", "")), []).append(row)
     longest_first = sorted(by_length, reverse=True) or [(0, "")]
     found = {length: accuracies(by_length.get(length, ())) for length in longest_first}
@@ -219,7 +219,7 @@ _KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}
 """Which epoch of a run was kept, in words."""
 
 
-def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Comparison]:
+def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[ComparedClaim]:
     """The effects that were run, as claims of the paper beside our result; see `judged`."""
     verdicts: dict[_Verdict, Compared] = {"survives": "reproduced", "undecided": "unproven"}
     for one in judged(rows):
@@ -229,7 +229,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
         gaps = f"{gaps} ({one.length})" if one.length else gaps
         if one.exact is not None:
             gaps += f"; with the derivative {shown(one.exact)}"
-        yield Comparison(
+        yield ComparedClaim(
             claim=one.effect.claim,
             published=one.effect.published,
             ours=round(one.sound.value, 4),

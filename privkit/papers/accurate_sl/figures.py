@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from privkit.papers.accurate_sl import denoising_simulation as simulation
-from privkit.papers.accurate_sl.denoising import LinearLayer, Noise, mask_mse, scale_mse
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, mask_mse, scale_mse
 from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
 from privkit.reports.figures import COLORS, MUTED
 from privkit.shared.array import Array
@@ -67,7 +67,7 @@ def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
     exact, average = None, LinearLayer.average(rows=settings.rows, columns=settings.columns)
     if curves.quantity == "linear":
         error = scale_mse if curves.operator == "scaling" else mask_mse
-        noises = [Noise(law=settings.law, scale=scale) for scale in settings.scales]
+        noises = [CutNoise(law=settings.law, scale=scale) for scale in settings.scales]
         exact = np.array([[error(average, value, noise) for value in curves.factor] for noise in noises])
     symbol = "σ" if settings.law == "gaussian" else "b"
     return Panel(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from privkit.papers.contract import Comparison
+from privkit.papers.contract import ComparedClaim
 from privkit.papers.values import printed
 
 _TABLE = "all of the training set"
 
 
-def comparisons() -> Iterator[Comparison]:
+def comparisons() -> Iterator[ComparedClaim]:
     """Differences and ratios that the text states, recomputed from the tables."""
     for model in ("ViT-Tiny", "PiT-Tiny"):
         gain = _accuracy("Table 1", "Patch CutMix", model) - _accuracy("Table 1", "Parallel SL", model)
@@ -22,7 +22,7 @@ def comparisons() -> Iterator[Comparison]:
         for model in models:
             gain = _accuracy("Table 1", better, model) - _accuracy("Table 1", worse, model)
             yield _stated(f"{better} over {worse}", model, gain, "points of accuracy, from Table 1")
-    yield Comparison(
+    yield ComparedClaim(
         claim="upload payload reduction: most",
         published=printed("cutmixsl", "text", "upload payload reduction", "most"),
         ours=100 * (1 - 1 / 2),
@@ -38,11 +38,11 @@ def comparisons() -> Iterator[Comparison]:
         yield _stated("MSE over that of smashed data", release, ratio, "times, from Table 3")
 
 
-def _stated(row: str, column: str, ours: float, quantity: str) -> Comparison:
+def _stated(row: str, column: str, ours: float, quantity: str) -> ComparedClaim:
     """A number of the text beside the same number from a table; the text rounds to its last digit."""
     stated = printed("cutmixsl", "text", row, column)
     step = 1.0 if stated.is_integer() else 0.1
-    return Comparison(
+    return ComparedClaim(
         claim=f"{row}: {column}",
         published=stated,
         ours=ours,

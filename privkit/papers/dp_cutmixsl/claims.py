@@ -8,17 +8,17 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import amplify
 from privkit.papers import paper
 from privkit.papers.contract import ONE_RELEASE
-from privkit.papers.dp_cutmixsl.setting import NAMES, Setting
+from privkit.papers.dp_cutmixsl.setting import NAMES, GroupRelease
 from privkit.shared.certificate import Certificate
 
 
-def smashed_rdp(setting: Setting, order: float) -> float:
+def smashed_rdp(setting: GroupRelease, order: float) -> float:
     """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is no finite number."""
     assert setting.sigma is not None
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
-def label_rdp(setting: Setting, order: float) -> float:
+def label_rdp(setting: GroupRelease, order: float) -> float:
     """ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released."""
     sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
     assert sigma is not None
@@ -26,7 +26,7 @@ def label_rdp(setting: Setting, order: float) -> float:
     return 0.0 if setting.labels == "none" else bound
 
 
-def rdp(setting: Setting, order: float) -> float:
+def rdp(setting: GroupRelease, order: float) -> float:
     """Theorem 1: ε₁, ε₂ or ε₃ at order α > 1, by the setting's mechanism, in nats.
 
     λ_max enters squared (Mixup, all labels) or as it is (CutMix's smashed data). The paper asks for integers α ≥ 2, but
@@ -54,7 +54,7 @@ def conversion(order: float, delta: float) -> float:
     return -log(validate.delta(delta)) / (validate.real("order", order, above=1) - 1)
 
 
-def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
+def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> float:
     """Corollary 1: ε′ = ln(1 + (k/n)(e^{ε(α) + ε_o(δ)} − 1)), at one order.
 
     Source: the DP-CutMixSL paper, Corollary 1, Eqs. 22-24.
@@ -66,7 +66,7 @@ def corollary_1_epsilon(setting: Setting, order: float, delta: float) -> float:
     return amplify(rdp(setting, order) + conversion(order, delta), setting.group / setting.clients)
 
 
-def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
+def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
     """Certificate of Theorem 1: its Rényi bound at an order α > 1, converted at δ; no credit for sampling.
 
     It is unsound in four cases: the ratios are random; noise is added by the clients, so that the variance in the
@@ -84,7 +84,7 @@ def theorem_1(setting: Setting, *, order: float, delta: float) -> Certificate:
     return _certificate(setting, epsilon, order, delta, "Theorem 1", _objections(setting, order))
 
 
-def corollary_1(setting: Setting, *, order: float, delta: float) -> Certificate:
+def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
     """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
 
     It is at δ; with real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It is unsound if
@@ -107,7 +107,7 @@ def corollary_1(setting: Setting, *, order: float, delta: float) -> Certificate:
 
 
 def _certificate(
-    setting: Setting, epsilon: float, order: float, delta: float, theorem: str, objections: list[str]
+    setting: GroupRelease, epsilon: float, order: float, delta: float, theorem: str, objections: list[str]
 ) -> Certificate:
     rate = setting.group / setting.clients
     assumptions = [
@@ -151,7 +151,7 @@ def _certificate(
     )
 
 
-def _objections(setting: Setting, order: float) -> list[str]:
+def _objections(setting: GroupRelease, order: float) -> list[str]:
     """Why Theorem 1 is no bound for this release; empty if it is one."""
     objections = []
     ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from privkit.accountants import answer
 from privkit.accountants.spec.parts import EveryRound
-from privkit.papers.contract import Comparison
+from privkit.papers.contract import ComparedClaim
 from privkit.papers.dp_cutmixsl.claims import conversion, label_rdp, smashed_rdp, theorem_1
 from privkit.papers.dp_cutmixsl.group_size import DELTA, ORDER, exact_group_size, figure_7, published_group_size
 from privkit.papers.dp_cutmixsl.mechanisms import Experiment
@@ -22,7 +22,7 @@ _USUAL_DELTA = 1e-5
 _MIXING: tuple[tuple[Mechanism, Literal["k₂*", "k₃*"]], ...] = (("dp_mixsl", "k₂*"), ("dp_cutmixsl", "k₃*"))
 
 
-def comparisons() -> Iterator[Comparison]:
+def comparisons() -> Iterator[ComparedClaim]:
     """Group sizes, then Theorem 1, then Corollary 1 with its assumptions and as the paper's experiments run."""
     for name, symbol in _MIXING:
         yield from _group_size(name, symbol)
@@ -34,11 +34,11 @@ def comparisons() -> Iterator[Comparison]:
             yield _corollary_1(name, delta, drawn)
 
 
-def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[Comparison]:
+def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[ComparedClaim]:
     setting = table_1(name, group=1, sigma=_SIGMA)
     stated = printed("dp_cutmixsl", "Fig. 7", NAMES[name], symbol)
     formula, exact = (of(setting, ORDER, DELTA) for of in (published_group_size, exact_group_size))
-    yield Comparison(
+    yield ComparedClaim(
         claim=f"Fig. 7: {symbol} of {NAMES[name]}",
         published=stated,
         ours=formula,
@@ -46,7 +46,7 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
         verdict="reproduced" if abs(formula - stated) <= 0.005 else "differs",
         why="the formula needs standard deviations, although Table 1 calls them variances",
     )
-    yield Comparison(
+    yield ComparedClaim(
         claim=f"Corollary 1 is least at {symbol}",
         published=stated,
         ours=exact,
@@ -63,13 +63,13 @@ def _exponent(name: Mechanism, group: float) -> float:
     return smashed + label_rdp(alone, ORDER) / group**2 + conversion(ORDER, DELTA)
 
 
-def _figure_7() -> Iterator[Comparison]:
+def _figure_7() -> Iterator[ComparedClaim]:
     """How ε′ changes with the group size, from the formulas; the plotted numbers are not printed."""
     falling: tuple[tuple[Mechanism, bool], ...] = (("dp_sl", False), ("dp_mixsl", True), ("dp_cutmixsl", True))
     for name, falls in falling:
         curve = figure_7(name)[:, 1]
         steps = np.diff(curve)
-        yield Comparison(
+        yield ComparedClaim(
             claim=f"Fig. 7b: ε of {NAMES[name]} {'falls' if falls else 'grows'} with the group size",
             ours=float(curve[-1]),
             quantity=f"ε′ of Corollary 1 at k = 10, from {curve[0]:.6g} at k = 1, σ = 16/255",
@@ -80,10 +80,10 @@ def _figure_7() -> Iterator[Comparison]:
         )
 
 
-def _theorem_1(name: Mechanism) -> Comparison:
+def _theorem_1(name: Mechanism) -> ComparedClaim:
     claim = theorem_1(table_1(name, group=2, sigma=_SIGMA), order=ORDER, delta=_USUAL_DELTA)
     unsampled = replace(Experiment(name=name).specification(), participation=EveryRound())
-    return Comparison(
+    return ComparedClaim(
         claim=f"Theorem 1 for {NAMES[name]}, k = 2, λ = 1/2, noise after mixing",
         published=claim.epsilon,
         ours=answer.epsilon(unsampled, _USUAL_DELTA).epsilon,
@@ -93,13 +93,13 @@ def _theorem_1(name: Mechanism) -> Comparison:
     )
 
 
-def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> Comparison:
+def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> ComparedClaim:
     experiment = Experiment(name=name, drawn=drawn)
     stated, objection = experiment.published(delta)
     proven = experiment.proven(delta)
     assumed = "Dir(2) ratios, round-robin groups (as run)" if drawn else "λ = 1/2, a secret 2 of 10 clients"
     below = proven.lower is not None and stated < proven.lower
-    return Comparison(
+    return ComparedClaim(
         claim=f"Corollary 1 for {NAMES[name]}, {assumed}, δ = {delta:g}",
         published=stated,
         ours=proven.epsilon,

@@ -8,7 +8,7 @@ import numpy as np
 
 from privkit.accountants import validate
 from privkit.papers.dp_cutmixsl.claims import conversion, corollary_1_epsilon, label_rdp, smashed_rdp
-from privkit.papers.dp_cutmixsl.setting import Mechanism, Setting, table_1, table_1_value
+from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1, table_1_value
 from privkit.shared.array import Array
 
 _SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))
@@ -29,7 +29,7 @@ def figure_7(mechanism: Mechanism) -> Array:
     return np.array([[corollary_1_epsilon(setting, ORDER, DELTA) for setting in row] for row in settings])
 
 
-def published_group_size(setting: Setting, order: float, delta: float) -> float:
+def published_group_size(setting: GroupRelease, order: float, delta: float) -> float:
     """k₂* = √((ε₁,s + ε₁,y)/ε_o) for Mixup, k₃* = √(ε₁,y/ε_o) for CutMix, as printed.
 
     They minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than 1. With the
@@ -48,7 +48,7 @@ def published_group_size(setting: Setting, order: float, delta: float) -> float:
     return sqrt(quadratic / conversion(order, delta))
 
 
-def exact_group_size(setting: Setting, order: float, delta: float) -> float:
+def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float:
     """Real k that minimizes Corollary 1's ε′ at λ = 1/k; it does not depend on n, and may lie outside [1, n].
 
     With the exponent B/k + C/k² + ε_o (B = 0, C = ε₁ for Mixup; B = ε₁,s, C = ε₁,y for CutMix) the derivative
@@ -82,7 +82,7 @@ def exact_group_size(setting: Setting, order: float, delta: float) -> float:
     return 1 / inverse(brentq(gap, 0.0, 1.0, xtol=1e-300, rtol=1e-15, maxiter=1000))
 
 
-def _coefficients(setting: Setting, order: float) -> tuple[float, float]:
+def _coefficients(setting: GroupRelease, order: float) -> tuple[float, float]:
     if setting.mechanism == "dp_sl":
         raise ValueError("mechanism must be dp_mixsl or dp_cutmixsl: without mixing, ε′ only grows with the group size")
     validate.real("order", order, above=1)

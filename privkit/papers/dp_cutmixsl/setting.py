@@ -22,7 +22,7 @@ _Sampling = Literal["without_replacement", "partition"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class GroupRelease:
     """One release of a mixing group, in the terms of the paper.
 
     Attributes:
@@ -45,7 +45,7 @@ class Setting:
 
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
 
-    >>> Setting(mechanism="dp_sl", variance=0.04, dimensions=10, clip=0.15, label_dimensions=2, labels="one_hot",
+    >>> GroupRelease(mechanism="dp_sl", variance=0.04, dimensions=10, clip=0.15, label_dimensions=2, labels="one_hot",
     ...         group=1, clients=10, noise_site="mixer", sampling="partition")
     Traceback (most recent call last):
     ValueError: give a standard deviation instead of variance=0.04: sigma=0.2
@@ -128,7 +128,7 @@ def table_1_value(parameter: str) -> float:
     return printed("dp_cutmixsl", "Table 1", "DP measurement", parameter)
 
 
-def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> Setting:
+def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
     """The paper's own parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients without replacement.
 
     The group has k in 1..10 clients; the paper's σ, a standard deviation, is 8/255, 16/255 or 32/255.
@@ -138,7 +138,7 @@ def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> Setting:
     >>> table_1("dp_cutmixsl", group=3, sigma=16 / 255).kept * 64
     22.0
     """
-    return Setting(
+    return GroupRelease(
         mechanism=mechanism,
         sigma=sigma,
         dimensions=int(table_1_value("D_s")),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import log10
 
 from privkit.accountants.shuffles import permutations
-from privkit.papers.contract import Comparison
+from privkit.papers.contract import ComparedClaim
 from privkit.papers.patch_shuffling.claims import dp_baseline, proposition_2
 from privkit.papers.values import PrintedValue, printed, printed_values
 
@@ -15,12 +15,12 @@ _CIFAR10_STDS = (0.2023, 0.1994, 0.2010)
 """Standard deviations of CIFAR-10's channels, by which its images are divided."""
 
 
-def comparisons() -> Iterator[Comparison]:
+def comparisons() -> Iterator[ComparedClaim]:
     """Counts, propositions, the printed ε, then image errors."""
     kept = permutations.kept_tokens(_TOKENS, _KEEP)
     share = permutations.log10_target_share(_TOKENS, _BATCH, kept)
     factorial = permutations.log10_total_permutations(_TOKENS, 1, 0)
-    yield Comparison(
+    yield ComparedClaim(
         claim="Eq. 8: batch shuffling hides one image's order in a share far below 1/N!",
         published=-factorial,
         ours=share,
@@ -29,7 +29,7 @@ def comparisons() -> Iterator[Comparison]:
         why="a count of orders is no differential privacy: the patches leave as they are",
     )
     claimed = proposition_2(tokens=_TOKENS, batch=_BATCH, kept=kept)
-    yield Comparison(
+    yield ComparedClaim(
         claim="Proposition 2: σ-privacy over all patches of the batch",
         published=claimed.quantities["log10_permutations"],
         quantity="log10 of Eq. 7",
@@ -37,7 +37,7 @@ def comparisons() -> Iterator[Comparison]:
         why=claimed.objection,
     )
     baseline = dp_baseline()
-    yield Comparison(
+    yield ComparedClaim(
         claim="§V.A: Gaussian noise of standard deviation 1 yields ε ≈ 6.68",
         published=baseline.epsilon,
         quantity="ε, no δ given",
@@ -47,11 +47,11 @@ def comparisons() -> Iterator[Comparison]:
     yield from _image_errors()
 
 
-def _image_errors() -> Iterator[Comparison]:
+def _image_errors() -> Iterator[ComparedClaim]:
     """PSNR and MSE of the same row, their range, and the level at which an attack gets nothing."""
     pairs = list(_pairs())
     apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
-    yield Comparison(
+    yield ComparedClaim(
         claim="Tables I to IX: PSNR is that of the MSE beside it, with peak 1",
         published=float(len(pairs)),
         ours=float(len(pairs) - len(apart)),
@@ -62,7 +62,7 @@ def _image_errors() -> Iterator[Comparison]:
     )
     mse = printed("patch_shuffling", "Table II", "SL", "MSE")
     scaled = mse * sum(std**2 for std in _CIFAR10_STDS) / 3
-    yield Comparison(
+    yield ComparedClaim(
         claim="Table II: images that are rebuilt from unprotected split learning",
         published=mse,
         ours=scaled,
@@ -75,7 +75,7 @@ def _image_errors() -> Iterator[Comparison]:
     floor = printed("patch_shuffling", "Table I", "DP", "MSE")
     for method in ("PS", "BS", "PS+"):
         error = printed("patch_shuffling", "Table IV", method, "MSE")
-        yield Comparison(
+        yield ComparedClaim(
             claim=f"Table IV: {method} withstands the white-box attack",
             published=error,
             ours=floor,

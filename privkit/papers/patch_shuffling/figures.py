@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from privkit.errors import UsageError
 from privkit.files.paths import inside, root
-from privkit.files.sealed import checked
+from privkit.files.sealed import checked_bytes
 from privkit.files.storage import read_record
 from privkit.run.records import TRAINED, read_manifest
 
@@ -97,7 +97,7 @@ def _embeddings(run: Path) -> dict[str, NDArray[np.float32]]:
         record = read_record(home / TRAINED, model=cell.model)
         if record is None:
             continue
-        weights = load(checked(home / _WEIGHTS, record["files"].get(_WEIGHTS)))
+        weights = load(checked_bytes(home / _WEIGHTS, record["files"].get(_WEIGHTS)))
         for name, stack in weights.items():
             if name.startswith("lowers.") and name.endswith("pos_embed"):
                 rows = stack[0, 0]

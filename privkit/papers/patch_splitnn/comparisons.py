@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from privkit.papers.contract import Comparison
+from privkit.papers.contract import ComparedClaim
 from privkit.papers.values import PrintedValue, printed, printed_values
 
 _SIDES = {"CIFAR": 32, "PCam": 96}
@@ -15,11 +15,11 @@ _ALMOST_ALL = 0.9
 """Share of the rows from which "almost all" is granted."""
 
 
-def comparisons() -> Iterator[Comparison]:
+def comparisons() -> Iterator[ComparedClaim]:
     """Patches, costs, and accuracies beside ResNet18's."""
     counts = [value for value in printed_values("patch_splitnn") if value.column == "patches"]
     wrong = [value for value in counts if _patches(value.row) != value.value]
-    yield Comparison(
+    yield ComparedClaim(
         claim="Tables 2 and 3: number of patches of 16 patterns",
         published=float(len(counts)),
         ours=float(len(counts) - len(wrong)),
@@ -31,7 +31,7 @@ def comparisons() -> Iterator[Comparison]:
         printed("patch_splitnn", "Table 2", f"CIFAR, patch {size}, stride {size}", "upper model's MACs")
         for size in (16, 8)
     )
-    yield Comparison(
+    yield ComparedClaim(
         claim="§4.2: half the patch size needs a quarter of the MACs",
         published=4.0,
         ours=large / small,
@@ -44,7 +44,7 @@ def comparisons() -> Iterator[Comparison]:
     ours = {v.row: v for v in rows}
     plus = [v for v in rows if "SplitNN+" in v.row]
     better = [v for v in plus if _value(v) > _value(ours[f"{v.row.split(',')[0]}, ResNet18"])]
-    yield Comparison(
+    yield ComparedClaim(
         claim="§5: Patch SplitNN+ is better than ResNet18 in almost all patterns",
         published=float(len(plus)),
         ours=float(len(better)),
@@ -55,7 +55,7 @@ def comparisons() -> Iterator[Comparison]:
     )
     many = [v for v in plus if "upper models" in v.row]
     helped = [v for v in many if _value(v) > _value(ours[v.row.replace("SplitNN+", "SplitNN")])]
-    yield Comparison(
+    yield ComparedClaim(
         claim="§4.3: AdaptationNet helps if every patch has an upper model",
         published=float(len(many)),
         ours=float(len(helped)),

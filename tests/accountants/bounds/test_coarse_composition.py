@@ -17,7 +17,7 @@ from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
 from privkit.accountants.bounds.renyi import HIGH_ORDERS, SAMPLED_ORDERS, canonne
-from privkit.accountants.bounds.renyi_composition import curves, renyi_bound
+from privkit.accountants.bounds.renyi_composition import renyi_bound, renyi_curves
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.step import Steps
 from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, discretized, moved
@@ -291,9 +291,9 @@ def test_what_it_does_not_hold_for() -> None:
 def test_few_orders_find_the_smallest_of_all() -> None:
     runs, deltas = zip(*[draw(seed, 5.0) for seed in range(300)], strict=True)
     found = bound.epsilons([renyi_bound(run) for run in runs], np.array(deltas))
-    every = canonne(SAMPLED_ORDERS, curves(runs, SAMPLED_ORDERS), np.array(deltas)[:, None]).min(1)
+    every = canonne(SAMPLED_ORDERS, renyi_curves(runs, SAMPLED_ORDERS), np.array(deltas)[:, None]).min(1)
     orders = np.concatenate(HIGH_ORDERS)
-    high = canonne(orders, curves(runs, orders), np.array(deltas)[:, None]).min(1)
+    high = canonne(orders, renyi_curves(runs, orders), np.array(deltas)[:, None]).min(1)
     at_end = np.array([(one.order or 0) >= 64 for one in found])
     expected = np.maximum(np.where(at_end, np.minimum(every, high), every), 0)
     assert [one.value for one in found] == pytest.approx(expected.tolist(), rel=1e-12, abs=1e-300)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from privkit.accountants.auditing import many_runs
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 from tests.accountants.auditing import published, roc_area
 
 
@@ -38,4 +38,4 @@ def one_run() -> float:
     return published.epsilon_one_run(*_gaussian_quantiles(), confidence=0.95, delta=1e-5)
 
 
-CASES = read(__package__, "auditing.jsonl", globals())
+CASES = read_cases(__package__, "auditing.jsonl", globals())

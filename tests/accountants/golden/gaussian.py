@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from privkit.accountants.bounds import gaussian, renyi, subsampling
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 from privkit.accountants.spec import shift as spec_shift
 from privkit.accountants.spec.records import from_json
 from tests.accountants.shuffles import release_laws
@@ -81,4 +81,4 @@ def delta_of_classical_claim(epsilon: float, delta: float) -> float:
 
 averaged_noise_std = release_laws.averaged_noise_std
 
-CASES = read(__package__, "gaussian.jsonl", globals())
+CASES = read_cases(__package__, "gaussian.jsonl", globals())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from privkit.accountants.bounds import mixture
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.shift import ShiftLaw
 
@@ -63,4 +63,4 @@ def law_epsilon(mu: Sequence[float], delta: float) -> float:
     return mixture.invert(mixture.profile(_equally_likely(mu)), delta)
 
 
-CASES = read(__package__, "mixing.jsonl", globals())
+CASES = read_cases(__package__, "mixing.jsonl", globals())

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from privkit.accountants.bounds import pld, renyi, round_profiles, sampled_renyi, subsampled_rdp
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 from privkit.accountants.spec.mixing import DirichletRatio, beta_nodes
 from tests.accountants.golden import hidden_mixtures, published_gdp, theorem_27
 from tests.accountants.golden.gaussian import ORDERS
@@ -151,4 +151,4 @@ def limit_theorem(rate: float, sigma: float, rounds: int, delta: float) -> float
     return published_gdp.limit_theorem(rate, sigma, rounds, delta).epsilon
 
 
-CASES = read(__package__, "others.jsonl", globals())
+CASES = read_cases(__package__, "others.jsonl", globals())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 from privkit.accountants.shuffles import permutations
 from privkit.accountants.shuffles.variants import Variant
 from tests.accountants.shuffles import release_laws
@@ -36,4 +36,4 @@ def _tuples(images: Images) -> tuple[tuple[str, ...], ...]:
 distinct_outcomes = release_laws.distinct_outcomes
 target_permutations = release_laws.target_permutations
 
-CASES = read(__package__, "permutations.jsonl", globals())
+CASES = read_cases(__package__, "permutations.jsonl", globals())

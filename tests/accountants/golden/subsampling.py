@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from privkit.accountants import validate
 from privkit.accountants.bounds import pld, round_profiles, subsampled_rdp
 from privkit.accountants.bounds.subsampling import amplify, rates
-from privkit.accountants.golden import read
+from privkit.accountants.golden import read_cases
 
 
 def theorem_9(order: float, rate: float, sigma: float) -> float:
@@ -39,4 +39,4 @@ def without_replacement_epsilon(delta: float, rate: float, base_epsilon: Callabl
     return 0.0 if d >= g else float(amplify(validate.real("base epsilon", base_epsilon(d / g), least=0), g))
 
 
-CASES = read(__package__, "subsampling.jsonl", globals())
+CASES = read_cases(__package__, "subsampling.jsonl", globals())

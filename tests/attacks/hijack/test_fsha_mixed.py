@@ -13,7 +13,7 @@ from privkit.defenses.cutmix import RandomCutMix
 from privkit.domains.partition import Iid
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol, TrainingSpec
-from privkit.wire.channel import Recording, record
+from privkit.wire.channel import RecordedRounds, record_rounds
 from privkit.wire.hijack import LiveClients
 from tests.attacks.sessions import Killed, Session
 from tests.small import IMAGES, digits
@@ -25,14 +25,14 @@ FLOOR = (OWN.x.mean(0) - VICTIMS.x).square().mean().item()
 ONE = FSHA(epochs=1, width=2, blocks=1, passes=8)
 
 
-def live(passes: int) -> tuple[LiveClients, Recording]:
+def live(passes: int) -> tuple[LiveClients, RecordedRounds]:
     """Clients before their training, and what they release of the victims."""
     model = Vit(patch=2, width=16, depth=2, heads=2, cut="block1").build(IMAGES, 10, positions=True, seed=0)
     protocol = SplitProtocol(clients=CLIENTS)
     edge = Clients.build(model.lower, RandomCutMix(), IMAGES, classes=10, seed=0, protocol=protocol)
     spec, shares = TrainingSpec(batch_size=BATCH), Iid().assign(PRIVATE.y, CLIENTS, 0)
     clients = LiveClients(edge, PRIVATE, shares, spec, VICTIMS, 0, passes=passes)
-    return clients, record(edge, VICTIMS, batch_size=BATCH, seed=0, passes=passes)
+    return clients, record_rounds(edge, VICTIMS, batch_size=BATCH, seed=0, passes=passes)
 
 
 def seen(clients: TrainingClients, views: list[View]) -> ImageObservation:
@@ -66,7 +66,7 @@ class Noise:
         return replace(view, smashed=torch.randn(view.smashed.shape, generator=Generator().manual_seed(seed)))
 
 
-def error(attack: FSHA, clients: TrainingClients, recording: Recording) -> float:
+def error(attack: FSHA, clients: TrainingClients, recording: RecordedRounds) -> float:
     guess = attack.run(seen(clients, recording.views), Generator().manual_seed(0)).images
     victims = recording.members[: len(guess)]
     return (guess[victims >= 0] - VICTIMS.x[victims[victims >= 0]]).square().mean().item()

@@ -7,7 +7,7 @@ from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.defenses.base import Defense
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 from tests.small import digits, fitted
 
 CLIENTS, BATCH = 5, 4  # an odd number: one group has an empty seat
@@ -21,7 +21,7 @@ def clients(defense: Defense) -> Clients:
 
 
 def passes(edge: Clients, count: int) -> list[View]:
-    return record(edge, VICTIMS, batch_size=BATCH, seed=1, passes=count).views
+    return record_rounds(edge, VICTIMS, batch_size=BATCH, seed=1, passes=count).views
 
 
 def smashed(edge: Clients) -> Tensor:

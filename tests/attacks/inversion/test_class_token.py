@@ -13,7 +13,7 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Rec
 from privkit.attacks.hijack.fsha import FSHA
 from privkit.attacks.inversion.adaptive import Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.decoders import DECODERS, DecoderName, build
+from privkit.attacks.inversion.decoders import DECODERS, DecoderName, build_decoder
 from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.inversion.sara import Sara
 from privkit.attacks.inversion.sdar import SDAR
@@ -81,7 +81,7 @@ def test_every_decoder_reads_a_release_with_a_class_token(name: DecoderName) -> 
     def drawn(release: Tensor) -> Tensor:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
-            decoder = build(name, release, (1, 8, 8)).eval()
+            decoder = build_decoder(name, release, (1, 8, 8)).eval()
             for weight in decoder.parameters():  # heads that start at zero would draw nothing
                 weight.add_(0.05 * torch.randn(weight.shape))
             return decoder(release)

@@ -11,7 +11,7 @@ from privkit.attacks.assign import distances, sinkhorn
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.decoders import DECODERS, Decoder, DecoderName, build
+from privkit.attacks.inversion.decoders import DECODERS, Decoder, DecoderName, build_decoder
 from privkit.attacks.inversion.decoders.base import MapGeometry, Painter, as_maps
 from privkit.attacks.inversion.decoders.convolutional import Pix2Pix, UNet
 from privkit.attacks.inversion.decoders.unordered import SetDecoder, Standardized
@@ -58,7 +58,7 @@ def scattered(name: DecoderName, tokens: Tensor) -> Decoder:
     """An untrained decoder whose weights are all random: the heads start at zero, and would draw nothing."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        decoder = build(name, tokens, (1, 8, 8))
+        decoder = build_decoder(name, tokens, (1, 8, 8))
         for weight in decoder.parameters():
             weight.data += 0.1 * torch.randn_like(weight)
     return decoder
@@ -98,9 +98,9 @@ def test_one_image_tells_nothing_of_another_unless_the_unit_is_the_message() -> 
 def test_rounds_of_too_many_tokens_are_refused_by_the_message_decoder_only() -> None:
     tokens = torch.zeros(161, 16, 4)
     with pytest.raises(NotApplicable, match="may be 2,560, but a round has 2,576"):
-        build("message", tokens, (1, 8, 8))
-    build("message", tokens[:160], (1, 8, 8))
-    build("set", tokens, (1, 8, 8))
+        build_decoder("message", tokens, (1, 8, 8))
+    build_decoder("message", tokens[:160], (1, 8, 8))
+    build_decoder("set", tokens, (1, 8, 8))
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_by_default_vectors_are_read_and_noise_is_not() -> None:
 @pytest.mark.parametrize("release", [torch.zeros(2, 8, 12, 12), torch.zeros(2, 9, 5), torch.zeros(2, 7)], ids=str)
 def test_decoders_of_maps_fit_any_image(shape: tuple[int, int, int], release: Tensor) -> None:
     for name in ("convolutions", "autoencoder", "unet", "pix2pix"):
-        assert build(name, release, shape, width=4)(release).shape == (2, *shape)
+        assert build_decoder(name, release, shape, width=4)(release).shape == (2, *shape)
 
 
 def test_tokens_lie_row_by_row_on_a_map() -> None:
@@ -159,11 +159,11 @@ def test_tokens_lie_row_by_row_on_a_map() -> None:
 def test_releases_that_no_map_decoder_can_read() -> None:
     for release in (torch.zeros(2, 6, 4), torch.zeros(2, 1, 4, 4, 4)):
         with pytest.raises(NotApplicable, match="decoder of maps needs"):
-            build("unet", release, (1, 8, 8))
+            build_decoder("unet", release, (1, 8, 8))
     with pytest.raises(NotApplicable, match="needs tokens"):
-        build("set", torch.zeros(2, 5), (1, 8, 8))
+        build_decoder("set", torch.zeros(2, 5), (1, 8, 8))
     with pytest.raises(ValueError, match="two convolutions"):
-        build("convolutions", torch.zeros(2, 5), (1, 8, 8), depth=3)
+        build_decoder("convolutions", torch.zeros(2, 5), (1, 8, 8), depth=3)
 
 
 def test_both_players_learn_and_each_only_its_own_part() -> None:

@@ -17,7 +17,7 @@ from privkit.attacks.inversion.sdar import SDAR
 from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import Mixup, RandomCutMix
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import Recording, record
+from privkit.wire.channel import RecordedRounds, record_rounds
 from tests.attacks.inversion.passive import split, trained
 from tests.attacks.sessions import Killed, Session
 from tests.small import IMAGES, digits
@@ -29,11 +29,11 @@ ATTACKS: list[Any] = [FORA(epochs=2, width=4), PCAT(epochs=2, width=4), SDAR(epo
 
 
 @cache
-def seen(defense: Defense, passes: int) -> tuple[Recording, ImageObservation]:
+def seen(defense: Defense, passes: int) -> tuple[RecordedRounds, ImageObservation]:
     """Two rounds of victims, and a server with labeled images of its own."""
     lower, upper = trained("tokens")
     edge = Clients.build(lower, defense, IMAGES, classes=10, seed=0, protocol=SplitProtocol(clients=CLIENTS))
-    recording = record(edge, VICTIMS, batch_size=BATCH, seed=0, passes=passes)
+    recording = record_rounds(edge, VICTIMS, batch_size=BATCH, seed=0, passes=passes)
     return recording, ImageObservation(
         image_shape=(1, 8, 8),
         batch_size=CLIENTS * BATCH,
@@ -44,7 +44,7 @@ def seen(defense: Defense, passes: int) -> tuple[Recording, ImageObservation]:
     )
 
 
-def error(attack: Any, recording: Recording, observation: ImageObservation) -> float:
+def error(attack: Any, recording: RecordedRounds, observation: ImageObservation) -> float:
     guess = attack.run(observation, Generator().manual_seed(0)).images
     victims = recording.members[: len(guess)]
     return (guess[victims >= 0] - VICTIMS.x[victims[victims >= 0]]).square().mean().item()

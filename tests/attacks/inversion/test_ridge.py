@@ -16,7 +16,7 @@ from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
 from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.split_parts import SplitParts
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 from tests.attacks.inversion.mixing import BATCH, FLOOR, VICTIMS, clients, passes, seen
 from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
@@ -33,7 +33,7 @@ def run(defense: Defense, attack: Ridge, session: Any = None) -> Reconstruction:
 
 
 def error(defense: Defense, result: Reconstruction) -> float:
-    members = record(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
+    members = record_rounds(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
     return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
 
 

@@ -14,7 +14,7 @@ from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import ShuffledCutMix
 from privkit.defenses.fewer_tokens import TokenDropping
 from privkit.defenses.noise import GaussianNoise
-from privkit.wire.channel import record
+from privkit.wire.channel import record_rounds
 from tests.attacks.inversion.mixing import BATCH, CLIENTS, FLOOR, VICTIMS, clients, passes, seen, smashed
 from tests.attacks.sessions import Killed, Session
 
@@ -25,7 +25,7 @@ def run(defense: Defense, attack: Union | BlackBox, session: Any = None) -> Reco
 
 
 def error(defense: Defense, result: Reconstruction) -> float:
-    members = record(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
+    members = record_rounds(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
     return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
 
 

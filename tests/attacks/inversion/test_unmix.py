@@ -21,7 +21,7 @@ from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.models.convolutional import LENET5
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import black_box_query, record
+from privkit.wire.channel import black_box_query, record_rounds
 from tests.attacks.inversion.mixing import BATCH, CLIENTS, FLOOR, OWN, VICTIMS, clients, passes, seen, smashed
 from tests.attacks.sessions import Killed, Session
 from tests.small import IMAGES
@@ -34,7 +34,7 @@ def run(defense: Defense, attack: Unmix | BlackBox, session: Any = None) -> Reco
 
 
 def error(defense: Defense, result: Reconstruction) -> float:
-    members = record(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
+    members = record_rounds(clients(defense), VICTIMS, batch_size=BATCH, seed=1).members
     return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
 
 
@@ -142,7 +142,7 @@ def test_secret_ratios_are_found_from_the_passes_alone(group: int) -> None:
 def test_an_attack_on_secret_ratios_trains_on_its_own_images() -> None:
     defense = Mixup(published=False)
     edge = clients(defense)
-    seen_views = record(edge, VICTIMS, batch_size=BATCH, seed=1, passes=8)
+    seen_views = record_rounds(edge, VICTIMS, batch_size=BATCH, seed=1, passes=8)
     result = Unmix(epochs=2).run(seen(edge, seen_views.views), Generator().manual_seed(0))
     assert result.images.shape == (2 * 3 * BATCH * 2, 1, 8, 8)
     public = run(Mixup(), Unmix(epochs=2))

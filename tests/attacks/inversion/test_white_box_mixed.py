@@ -15,7 +15,7 @@ from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import Mixup, RandomCutMix
 from privkit.defenses.dp_cutmixsl import DpMixSl
-from privkit.wire.channel import record, shared_lower
+from privkit.wire.channel import record_rounds, shared_lower
 from tests.attacks.inversion import mixing
 from tests.attacks.inversion.cells import FLOOR, VICTIMS, Cells, drawn, error, known
 from tests.attacks.sessions import Killed, Session
@@ -75,7 +75,7 @@ def test_masked_rounds_of_the_same_victims_show_every_cell() -> None:
 def linked(defense: Defense, attack: WhiteBox, session: Any = None) -> tuple[Reconstruction, float]:
     """The attack on one round that crossed several times, and its error over the mean image's."""
     edge, victims = mixing.clients(defense), mixing.VICTIMS[: mixing.CLIENTS * mixing.BATCH]
-    recorded = record(edge, victims, batch_size=mixing.BATCH, seed=1, passes=attack.passes)
+    recorded = record_rounds(edge, victims, batch_size=mixing.BATCH, seed=1, passes=attack.passes)
     held = replace(mixing.seen(edge, recorded.views), lower=shared_lower(edge))
     found = attack.run(held, Generator().manual_seed(0), session)
     members = recorded.members[: len(found.images)]

@@ -10,7 +10,7 @@ from privkit.attacks.base import NoSession
 from privkit.attacks.order import jigsaw
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.order.piece_network import JointPlaces, PieceNetwork, Together
-from privkit.attacks.order.piece_solver import TokenDecoder
+from privkit.attacks.order.piece_solver import PieceDecoder
 from privkit.attacks.patches import Geometry, patchify
 from privkit.attacks.scores.order import direct_accuracy
 from tests.attacks.order.puzzles import AUXILIARY, BATCH, guess, pixels, run, scene
@@ -41,7 +41,7 @@ def test_tokens_that_look_alike_share_their_targets() -> None:
     images = AUXILIARY[:40].clone()
     images[0] = 0
     tokens = pixels(images)
-    decoder = TokenDecoder.fitted(tokens, tokens, Geometry.of(tokens, (3, 32, 32)))
+    decoder = PieceDecoder.fitted(tokens, tokens, Geometry.of(tokens, (3, 32, 32)))
     targets = decoder.twins(decoder.features(tokens))
     torch.testing.assert_close(targets.sum(2), torch.ones(40, 16))
     torch.testing.assert_close(targets[0], torch.full((16, 16), 1 / 16), atol=0.01, rtol=0)

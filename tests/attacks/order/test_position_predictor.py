@@ -15,7 +15,7 @@ from privkit.attacks.inversion import sara
 from privkit.attacks.inversion.sara import _COMPLETION_WEIGHT, Sara, completion_loss
 from privkit.attacks.order.drag_reorder import DragReorder, Predicted, reordered
 from privkit.attacks.order.own_tokens import OwnTokens
-from privkit.attacks.order.piece_solver import TokenDecoder, put
+from privkit.attacks.order.piece_solver import PieceDecoder, put
 from privkit.attacks.patches import Geometry, patchify, unpatchify
 from privkit.attacks.scores.order import direct_accuracy
 from tests.attacks.sessions import Killed, Session
@@ -101,7 +101,7 @@ def test_sara_is_told_which_tokens_are_missing(monkeypatch: pytest.MonkeyPatch) 
 def test_completion_is_judged_by_images_and_by_what_was_masked() -> None:
     """`Shown` completes each token with an error of 1 in all numbers of one row, and of 3 in those of the other."""
     own = OwnTokens(tokens=patchify(OWN[:2], 4), patches=patchify(OWN[:2], 4), keep=1.0, in_order=False)
-    decoder = TokenDecoder.fitted(own.tokens, own.patches, Geometry.of(own.tokens, SHAPE))
+    decoder = PieceDecoder.fitted(own.tokens, own.patches, Geometry.of(own.tokens, SHAPE))
     learned = Predicted(own=own, decoder=decoder, predictor=nn.Identity())
     absent = torch.zeros(2, T, dtype=torch.bool)
     absent[0, :4] = absent[1, 0] = True

@@ -12,7 +12,7 @@ from PIL import Image
 from privkit.audit.run import run_audit
 from privkit.domains.base import Batch, Pools
 from privkit.domains.images.arrays import ArrayPool
-from privkit.domains.images.domain import clipped
+from privkit.domains.images.domain import clipping_warning
 from privkit.domains.images.pictures import ImageFolder
 from privkit.domains.images.vision import Mnist
 from privkit.domains.splits import split
@@ -40,7 +40,7 @@ def test_16_bit_grey_keeps_its_scale(kind: type[np.generic], ending: str, tmp_pa
     expected = torch.from_numpy(values / 65_535).float().expand(1, 3, 8, 8)
     torch.testing.assert_close(found.x, expected, atol=1e-6, rtol=0)
     assert (found.x == 1).float().mean() < 0.05
-    assert clipped(found.x) == ""
+    assert clipping_warning(found.x) == ""
 
 
 def test_floats_in_a_picture_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_saturated_and_dark_pictures_are_warned_about(tmp_path: Path) -> None:
     dark = np.random.default_rng(0).integers(0, 4096, (8, 8)).astype(np.uint16)
     for name, values, hint in (("white", white, "pure white"), ("dark", dark, "12-bit values in 16-bit files")):
         found = opened(folder(tmp_path / name, values))
-        assert hint in clipped(found.x)
+        assert hint in clipping_warning(found.x)
 
 
 @pytest.mark.usefixtures("no_report")
