@@ -16,7 +16,7 @@ from privkit.defenses.adversarial import Adversarial
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.cutout import RandomCutout
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, measure_costs, sent_share
+from privkit.metrics.cost import Cost, costs_of, sent_share
 from privkit.models import ModelSpec
 from privkit.models.convolutional import VGG16
 from privkit.models.pit import PIT_TINY
@@ -68,17 +68,17 @@ def efficiency(device: torch.device) -> None:
     embedding, *_ = edge(Vit(width=512, depth=24, heads=8, patch=16, cut="embedding"), "CelebA", device)
     attacker = Adversarial().companion(smashed, SHAPES["CelebA"], seed=0).to(device)
     methods: dict[str, tuple[Cost, str]] = {
-        "SL / Transform": (measure_costs(t2t, image, trained=False), "tokens-to-token"),
+        "SL / Transform": (costs_of(t2t, image, trained=False), "tokens-to-token"),
         "Adv": (
-            measure_costs(t2t, image, trained=True, companion=attacker),
+            costs_of(t2t, image, trained=True, companion=attacker),
             "the same, trained, with a simulated attacker",
         ),
-        "PS / BS": (measure_costs(t2t, image, trained=False), "tokens-to-token; the shuffle multiplies nothing"),
+        "PS / BS": (costs_of(t2t, image, trained=False), "tokens-to-token; the shuffle multiplies nothing"),
         "PS / BS, frozen block": (
-            measure_costs(with_block, image, trained=False),
+            costs_of(with_block, image, trained=False),
             "tokens-to-token and a transformer block",
         ),
-        "PS+": (measure_costs(embedding, image, trained=False), "patch embedding of ViT; the FFT counts no MACs"),
+        "PS+": (costs_of(embedding, image, trained=False), "patch embedding of ViT; the FFT counts no MACs"),
     }
     rows = []
     for name, (cost, runs) in methods.items():
@@ -121,7 +121,7 @@ def payload(device: torch.device) -> None:
         patch = 1 if len(smashed) == 3 else None
         thin = (smashed[0], 1) if patch is None else (1, *smashed[1:])  # masks do not look at channels
         probe = torch.zeros(1000, 1, *thin, device=device)
-        at = partial(measure_costs, lower, image, trained=True)
+        at = partial(costs_of, lower, image, trained=True)
         shape = "×".join(map(str, smashed))
         ways = [at(kept=mixed_share(k), seed_bytes=SEED_BYTES) for k in GROUPS]
         by_k.append([name, shape, mib(at(), 0), *(mib(cost, 0) for cost in ways)])

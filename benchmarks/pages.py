@@ -34,7 +34,7 @@ from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import MODELS, TABLE
 from privkit.settings.table import FLAGS
 from privkit.shared.measures import floor_title, likeness, measure
-from privkit.shared.threat_models import threat_model_name
+from privkit.shared.threat_models import threat_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "benchmarks" / "results"
@@ -243,7 +243,7 @@ def strongest_attacks() -> str:
         for model in row["strongest_under"].split():
             cells.setdefault(row["defense"], {})[model] = f"{mark}{row['attack']}, {float(row['ssim']):.2f}{mark}"
     made = [[f"`{defense}`", *(found.get(model, "–") for model in MODELS)] for defense, found in cells.items()]
-    return table(["defense", *map(threat_model_name, MODELS)], made)
+    return table(["defense", *map(threat_name, MODELS)], made)
 
 
 def frontier(path: Path) -> str:

@@ -12,7 +12,7 @@ from privkit.reports.registry import Entry, MeasuredSetting, dominates, read_reg
 from privkit.settings.quick_attacks import MODELS
 from privkit.shared.interval import Interval
 from privkit.shared.measures import IDENTIFIED
-from privkit.shared.threat_models import threat_model_name
+from privkit.shared.threat_models import threat_name
 
 AFFORDED = (0.02, 0.05, 0.1, 0.2, 1.0)
 """How much accuracy one gives up at most, one line each."""
@@ -42,7 +42,7 @@ def which() -> tuple[list[str], list[list[str]]]:
             within = [one for one in found if one.bare_accuracy and one.accuracy >= one.bare_accuracy - loss]
             allowed = "any" if loss >= 1 else f"≤ {loss:.2f}"
             rows.append([dataset, allowed, *(_least(within, model) for model in MODELS)])
-    return ["dataset", "accuracy lost", *map(threat_model_name, MODELS)], rows
+    return ["dataset", "accuracy lost", *map(threat_name, MODELS)], rows
 
 
 def _least(found: Sequence[MeasuredSetting], model: str) -> str:
@@ -72,7 +72,7 @@ def every() -> tuple[list[str], list[list[str]]]:
         "setting",
         "seeds",
         "accuracy of undefended",
-        *map(threat_model_name, MODELS),
+        *map(threat_name, MODELS),
         "claim",
         "bytes",
     ]
@@ -103,7 +103,7 @@ def paragraphs() -> str:
 def _paragraph(name: str, found: Sequence[Entry]) -> str:
     each = datasets(found).items()
     told = [" ".join(_on(dataset, own, found)) for dataset, own in each]
-    missing = [threat_model_name(model) for model in MODELS if not any(one.threat_model == model for one in found)]
+    missing = [threat_name(model) for model in MODELS if not any(one.threat_model == model for one in found)]
     claim = next(one.claim for one in found if ":" not in one.defense or one.defense == found[0].defense)
     untried = f" No number: {', '.join(missing)}." if missing else ""
     return f"**`{name}`** (claim: {claim}). {' '.join(told)}{untried}"
@@ -118,7 +118,7 @@ def _on(dataset: str, own: Sequence[MeasuredSetting], entries: Sequence[Entry]) 
         broken: dict[str, list[str]] = {}
         for one in models:
             if "falls" in one.outcomes:
-                broken.setdefault(_broken(one, entries), []).append(threat_model_name(one.threat_model))
+                broken.setdefault(_broken(one, entries), []).append(threat_name(one.threat_model))
         stood = [one for one in models if set(one.outcomes) <= {"holds", "class"}]
         open_ = [one for one in models if "falls" not in one.outcomes and one not in stood]
         said = [
@@ -135,10 +135,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _listed(found: Sequence[MeasuredSetting]) -> str:
-    told = (
-        f"{threat_model_name(one.threat_model)} ({one.identified.value:.2f} identified by {one.attack})"
-        for one in found
-    )
+    told = (f"{threat_name(one.threat_model)} ({one.identified.value:.2f} identified by {one.attack})" for one in found)
     return ", ".join(told)
 
 
@@ -157,7 +154,7 @@ def _broken(one: MeasuredSetting, entries: Sequence[Entry]) -> str:
 def pictures() -> dict[str, str]:
     """Dataset -> its settings by accuracy and identified share, against each of two adversaries, as one SVG."""
     return {
-        dataset: standalone([(threat_model_name(model), [frontier_chart(_frontier(found, model))]) for model in DRAWN])
+        dataset: standalone([(threat_name(model), [frontier_chart(_frontier(found, model))]) for model in DRAWN])
         for dataset, found in datasets(read_registry()).items()
         if len({one.defense for one in found}) >= ENOUGH
     }

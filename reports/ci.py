@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from privkit.reports import escape
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import CellState, Judgement, Verdict
-from privkit.shared.threat_models import threat_model_name
+from privkit.shared.threat_models import threat_name
 
 
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
@@ -37,7 +37,7 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
     if threats:
         properties = ElementTree.SubElement(suite, "properties")
         for one in threats:
-            name = escape.markup(f"{one.defense}, {threat_model_name(one.threat_model)}")
+            name = escape.markup(f"{one.defense}, {threat_name(one.threat_model)}")
             ElementTree.SubElement(properties, "property", name=name, value=escape.markup(one.sentence))
     suite.extend(cases)
     ElementTree.indent(suite)

@@ -10,7 +10,7 @@ from privkit.reports.strongest import undefended
 from privkit.reports.tables import UNKNOWN, claim_text
 from privkit.reports.threats import Outcome, ThreatVerdict
 from privkit.shared.measures import IDENTIFIED
-from privkit.shared.threat_models import THREAT_MODELS, threat_model_name
+from privkit.shared.threat_models import THREAT_MODELS, threat_name
 
 _WORDS: dict[Outcome, str] = {
     "falls": "Falls under",
@@ -147,7 +147,7 @@ def _accuracy(rows: Sequence[Row]) -> float | None:
 def _models(verdicts: Sequence[ThreatVerdict]) -> str:
     """Threat models by their outcome."""
     groups = {
-        words: [threat_model_name(one.threat_model) for one in verdicts if one.outcome == outcome]
+        words: [threat_name(one.threat_model) for one in verdicts if one.outcome == outcome]
         for outcome, words in _WORDS.items()
     }
     return " ".join(f"{words} {', '.join(models)}." for words, models in groups.items() if models)

@@ -38,7 +38,7 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, TOLD_APART
-from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_model_name
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 LIMITS = (
     "It says what attacks did that were mounted here, and what was claimed here. Another attack may recover more.",
@@ -132,7 +132,7 @@ def _distinct(names: Iterable[str]) -> str:
 def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> MeasuredDefense:
     within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
     return MeasuredDefense(
-        heading=f"{one.defense}: {threat_model_name(model)}",
+        heading=f"{one.defense}: {threat_name(model)}",
         defense=one.defense,
         threat_model=model,
         outcome=one.outcome,
@@ -263,9 +263,7 @@ def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict:
     for one in threats:
         reason = one.sentence if one.outcome in _UNMEASURED and one.threat_model in THREAT_MODELS else ""
         if reason or one.untried:
-            yield Untried(
-                heading=f"{one.defense}: {threat_model_name(one.threat_model)}", reason=reason, attacks=one.untried
-            )
+            yield Untried(heading=f"{one.defense}: {threat_name(one.threat_model)}", reason=reason, attacks=one.untried)
     for defense in defenses:
         if defense not in {one.defense for one in threats}:
             yield Untried(heading=f"{defense}: all threat models", reason=standards.UNRECOVERED, attacks=())

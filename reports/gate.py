@@ -14,7 +14,7 @@ from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows
 from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, OF_RECORDS
-from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_model_name
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
@@ -109,7 +109,7 @@ class Gate:
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
         given = [row for row in within if self._values(row)[""] is not None]
         if self.threat_model and not any(row.threat_model == self.threat_model or falls(row) for row in given):
-            told = f"no attack with {threat_model_name(self.threat_model)} gave {self.column}, {wanted}"
+            told = f"no attack with {threat_name(self.threat_model)} gave {self.column}, {wanted}"
             first = group[0]
             results.append((first, None if waits else False, f"{first.defense}, seed {first.seed}: {told}"))
             within = given

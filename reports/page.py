@@ -24,7 +24,7 @@ from privkit.reports.scores import Told, score_charts
 from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
 from privkit.shared.measures import FLOORS, OF_RECORDS
-from privkit.shared.threat_models import THREAT_MODELS, threat_model_name
+from privkit.shared.threat_models import THREAT_MODELS, threat_name
 
 Write = Callable[[Path, bytes], None]
 
@@ -219,7 +219,7 @@ def environment() -> Environment:
         "with_prefix": tables.with_prefix,
         "interval": tables.interval,
         "claim_text": tables.claim_text,
-        "threat_model_name": threat_model_name,
+        "threat_name": threat_name,
         "label": label,
         "names": {name: measure.title for name, measure in OF_RECORDS.items()},
         "floor_names": {name: floor.title for name, floor in FLOORS.items()},

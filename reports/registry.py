@@ -14,7 +14,7 @@ from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
 from privkit.shared.interval import Interval, clopper_pearson
 from privkit.shared.measures import IDENTIFIED, UNIT, likeness
-from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_model_name
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 REGISTRY = Path(__file__).with_suffix(".csv")
 """One line for each setting, adversary and seed, as `python benchmarks/run.py registry` measured it."""
@@ -133,7 +133,7 @@ class Place(Frozen):
         ahead = (
             f"; at least as good in both: {', '.join(one.defense for one in self.better[:3])}" if self.better else ""
         )
-        return f"{threat_model_name(self.setting.threat_model)}: {self.setting.named} {where}{ahead}"
+        return f"{threat_name(self.setting.threat_model)}: {self.setting.named} {where}{ahead}"
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
@@ -310,7 +310,7 @@ def place_table(places: Sequence[Place]) -> Table:
     lines = [
         (
             one.setting.defense,
-            threat_model_name(one.setting.threat_model),
+            threat_name(one.setting.threat_model),
             one.setting.attack,
             interval(one.setting.identified, 2),
             f"{one.setting.accuracy:.2f}",

@@ -24,7 +24,7 @@ from privkit.reports.strongest import (
 from privkit.reports.tables import Table, interval
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
-from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_model_name
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 Outcome = Literal["falls", "class", "holds", "not_shown", "not_applicable", "not_tried"]
 
@@ -38,9 +38,7 @@ MEANING = (
     "shown. Of several attacks, the one with the highest SSIM is named. A threat model counts every attack that its "
     "adversary could mount; --attack all mounts what was not tried."
 )
-NOTE = (
-    f"{MEANING} {' '.join(f'{threat_model_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
-)
+NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED = "not tried"
 STRONGER = "a stronger attack is known and was not mounted"
 """How the remark on such an attack begins."""
@@ -174,7 +172,7 @@ def _verdict(
         winner = max(won, key=lambda attack: _likeness(numbers[attack]))
         best, times = numbers[winner], sum(map(falls, numbers[winner]))
         seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
-        needs = "" if best[0].threat_model == model else f", as under {threat_model_name(best[0].threat_model)}"
+        needs = "" if best[0].threat_model == model else f", as under {threat_name(best[0].threat_model)}"
         return made("falls", f"falls to {winner}{needs}{seeds}", winner, ranked, [_narrowly(best), _uncompared(best)])
     passed = [name for name in ranked if all(map(sound, numbers[name]))]
     mine = [name for name in passed if name in {row.attack for row in own}]
@@ -337,7 +335,7 @@ def _narrowly(rows: Sequence[Row]) -> str:
 
 def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
     """The verdicts as lines for a terminal, grouped by defense."""
-    width = max((len(threat_model_name(one.threat_model)) for one in verdicts), default=0)
+    width = max((len(threat_name(one.threat_model)) for one in verdicts), default=0)
     lines = []
     for number, one in enumerate(verdicts):
         if not number or one.defense != verdicts[number - 1].defense:
@@ -345,14 +343,14 @@ def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
         others = f"; also mounted: {', '.join(one.against)}" if one.against else ""
         left = f"not tried: {', '.join(one.untried)}" if one.untried else ""
         sentence = left if one.sentence == NOT_TRIED and left else f"{one.sentence}{others}{'; ' if left else ''}{left}"
-        lines.append(f"  {threat_model_name(one.threat_model):<{width}}  {sentence}")
+        lines.append(f"  {threat_name(one.threat_model):<{width}}  {sentence}")
     return lines
 
 
 def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
     """One line for each verdict; None without any."""
     lines = tuple(
-        (one.defense, threat_model_name(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
+        (one.defense, threat_name(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
         for one in verdicts
     )
     return (

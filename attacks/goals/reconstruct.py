@@ -95,7 +95,7 @@ ImageAttack = Attack[ImageObservation, Reconstruction]
 ImageMounting = Mounting[ImageObservation, Reconstruction]
 
 
-def check_observation(attack: AnyAttack, observation: ImageObservation) -> None:
+def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
     """Refuse an observation that no attack on images could use.
 
     Raises:
@@ -124,16 +124,16 @@ def check_observation(attack: AnyAttack, observation: ImageObservation) -> None:
         raise NotApplicable(f"there are {len(labels)} auxiliary labels for {len(auxiliary)} auxiliary images")
 
 
-def check_one_form(attack: AnyAttack, views: Sequence[View]) -> None:
+def check_forms(attack: AnyAttack, views: Sequence[View]) -> None:
     """Refuse views of different shapes, for attacks that concatenate all rows."""
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
         raise NotApplicable(f"{attack.name} needs views of one form: attack views of different forms one by one")
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_observation` and `check_one_form`, and one image a row, for attacks that need this."""
-    check_observation(attack, observation)
-    check_one_form(attack, observation.views)
+    """The checks of `check_inputs` and `check_forms`, and one image a row, for attacks that need this."""
+    check_inputs(attack, observation)
+    check_forms(attack, observation.views)
     if (most := max(view.mixed for view in observation.views)) > 1:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one a row")
 

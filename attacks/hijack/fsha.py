@@ -10,13 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import Mounting, NotApplicable, Session
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check_observation,
-    check_one_form,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import FshaRecipe, Server
 from privkit.attacks.hijack.gan import Norm
@@ -108,8 +102,8 @@ class FSHA(Checked):
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         views = observation.views
-        check_observation(self, observation)
-        check_one_form(self, views)
+        check_inputs(self, observation)
+        check_forms(self, views)
         assert observation.auxiliary is not None
         assert observation.clients is not None
         if len(observation.auxiliary) < max(2, observation.batch_size):

@@ -13,13 +13,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, QueryResult, Session, View
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check_observation,
-    divided,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs, divided
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import Decoder, DecoderName
@@ -121,7 +115,7 @@ class Adaptive(Checked):
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         views = observation.views
-        check_observation(self, observation)
+        check_inputs(self, observation)
         assert observation.query is not None
         rounds, query, device = by_round(views, self.passes), observation.query, views[0].smashed.device
         own, held_out = divided(observation, device)

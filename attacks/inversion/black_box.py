@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, Query, Session
 from privkit.attacks.fit import Learner, fit_doubling
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.decoders import DecoderName, build_decoder, checked_width
 from privkit.attacks.inversion.decoders.base import Decoder
@@ -106,7 +106,7 @@ class BlackBox(Checked):
         """`run` with a decoder that has prior knowledge; `begin` passes this knowledge to the new decoder."""
         views = observation.views
         epochs = planned_epochs(self.epochs)
-        check_observation(self, observation)
+        check_inputs(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None
         device = views[0].smashed.device

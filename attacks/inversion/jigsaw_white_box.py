@@ -13,7 +13,7 @@ from privkit.attacks.base import Mounting, NoSession, QueryResult, Session
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.known_lower import check_release, frozen, without_block
 from privkit.attacks.inversion.white_box import Weight, WhiteBox
 from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
@@ -77,7 +77,7 @@ class JigsawWhiteBox(Checked):
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         views = observation.views
-        check_observation(self, observation)
+        check_inputs(self, observation)
         assert observation.lower is not None
         assert observation.auxiliary is not None
         session, device, own = session or NoSession(), views[0].smashed.device, observation.auxiliary

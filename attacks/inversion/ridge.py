@@ -14,13 +14,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check_observation,
-    check_one_form,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.unmix import records_alone
 from privkit.constraints import Checked, Count, Whole
@@ -85,8 +79,8 @@ class Ridge(Checked):
         Raises:
             NotApplicable: as `Unmix` with several passes; if there are fewer own images than three rounds.
         """
-        check_observation(self, observation)
-        check_one_form(self, observation.views)
+        check_inputs(self, observation)
+        check_forms(self, observation.views)
         to_seats = None
         if self.passes > 1:
             observation, to_seats = records_alone(observation, self.passes, generator)

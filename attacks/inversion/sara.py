@@ -15,7 +15,7 @@ from privkit.attacks.base import NoSession, Session
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.decoders.mae import MaeDecoder, blocks, heads_for
 from privkit.attacks.order.drag_reorder import Predicted, learn, missing
@@ -94,7 +94,7 @@ class Sara(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        check_observation(self, observation)
+        check_inputs(self, observation)
         session, epochs = session or NoSession(), planned_epochs(self.epochs)
         learned, state = learn(observation, self.predictor_epochs, generator, session, name=self.name, later=epochs)
         geometry, own = learned.decoder.geometry, learned.own.tokens

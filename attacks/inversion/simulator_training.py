@@ -14,13 +14,7 @@ from torch.nn import functional
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, Session
 from privkit.attacks.fit import Resumable, fit
-from privkit.attacks.goals.reconstruct import (
-    ImageAttack,
-    ImageObservation,
-    Reconstruction,
-    check_observation,
-    check_one_form,
-)
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.budgeted import Budgeted, planned_epochs
 from privkit.attacks.inversion.known_lower import check_release, fresh, frozen
 from privkit.attacks.inversion.linear_mixtures import Unmixed
@@ -90,8 +84,8 @@ class AttackData:
             NotApplicable: if something is missing, rows were mixed by hidden coins, there are too few images, labels
                 are no whole numbers, or the server's segment does not classify such rows.
         """
-        check_observation(attack, observation)
-        check_one_form(attack, observation.views)
+        check_inputs(attack, observation)
+        check_forms(attack, observation.views)
         assert observation.auxiliary is not None
         views, device, passes = observation.views, observation.views[0].smashed.device, attack.mounting.passes
         unmixed = Unmixed.of(views, passes) if views[0].mixed > 1 or passes > 1 else None

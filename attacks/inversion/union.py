@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import distances, take
 from privkit.attacks.base import NotApplicable, Query, QueryResult, Session, View
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
@@ -69,7 +69,7 @@ class Union(Checked):
         Raises:
             NotApplicable: if releases are no tokens, rows cannot be linked, or tokens do not come back.
         """
-        check_observation(self, observation)
+        check_inputs(self, observation)
         assert observation.query is not None
         assert observation.auxiliary is not None
         rounds = by_round(observation.views, self.passes, mixed=True)

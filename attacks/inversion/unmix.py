@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, Session, View
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName
@@ -77,7 +77,7 @@ class Unmix(Checked):
         Raises:
             NotApplicable: if coins are hidden and cannot be found, or the mixed positions are none of the release's.
         """
-        check_observation(self, observation)
+        check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)
         guess = attack.run(unmixed, generator, session)

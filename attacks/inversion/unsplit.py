@@ -10,13 +10,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Session, View
 from privkit.attacks.fit import Resumable, fit
-from privkit.attacks.goals.reconstruct import (
-    ImageMounting,
-    ImageObservation,
-    Reconstruction,
-    check_observation,
-    check_one_form,
-)
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
 from privkit.attacks.inversion.rounds import chunks_of
@@ -88,10 +82,10 @@ class UnSplit(Checked):
         releases determine it.
         """
         views = observation.views
-        check_observation(self, observation)
+        check_inputs(self, observation)
         assert observation.lower is not None
         first = views[0]
-        check_one_form(self, views)
+        check_forms(self, views)
         if first.mixed > 1 and any(v.weights is None for v in views):
             raise NotApplicable(f"each released row holds {first.mixed} images with hidden weights")
         device = first.smashed.device

@@ -17,8 +17,8 @@ from privkit.attacks.goals.reconstruct import (
     ImageMounting,
     ImageObservation,
     Reconstruction,
-    check_observation,
-    check_one_form,
+    check_forms,
+    check_inputs,
     divided,
 )
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, PlaceModel, Problem
@@ -132,7 +132,7 @@ class WhiteBox(Checked):
         tensor(True)
         """
         views = observation.views
-        check_observation(self, observation)
+        check_inputs(self, observation)
         assert observation.lower is not None
         session, device = session or NoSession(), views[0].smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
@@ -171,7 +171,7 @@ class WhiteBox(Checked):
 
     def _check(self, views: Sequence[View]) -> None:
         first = views[0]
-        check_one_form(self, views)
+        check_forms(self, views)
         if first.mixed > 1:
             check_public(views)
         if self.order not in ("auto", "known") and (first.smashed.ndim != 3 or first.mixed > 1):

@@ -16,7 +16,7 @@ from privkit.attacks.base import Mounting, NoSession, Session, View
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import PieceTraining
 from privkit.attacks.order.piece_solver import PieceDecoder, put
@@ -61,7 +61,7 @@ class DragReorder(Checked):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        check_observation(self, observation)
+        check_inputs(self, observation)
         learned, _ = learn(observation, self.epochs, generator, session or NoSession(), name=self.name)
         geometry, images, sources = learned.decoder.geometry, [], []
         for view in observation.views:

@@ -17,7 +17,7 @@ from privkit.attacks.base import Mounting, NoSession, Session, View
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_observation
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.recurrence import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.memory import Memory, tensor_digest
@@ -160,7 +160,7 @@ class Jigsaw(Checked):
         Returns the solver, and the state of the whole attack, which holds what each network learned. The state is saved
         after each epoch and loaded behind the queries, which a killed attack makes again, so that none counts twice.
         """
-        check_observation(self, observation)
+        check_inputs(self, observation)
         views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])

@@ -16,7 +16,7 @@ from privkit.defenses.compile import ChainReceipt, sites_of
 from privkit.errors import one_line
 from privkit.files.import_path import Untrusted, only
 from privkit.parts.registry import parse
-from privkit.recording.declared import Compared, compare_declared
+from privkit.recording.declared import Compared, compare_data
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay_round, variance_of
 from privkit.torch_utils.seeded import seeded
@@ -119,9 +119,7 @@ def _held(recording: Recording) -> Declared:
         except Exception as error:
             ask, why = None, f"the lower segment fails: {one_line(error)}"
     compared = (
-        Compared()
-        if mechanism is None or recording.left_out
-        else compare_declared(recording, ask, why, plain=known.plain)
+        Compared() if mechanism is None or recording.left_out else compare_data(recording, ask, why, plain=known.plain)
     )
     if known.weaker:
         compared.refuted.append(known.weaker)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privkit.audit.seed_data import SeedData
-from privkit.defenses.base import Defense, Receipt, ReleaseCount, is_own_stage
+from privkit.defenses.base import Defense, Receipt, ReleaseCount, is_own
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
 from privkit.defenses.measured import contradiction
@@ -51,7 +51,7 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
             f"the lower segment carries one record into {far} other rows of its batch, so that the noise of one row "
             "does not hide it; use layers that treat each record alone, such as layer normalization"
         )
-    own = [stage for stage in dict.fromkeys((*stages, edge.defense)) if is_own_stage(stage)]
+    own = [stage for stage in dict.fromkeys((*stages, edge.defense)) if is_own(stage)]
     if not own:
         return certificate
     if found := _contradiction(stages, tuple(smashed.shape[1:]), tuple(records.shape[1:])):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privkit.accountants.columns import COLUMNS, schema
-from privkit.cli.flags import flag, whole, with_flags
+from privkit.cli.flags import flag, whole_number, with_flags
 from privkit.cli.say import say, say_json
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
@@ -160,8 +160,8 @@ def calibrate(
 
 
 def permutations(
-    tokens: Annotated[int, typer.Option(parser=whole, help="N, patches an image.")],
-    batch: Annotated[int, typer.Option(parser=whole, help="B, images a batch; 1 is patch shuffling.")] = 1,
+    tokens: Annotated[int, typer.Option(parser=whole_number, help="N, patches an image.")],
+    batch: Annotated[int, typer.Option(parser=whole_number, help="B, images a batch; 1 is patch shuffling.")] = 1,
     keep: Annotated[float | None, typer.Option(help="k, share of patches that stay with their image. [0.4]")] = None,
     variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
     as_json: Json = False,

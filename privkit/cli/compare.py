@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from privkit.cli.accounting import Json
-from privkit.cli.flags import whole
+from privkit.cli.flags import whole_number
 from privkit.cli.say import say, say_json
 
 
@@ -72,7 +72,7 @@ def record(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Option(help="Folder of the recording, new or empty.")],
     defense: Annotated[str | None, typer.Option(help="Which of the run's, as its table shows it. [the last]")] = None,
-    seed: Annotated[int | None, typer.Option(parser=whole, help="Which of the run's. [the first]")] = None,
+    seed: Annotated[int | None, typer.Option(parser=whole_number, help="Which of the run's. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
     """Write a trained model of a run as a recording: the attacked release, weights, own records and truth.

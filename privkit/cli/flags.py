@@ -28,7 +28,7 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 def flag_of(setting: Setting) -> inspect.Parameter:
     """The flag of a setting. Without the flag a setting that a file may hold is None, so that the file decides."""
-    more: dict[str, Any] = {"parser": seed if setting.many else whole} if setting.kind is int else {}
+    more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
     words = (setting.flag,) if setting.kind is bool else ()
     default = None if setting.file else setting.default
@@ -48,7 +48,7 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
     return command
 
 
-def whole(given: str | int) -> int:
+def whole_number(given: str | int) -> int:
     """The number that a flag's text writes in digits. A range or a list is refused; a default is returned as it is.
 
     Libraries that parse numbers may read "0-4" as -4.
@@ -56,7 +56,7 @@ def whole(given: str | int) -> int:
     Raises:
         BadParameter: with what is allowed.
 
-    >>> whole("12"), whole("-1")
+    >>> whole_number("12"), whole_number("-1")
     (12, -1)
     """
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", str(given)):
@@ -74,4 +74,4 @@ def seed(given: str | int) -> int:
         raise typer.BadParameter(
             f"one whole number, got {shortened(given)}; repeat the flag for several: --seed 0 --seed 1"
         )
-    return whole(given)
+    return whole_number(given)

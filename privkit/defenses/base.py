@@ -318,12 +318,12 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
     return tokens.reshape(-1, d).gather(0, rows.reshape(-1, 1).expand(-1, d)).view_as(tokens)
 
 
-def is_own_stage(stage: Defense) -> bool:
+def is_own(stage: Defense) -> bool:
     """Whether a stage is a user's own.
 
     >>> from privkit.defenses.clip import Clip
     >>> from privkit.templates.defense import Template
-    >>> is_own_stage(Clip()), is_own_stage(Template())
+    >>> is_own(Clip()), is_own(Template())
     (False, True)
     """
     return type(stage).__module__.rpartition(".")[0] != __name__.rpartition(".")[0]

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
-from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, Release, ReleaseCount, is_own_stage
+from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, Release, ReleaseCount, is_own
 from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
 from privkit.shared.certificate import Certificate
@@ -93,9 +93,7 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
         if made.kind == "differential_privacy":
             quantities = {f"{made.covers}_epsilon": made.epsilon, **quantities}
     splits = [number for number, step in enumerate(steps) if "splits" in (step.stage.effects or ())]
-    split = next(
-        (number for number in splits if not is_own_stage(steps[number].stage)), None
-    )  # an own count is not measured
+    split = next((number for number in splits if not is_own(steps[number].stage)), None)  # an own count is not measured
     if split is not None and main.kind == "differential_privacy" and main.covers == "release":
         held = _of_parts(steps, first, split, release_count)
         said.append(

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants.spec.parts import NoMixing
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.defenses.base import Defense, Release, is_own_stage
+from privkit.defenses.base import Defense, Release, is_own
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
 from privkit.defenses.own_receipts import CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
@@ -45,7 +45,7 @@ def contradiction(
         doubted: stages whose own receipts are measured as well; None for the user's own.
     """
     for number, stage in enumerate(stages):
-        if not (is_own_stage(stage) if doubted is None else stage in doubted):
+        if not (is_own(stage) if doubted is None else stage in doubted):
             continue
         if found := refuted(stage, shape, image):
             return found
@@ -69,7 +69,7 @@ def exceeds_charge(
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]
         for number, stage in enumerate(there):
-            if "noises" not in (stage.effects or {"noises"}) and not is_own_stage(stage):
+            if "noises" not in (stage.effects or {"noises"}) and not is_own(stage):
                 continue
             trial = trial_of(there[: number + 1], shape, image)
             if trial is not None and (found := _moved_too_far(trial)):
@@ -106,9 +106,7 @@ def _moved_too_far(trial: TrialRounds) -> str:
     where = f"{names[-1]} behind {'+'.join(names[:-1])}" if len(names) > 1 else names[0]
     worst = _worst(trial, charge)
     if worst is None:
-        return (
-            f"{where} refuses all data on which its charge could be measured" if is_own_stage(trial.stages[-1]) else ""
-        )
+        return f"{where} refuses all data on which its charge could be measured" if is_own(trial.stages[-1]) else ""
     if isinstance(worst, str):
         return f"{where} {worst}"
     if worst.labels > charge.labels == 0:

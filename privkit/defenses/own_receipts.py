@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from privkit.accountants.spec.parts import NoMixing
-from privkit.defenses.base import Defense, Effect, Receipt, Release, is_own_stage, take_rows
+from privkit.defenses.base import Defense, Effect, Receipt, Release, is_own, take_rows
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import StageReceipt, run
 from privkit.defenses.receipts import Mixed, Nothing, Permuted
@@ -268,7 +268,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
             "that a server adds to what it holds proves nothing: return added_by='server'"
         )
     if not isinstance(receipt.mixing, NoMixing):  # privkit's are held against their laws by its tests
-        if is_own_stage(stage):
+        if is_own(stage):
             yield (
                 f"{stage.name} credits mixing whose ratios it draws by itself, and nobody measured their law; mix with "
                 "one of privkit's stages"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.defenses.base import Defense, Effect, is_own_stage
+from privkit.defenses.base import Defense, Effect, is_own
 from privkit.defenses.charge import Noised
 from privkit.defenses.measured import contradiction
 from privkit.defenses.own_receipts import receipt_of_trial
@@ -41,7 +41,7 @@ def _reasons(stages: Sequence[Defense]) -> Iterator[str]:
     yield from _run(stages)
     yield from _once(stages)
     yield from _claims(stages)
-    if any(is_own_stage(stage) for stage in stages) and (found := contradiction(stages)):
+    if any(is_own(stage) for stage in stages) and (found := contradiction(stages)):
         yield found
 
 

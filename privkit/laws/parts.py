@@ -14,7 +14,7 @@ from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.files.import_path import imported
 from privkit.parts import docstrings
-from privkit.parts.own_parts import is_own, kind_noun, kinds_of
+from privkit.parts.own_parts import is_own_name, kind_noun, kinds_of
 from privkit.parts.registry import Component, load, parse, part_table, read_part, stages_given
 
 KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
@@ -81,7 +81,7 @@ def kind_of(given: str) -> str:
     if stages_given(given) is not None:
         return "defenses"
     name, _ = read_part(given, placed=True)
-    own = is_own(name, {name for kind in KINDS for name in part_table(kind)})
+    own = is_own_name(name, {name for kind in KINDS for name in part_table(kind)})
     kinds = kinds_of(imported("the part", name)) if own else [kind for kind in KINDS if name in part_table(kind)]
     if len(kinds) == 1:
         return kinds[0]

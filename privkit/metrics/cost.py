@@ -114,7 +114,7 @@ class Cost:
         client_parameters: weights at the client, companion included.
         peak_memory: bytes for training on one batch: weights, gradients, AdamW's two moments, images, activations.
 
-    >>> cost = measure_costs(nn.Flatten(), torch.zeros(1, 1, 2, 2), trained=True, seed_bytes=8)
+    >>> cost = costs_of(nn.Flatten(), torch.zeros(1, 1, 2, 2), trained=True, seed_bytes=8)
     >>> cost.a_round(batch_size=10)
     (160.0, 168.0)
     """
@@ -135,7 +135,7 @@ class Cost:
         return up, batch_size * self.bytes_down + self.bytes_seed + self.bytes_down_model
 
 
-def measure_costs(
+def costs_of(
     lower: nn.Module,
     record: Tensor,
     *,
@@ -168,8 +168,7 @@ def measure_costs(
     Source: DP-CutMixSL §3 (what travels are the ones of the mask) and appendix B (unicast and broadcast); CutMixSL §3.1
     (masks as a seed); torch.utils.flop_counter (two operations a multiply-accumulate).
 
-    >>> lower = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    >>> cost = measure_costs(lower, torch.zeros(1, 1, 2, 2), trained=True, kept=0.5)
+    >>> cost = costs_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.zeros(1, 1, 2, 2), trained=True, kept=0.5)
     >>> cost.bytes_up, cost.client_macs, cost.client_training_macs
     (6.0, 12, 24)
     """

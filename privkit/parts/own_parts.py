@@ -30,7 +30,7 @@ def kind_noun(kind: str) -> str:
     return {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
 
 
-def is_own(name: str, names: Container[str]) -> bool:
+def is_own_name(name: str, names: Container[str]) -> bool:
     """Whether a name is the import path of a user's own part.
 
     Args:

@@ -15,7 +15,7 @@ from privkit.errors import PrivkitError, UsageError, one_line, shortened, unknow
 from privkit.files.import_path import with_options
 from privkit.files.observed import watch
 from privkit.files.toml_text import TomlError, TooMuch, parse_toml
-from privkit.parts.own_parts import is_own, kind_noun, own
+from privkit.parts.own_parts import is_own_name, kind_noun, own
 
 TABLES = {
     "defenses": "privkit.defenses:DEFENSES",
@@ -142,7 +142,7 @@ def _parsed(kind: str, given: Any) -> Component:
     if kind == "models" and isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None:
         return _imported(given)
     name, options = name_and_options(kind, given)
-    if is_own(name, part_table(kind)):
+    if is_own_name(name, part_table(kind)):
         default = own(kind, name)
     elif name in part_table(kind):
         default = load(part_table(kind)[name])

@@ -58,7 +58,7 @@ class Compared:
             self.checked.append(what)
 
 
-def compare_declared(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
+def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
     """Compare the declared mechanism of a recording with its tensors.
 
     Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). Declarations that

@@ -20,7 +20,7 @@ import privkit
 from privkit import constraints
 from privkit.errors import unknown
 from privkit.files.import_path import with_options
-from privkit.parts.own_parts import is_own
+from privkit.parts.own_parts import is_own_name
 from privkit.parts.registry import TABLES, name_and_options, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
 from privkit.settings.same_domain import check_same_domain, reads_another
@@ -144,7 +144,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         return
     name, options = name_and_options(kind, given)
     own = own_table(kind)
-    if is_own(name, own):
+    if is_own_name(name, own):
         return
     if name not in own:
         foreign = {entry.name for entry in entry_points(group=f"privkit.{kind}")}

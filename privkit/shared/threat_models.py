@@ -27,10 +27,10 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
 """Threat model -> those whose attacks its adversary can mount, its own first; weights and many passes do not nest."""
 
 
-def threat_model_name(model: str) -> str:
+def threat_name(model: str) -> str:
     """The name of a threat model in tables and sentences.
 
-    >>> threat_model_name("many_passes")
+    >>> threat_name("many_passes")
     'many passes'
     """
     return model.replace("_", " ")

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.domains.base import Batch
-from privkit.metrics.cost import FLOAT, Cost, measure_costs, sent_share
+from privkit.metrics.cost import FLOAT, Cost, costs_of, sent_share
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
@@ -48,7 +48,7 @@ def client_costs(
         kept = sent_share(weights, sent.groups >= 0)
     trained = not spec.freeze_lower and learns(clients)
     every = {"never": None, "round": 1, "epoch": max(1, rounds_an_epoch)}[protocol.average]
-    cost = measure_costs(
+    cost = costs_of(
         clients.client(0),
         private.x[:1],
         trained=trained,
@@ -67,7 +67,7 @@ def client_costs(
             features = upper.eval().middle(sent.release.smashed.flatten(0, 1)[:1])
         cost = _with_tail(
             cost,
-            measure_costs(
+            costs_of(
                 upper.tails.copy(0),
                 features.detach(),
                 trained=True,

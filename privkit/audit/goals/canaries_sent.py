@@ -70,7 +70,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     candidates = torch.cat([victims.domain.extremes(draws).to(others.device), others])
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
-    images = _chosen(coins, victims.x, counterparts)
+    images = _drawn(coins, victims.x, counterparts)
     sent = record_rounds(
         edge,
         replace(victims, x=images),
@@ -80,9 +80,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     )
     members = sent.members.view(passes, -1)
     why = _shared(sent.receipts[0], context.release_count)
-    if not why and not _same_alone(
-        look(images), _chosen(coins, present, absent), float((present - absent).abs().max())
-    ):
+    if not why and not _same_alone(look(images), _drawn(coins, present, absent), float((present - absent).abs().max())):
         why = "the lower segment lets the images of a batch meet"
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
@@ -111,7 +109,7 @@ def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
     return "" if release_count.lower_model == "frozen" else "the lower segment learns from the canaries"
 
 
-def _chosen(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     """[K, ...]: for each canary the present or the absent content, by its coin."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
