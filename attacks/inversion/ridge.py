@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -17,6 +17,7 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.unmix import records_alone
+from privkit.attacks.order.followed_tokens import in_recognized_places
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
@@ -44,6 +45,8 @@ class Ridge(Checked):
         components: principal components that are kept at most.
         epochs: of the residual network; 0 leaves the regression's guesses as they are.
         width: of its two hidden layers.
+        order: "released" takes tokens as they come. "recognized" puts them in the places whose laws they follow, as
+            own tokens show that are followed from image to image (`followed_tokens`); of one pass.
 
     The curve is the MSE on a third of the own images that the network does not learn from: of the regression, then of
     the network after each epoch. The share of the network's correction that guesses these images best is taken.
@@ -61,13 +64,20 @@ class Ridge(Checked):
     components: Count = 400
     epochs: Whole = 12
     width: Count = 1024
+    order: Literal["released", "recognized"] = "released"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.order == "recognized" and self.passes > 1:
+            raise ValueError(f"order=recognized is for one pass, got passes={self.passes}; leave one of them out")
 
     @property
     def mounting(self) -> ImageMounting:
         """Its controls refine with few steps; the regression alone is no start, because it has learned already."""
+        undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,
-            undoes=frozenset({"maps", "scales", "masks", "mixes"}),
+            undoes=frozenset(undoes),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
 
@@ -84,6 +94,8 @@ class Ridge(Checked):
         to_seats = None
         if self.passes > 1:
             observation, to_seats = records_alone(observation, self.passes, generator)
+        if self.order == "recognized":
+            observation = in_recognized_places(observation, generator)
         views, query, batch = observation.views, observation.query, observation.batch_size
         assert observation.auxiliary is not None
         assert query is not None

@@ -1,0 +1,149 @@
+"""Places of shuffled tokens, recognized by the laws that tokens of each place follow.
+
+A shuffle hides the place of a token only if tokens of all places look alike. Those of a spectrum do not. The adversary
+learns their laws from own images without knowing any order: on the way from its mean image to an own image, sent in
+small steps, each token moves a little from step to step, so that it can be followed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.assign import hungarian, take
+from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.order.token_reading import Asker
+from privkit.attacks.patches import Geometry, patch_tokens
+
+STEPS = 8
+_FOLLOWED = 1_000  # own images at most
+_COMPONENTS = 128  # of tokens, at most, that laws look at
+_SHRUNK = 1e-2  # of the mean variance, added to each
+_RIDGE = 1e-3
+_COARSE = 8  # pixels a side of the images that explain tokens
+_SHOWN = 0.5  # of the variance of tokens: .8 and more where they were followed, below 0 where they were not
+_NUMBERS_AT_ONCE = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceLaws:
+    """A normal law of the token at each of T places, of at most 128 principal components of tokens."""
+
+    middle: Tensor  # [D]
+    basis: Tensor  # [D, q]
+    means: Tensor  # [T, q]
+    whitening: Tensor  # [T, q, q], what turns deviations [q] into independent ones of variance 1
+    spread: Tensor  # [T], logarithm of the determinant of the covariance
+
+    @classmethod
+    def fit(cls, tokens: Tensor) -> PlaceLaws:
+        """The laws of own tokens [N, T, D] in a common order.
+
+        >>> own = torch.randn(50, 2, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [20.0]])
+        >>> PlaceLaws.fit(own).order(torch.tensor([[[21.0], [1.0]]])).tolist()
+        [[1, 0]]
+        """
+        flat = tokens.flatten(0, 1)
+        middle = flat.mean(0)
+        _, vectors = torch.linalg.eigh((flat - middle).double().T @ (flat - middle).double())
+        basis = vectors[:, -_COMPONENTS:]
+        along = ((tokens - middle).double() @ basis).transpose(0, 1)
+        means = along.mean(1)
+        away = along - means.unsqueeze(1)
+        spreads = away.transpose(1, 2) @ away / away.shape[1]
+        least = _SHRUNK * spreads.diagonal(dim1=1, dim2=2).mean(1)
+        spreads += least[:, None, None] * torch.eye(basis.shape[1]).to(spreads)
+        lower = torch.linalg.cholesky(spreads)
+        unit = torch.eye(basis.shape[1]).to(lower).expand_as(lower)
+        return cls(
+            middle=middle,
+            basis=basis.float(),
+            means=means.float(),
+            whitening=torch.linalg.solve_triangular(lower, unit, upper=False).float(),
+            spread=(2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)).float(),
+        )
+
+    def order(self, rows: Tensor) -> Tensor:
+        """int64 [N, T]: which token of each row [N, T, D] most likely lies at each place, each token at one of them."""
+        along = (rows - self.middle) @ self.basis
+        places, width = self.means.shape
+        some = max(1, _NUMBERS_AT_ONCE // (places * along.shape[1] * width))
+        costs = [self._costs(part) for part in along.split(some)]
+        return hungarian(torch.cat(costs))
+
+    def _costs(self, along: Tensor) -> Tensor:
+        """−2·ln of the density of each token at each place, [N, T, T]."""
+        away = along.unsqueeze(1) - self.means[:, None]  # [N, place, token, q]
+        whitened = torch.einsum("apq,naiq->naip", self.whitening, away)
+        return (whitened.square().sum(3) + self.spread[:, None]).transpose(1, 2)
+
+
+@torch.no_grad()
+def followed(asker: Asker, images: Tensor) -> Tensor:
+    """Tokens of own images [N, C, H, W] in a common order, [N', T, D], N' ≤ N; no place of it is known by name.
+
+    Raises:
+        NotApplicable: if too few rounds are allowed, or own images do not explain the tokens that were followed.
+    """
+    asker.must_have(2 * STEPS, "where tokens are followed from image to image")
+    images = images[: min(_FOLLOWED, asker.left // STEPS * asker.whole)]
+    middle = images.mean(0, keepdim=True)
+    images = torch.cat([middle, images])[: len(images)]  # the first stays where it is, and shows where all begin
+    before = last = None
+    for step in range(1, STEPS + 1):
+        seen = asker.images(middle + step / STEPS * (images - middle))
+        if before is None or last is None:
+            before = last = seen[:1].expand_as(seen)
+        expected = 2 * last - before
+        before, last = last, take(seen, hungarian(torch.cdist(seen, expected).square()))
+    assert last is not None
+    coarse = nn.functional.adaptive_avg_pool2d(images[1:], _COARSE).flatten(1)
+    if (shown := _explained(coarse, last[1:].flatten(1))) < _SHOWN:
+        raise NotApplicable(
+            f"own images explain {100 * max(0.0, shown):.0f} % of the variance of tokens that were followed from image "
+            "to image: tokens leave their image's row, or something beside a shuffle is random"
+        )
+    return last[1:]
+
+
+def _explained(images: Tensor, tokens: Tensor) -> float:
+    """Share of the variance of tokens, at most 1, that a linear map from images explains on the half it never saw."""
+    half = len(images) // 2
+    x, y = images - images[:half].mean(0), tokens - tokens[:half].mean(0)
+    gram = x[:half].T @ x[:half]
+    penalty = _RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
+    wrong = x[half:] @ torch.linalg.solve(gram + penalty, x[:half].T @ y[:half]) - y[half:]
+    return 1 - float(wrong.square().sum() / y[half:].square().sum().clamp_min(1e-12))
+
+
+def in_recognized_places(observation: ImageObservation, draws: Generator) -> ImageObservation:
+    """The observation with all tokens in the places that they are taken for, in views and in answers to queries.
+
+    Raises:
+        NotApplicable: as `followed`; if rows hold mixtures, or tokens are no square grid.
+    """
+    assert observation.auxiliary is not None
+    assert observation.query is not None
+    views, ask = observation.views, observation.query
+    if any(view.mixed > 1 for view in views):
+        raise NotApplicable(
+            "places are recognized by whole tokens, but each released row is a mixture of several images"
+        )
+    geometry = Geometry.of(views[0].smashed, observation.image_shape)
+    own = observation.auxiliary.to(views[0].smashed.device)
+    coins = Generator(own.device).manual_seed(int(torch.randint(2**48, (1,), generator=draws)))
+    asker = Asker(ask, observation.batch_size, coins, geometry, observation.rules)
+    laws = PlaceLaws.fit(followed(asker, own))
+
+    def placed(view: View) -> View:
+        tokens = patch_tokens(view.smashed).float()
+        return replace(view, smashed=take(tokens, laws.order(tokens)))
+
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        answer = ask(images, draws)
+        return replace(answer, view=placed(answer.view))
+
+    return replace(observation, views=[placed(view) for view in views], query=query)
