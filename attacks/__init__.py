@@ -85,6 +85,7 @@ ATTACKS: dict[str, str] = {
     "nearest_record": "privkit.attacks.inversion.nearest_record:NearestRecord",
     "pcat": "privkit.attacks.inversion.pcat:PCAT",
     "release_clustering": "privkit.attacks.labels.release_clustering:ReleaseClustering",
+    "posterior_mean": "privkit.attacks.inversion.posterior_mean:PosteriorMean",
     "ridge": "privkit.attacks.inversion.ridge:Ridge",
     "sara": "privkit.attacks.inversion.sara:Sara",
     "sdar": "privkit.attacks.inversion.sdar:SDAR",

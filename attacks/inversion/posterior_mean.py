@@ -1,0 +1,154 @@
+"""Posterior mean: what loud noise leaves of an image, learned from own images that were sent many times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import Mounting, NotApplicable, Query, QueryResult, Session
+from privkit.attacks.fit import Learner, fit
+from privkit.attacks.goals.control import CONTROL_STEPS
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.constraints import Checked, Count, Whole
+from privkit.torch_utils.one_cycle import one_cycle
+from privkit.torch_utils.seeded import seeded
+
+_STEP_ROWS = 64
+_LEARNING_RATE = 1e-3
+_POWER_ITERATIONS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PosteriorMean(Checked):
+    """Learns the mean of all images that a noisy release may be of.
+
+    The adversary sends each own image many times. The mean of its releases hardly holds noise, and what a release
+    differs by from this mean is a sample of the noise. Each mean with each sample is an example, so that the network
+    sees far more noise than was sent. It looks at the largest principal components of the means.
+
+    The noise must not depend on the image: of secret masks, say, it learns the wrong mean.
+
+    Attributes:
+        repeats: how often each own image is sent, at least 4; a quarter of it shows the principal components.
+        components: principal components at most.
+        epochs: passes over the own images, but for those of one round, whose error is the curve; 0 for the mean image.
+        width: of two hidden layers.
+
+    Source: privkit's own. The posterior mean has the least square error of all guesses (Robert 2007, §2.5.1).
+    """
+
+    name: ClassVar[str] = "posterior_mean"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+    repeats: Annotated[int, Ge(4)] = 48
+    components: Count = 64
+    epochs: Whole = 80
+    width: Count = 512
+
+    @property
+    def mounting(self) -> ImageMounting:
+        return Mounting(
+            undoes=frozenset({"maps", "scales"}),
+            start=None if self.epochs == 0 else replace(self, epochs=0),
+            control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
+        )
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Send, average, learn.
+
+        Raises:
+            NotApplicable: if rows are mixtures, or own images are fewer than two rounds.
+        """
+        check_rows(self, observation)
+        views, query, batch = observation.views, observation.query, observation.batch_size
+        assert observation.auxiliary is not None
+        assert query is not None
+        device = views[0].smashed.device
+        own = observation.auxiliary.to(device)
+        own = own[: len(own) // batch * batch]
+        if len(own) < 2 * batch:
+            raise NotApplicable(
+                f"posterior_mean learns from rounds of the victim's size ({batch} images), and is judged on one: "
+                f"it needs at least {2 * batch} own images, got {len(observation.auxiliary)}"
+            )
+        root, module = torch.randint(2**48, (2,), generator=generator).tolist()
+        seen = torch.cat([view.smashed.flatten(1) for view in views]).float()
+        draws, further = Generator(device).manual_seed(root), self.repeats - self.repeats // 4
+        with seeded(device, module), torch.no_grad():
+            middle, basis = self._components(query, own, batch, draws)
+            sent = torch.stack([(_released(query, own, batch, draws) - middle) @ basis for _ in range(further)])
+            scale = sent.flatten(0, 1).std(0).clamp_min(1e-12)
+            training = _Denoising(sent / scale, own.flatten(1), batch, self.width, self.epochs, root)
+        curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error")
+        with torch.no_grad():
+            images = training.drawn((seen - middle) @ basis / scale)
+        return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve)
+
+    def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor]:
+        """Middle [F] and principal components [F, k] of mean releases."""
+        count = self.repeats // 4
+        means = sum(_released(query, own, batch, draws) for _ in range(count)) / count
+        assert isinstance(means, Tensor)
+        middle = means.mean(0)
+        most = min(self.components, *means.shape)
+        return middle, torch.svd_lowrank(means - middle, q=most, niter=_POWER_ITERATIONS)[2]
+
+
+def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor:
+    """The releases [N, F] of own images, each sent once more, in rounds with other company."""
+    order = torch.randperm(len(own), generator=draws, device=own.device)
+    answers = [_rows(query(own[part], draws)) for part in order.split(batch)]
+    return torch.cat(answers)[order.argsort()]
+
+
+def _rows(answer: QueryResult) -> Tensor:
+    members = answer.members.flatten()
+    if not torch.equal(members.sort().values, torch.arange(len(members)).to(members)):
+        raise NotApplicable("posterior_mean needs a query that answers with one row for each image")
+    return answer.view.smashed.flatten(1).float()[members.argsort()]
+
+
+class _Denoising(Learner):
+    """Trains on releases [R, N, k] of own images [N, P]; an epoch tells the error on the last `held` images."""
+
+    def __init__(self, sent: Tensor, truth: Tensor, held: int, width: int, epochs: int, seed: int) -> None:
+        self._clean = sent[:, :-held].mean(0)
+        self._noise = (sent[:, :-held] - self._clean).flatten(0, 1)
+        self._truth, self._seed = truth[:-held], seed
+        self._held, self._held_truth = sent[0, -held:], truth[-held:]
+        self._middle = self._truth.mean(0)
+        last = nn.Linear(width, truth.shape[1])
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        hidden = [nn.Linear(sent.shape[2], width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.GELU()]
+        network = nn.Sequential(*hidden, nn.Dropout(0.1), last).to(truth.device)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
+        steps = epochs * ceil(len(self._truth) / _STEP_ROWS)
+        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
+
+    def epoch(self, number: int) -> float:
+        device = self._truth.device
+        self.network.train()
+        with seeded(device, self._seed + number):
+            for rows in torch.randperm(len(self._truth), device=device).split(_STEP_ROWS):
+                noise = self._noise[torch.randint(len(self._noise), rows.shape, device=device)]
+                guess = self._middle + self.network(self._clean[rows] + noise)
+                self.step(nn.functional.mse_loss(guess, self._truth[rows]))
+        with torch.no_grad():
+            return nn.functional.mse_loss(self.drawn(self._held), self._held_truth).item()
+
+    def drawn(self, releases: Tensor) -> Tensor:
+        """Images [M, P] in [0, 1] behind releases [M, k]."""
+        self.network.eval()
+        guess: Tensor = (self._middle + self.network(releases)).clamp(0, 1)
+        return guess

@@ -1,0 +1,82 @@
+"""The posterior mean reads what noise leaves, and nothing where it leaves nothing."""
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.inversion.posterior_mean import PosteriorMean
+from tests.attacks.sessions import Killed, Session
+from tests.small import SHAPE, digits
+
+IMAGES = digits(1_300).x
+OWN, PRIVATE, BATCH = IMAGES[:1_200], IMAGES[1_200:], 50
+QUICK = PosteriorMean(repeats=16, epochs=30, width=128)
+FLOOR = float((OWN.mean(0) - PRIVATE).square().mean())
+
+
+def observation(noise: float, seed: int = 0, signal: float = 1.0, own: Tensor = OWN) -> ImageObservation:
+    """Images behind a drawn linear map to 200 numbers, with noise on each."""
+    weight = signal * torch.randn(64, 200, generator=Generator().manual_seed(seed)) / 8
+
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        clean = images.flatten(1) @ weight
+        view = View(round=0, smashed=clean + noise * torch.randn(clean.shape, generator=draws))
+        return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
+
+    draws = Generator().manual_seed(seed + 100)
+    views = [query(part, draws).view for part in PRIVATE.split(BATCH)]
+    return ImageObservation(views=views, batch_size=BATCH, image_shape=SHAPE, auxiliary=own, query=query)
+
+
+def error(attack: PosteriorMean, seen: ImageObservation) -> float:
+    """Of the floor, the error of the mean image."""
+    guess = attack.run(seen, Generator().manual_seed(0)).images
+    return float((guess - PRIVATE).square().mean()) / FLOOR
+
+
+def linear_optimum(noise: float, seed: int) -> float:
+    """The error, of the floor, of the best linear guess by one who knows the map and the noise."""
+    weight = torch.randn(64, 200, generator=Generator().manual_seed(seed)) / 8
+    spread = torch.cov(OWN.flatten(1).T)
+    seen = torch.cat([view.smashed for view in observation(noise, seed).views]) - OWN.flatten(1).mean(0) @ weight
+    along = torch.linalg.solve(weight.T @ spread @ weight + noise**2 * torch.eye(200), weight.T @ spread)
+    guess = (seen @ along + OWN.flatten(1).mean(0)).clamp(0, 1)
+    return float((guess - PRIVATE.flatten(1)).square().mean()) / FLOOR
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_loud_noise_leaves_it_as_much_as_the_best_linear_guess(seed: int) -> None:
+    found = error(QUICK, observation(1.0, seed))
+    assert found < 0.7
+    assert found < 1.03 * linear_optimum(1.0, seed)
+
+
+def test_a_release_without_noise_shows_the_images() -> None:
+    assert error(QUICK, observation(0.0)) < 0.2
+
+
+def test_pure_noise_shows_the_mean_image() -> None:
+    assert 0.97 < error(QUICK, observation(1.0, signal=0.0)) < 1.05
+
+
+def test_its_start_is_the_mean_image() -> None:
+    assert error(PosteriorMean(repeats=4, epochs=0), observation(1.0)) == pytest.approx(1, abs=0.02)
+
+
+def test_a_killed_training_goes_on_to_the_same_guesses() -> None:
+    seen, whole = observation(1.0), Session()
+    attack = PosteriorMean(repeats=4, epochs=4, width=32)
+    straight = attack.run(seen, Generator().manual_seed(0), whole)
+    broken = Session(dies_after=2)
+    with pytest.raises(Killed):
+        attack.run(seen, Generator().manual_seed(0), broken)
+    again = attack.run(seen, Generator().manual_seed(0), Session(state=broken.state))
+    assert torch.equal(again.images, straight.images)
+    assert again.curve == straight.curve
+
+
+def test_less_than_two_rounds_of_own_images_are_refused() -> None:
+    with pytest.raises(NotApplicable, match="it needs at least 100 own images, got 60"):
+        QUICK.run(observation(1.0, own=OWN[:60]), Generator().manual_seed(0))
