@@ -8,8 +8,7 @@ by a secret coin of this probability, and otherwise noise alone is released. An 
 canary by its likelihood ratio. Bounds are at 95 %; "independent" and "one run, curve" are told the family of the curve.
 Each draw is a run with the given number of canaries. The table holds the median bound and the share of draws above the
 truth, which is at most .05 for a sound bound, and the share of draws that refute the claim of a mechanism with .8 of
-the claimed noise. The last column is what one run can show on average, if any dependence is allowed (`limit`). Written
-to `results/auditor/bounds.csv`.
+the claimed noise. Written to `results/auditor/bounds.csv`.
 """
 
 import csv
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privkit.accountants.auditing.families import GAUSSIAN, Family, ScaledNoise, largest_rejected
+from privkit.accountants.auditing.families import GAUSSIAN, Family, ScaledNoise
 from privkit.accountants.auditing.independent import epsilon_independent
 from privkit.accountants.auditing.one_run import epsilon_one_run
 from privkit.accountants.auditing.one_run_curve import epsilon_one_run_curve, planned_guesses
@@ -77,18 +76,6 @@ def curve(members: Array, others: Array, family: Family, claim: float) -> float:
 def one_run(members: Array, others: Array, family: Family, claim: float) -> float:
     """Of one run, for one ε and δ."""
     return epsilon_one_run(members, others, confidence=SURE, delta=DELTA).epsilon
-
-
-def limit(family: Family, claim: float, canaries: int) -> float:
-    """The ε of a mechanism that gives nothing away in 19 runs of 20, and in the others has the rates that are measured.
-
-    No bound of one run at 95 % can exceed it, if it allows any dependence among canaries and looks at thresholds with
-    one false alarm or more. With the measured curve f̄ and the mechanism's curve ḡ: .05·f̄(x) ≤ ḡ(.05·x) for all x ≥ 2/m.
-    """
-    rates, rare = np.geomspace(2 / canaries, 1, 200), 1 - SURE
-    shown = rare * family.at(claim).true_positives(rates)
-    found = largest_rejected(lambda s: bool(np.any(family.at(s).true_positives(rare * rates) < shown)), 1e-3)
-    return family.epsilon(found, DELTA)
 
 
 BOUNDS: dict[str, tuple[Bound, int]] = {
@@ -152,7 +139,6 @@ def main(options: Options) -> None:
         rows.append(
             [f"{truth:g}", f"{canaries:,}", name, str(count), f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
             + [f"{np.mean(values > truth * (1 + 1e-9)):.3f}" for values in (honest, faulty)]
-            + [f"{limit(family, claim, canaries):.2f}" if bound is curve else ""]
         )
         print(*rows[-1], sep="  ", flush=True)
     with options.table.open("w", encoding="utf-8", newline="") as file:

@@ -115,7 +115,7 @@ def ceiling_one_run_curve(
     """
     a, b = validate.whole("members", members), validate.whole("others", others)
     error, d = 1 - validate.real("confidence", confidence, above=0, below=1), validate.delta(delta)
-    top, bottom = guesses
+    top, bottom = guess_numbers(guesses, a + b)
     curves = stated(family, d)
     return curves.epsilon(_largest_strength(curves, min(top, a) + min(bottom, b), guesses, a + b, error), d)
 

@@ -94,18 +94,18 @@ class Ridge(Checked):
         to_seats = None
         if self.passes > 1:
             observation, to_seats = records_alone(observation, self.passes, generator)
-        if self.order == "recognized":
-            observation = in_recognized_places(observation, generator)
-        views, query, batch = observation.views, observation.query, observation.batch_size
+        batch, device = observation.batch_size, observation.views[0].smashed.device
         assert observation.auxiliary is not None
-        assert query is not None
-        device = views[0].smashed.device
         own = observation.auxiliary.to(device)
         if len(own) < FOLDS * batch:
             raise NotApplicable(
                 f"ridge leaves out each third of its own images once, in rounds as large as the victim's ({batch} "
                 f"images): it needs at least {FOLDS * batch}, got {len(own)}"
             )
+        if self.order == "recognized":
+            observation = in_recognized_places(observation, generator, self.repeats * (len(own) // batch))
+        views, query = observation.views, observation.query
+        assert query is not None
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         with seeded(device, module), torch.no_grad():
             sent, senders, images = _sent(query, own, batch, self.repeats, Generator(device).manual_seed(root))

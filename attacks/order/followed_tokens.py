@@ -22,9 +22,10 @@ STEPS = 8
 _FOLLOWED = 1_000  # own images at most
 _COMPONENTS = 128  # of tokens, at most, that laws look at
 _SHRUNK = 1e-2  # of the mean variance, added to each
-_RIDGE = 1e-3
+_PENALTIES = (1e-3, 1e-1, 10.0)  # of squared coefficients, in units of the mean variance
 _COARSE = 8  # pixels a side of the images that explain tokens
-_SHOWN = 0.5  # of the variance of tokens: .8 and more where they were followed, below 0 where they were not
+_SHOWN = 0.25  # of the variance of tokens: .5 and more where they were followed, none where they were not
+_TINY = 1e-12
 _NUMBERS_AT_ONCE = 2**24
 
 
@@ -36,7 +37,6 @@ class PlaceLaws:
     basis: Tensor  # [D, q]
     means: Tensor  # [T, q]
     whitening: Tensor  # [T, q, q], what turns deviations [q] into independent ones of variance 1
-    spread: Tensor  # [T], logarithm of the determinant of the covariance
 
     @classmethod
     def fit(cls, tokens: Tensor) -> PlaceLaws:
@@ -54,7 +54,7 @@ class PlaceLaws:
         means = along.mean(1)
         away = along - means.unsqueeze(1)
         spreads = away.transpose(1, 2) @ away / away.shape[1]
-        least = _SHRUNK * spreads.diagonal(dim1=1, dim2=2).mean(1)
+        least = (_SHRUNK * spreads.diagonal(dim1=1, dim2=2).mean(1)).clamp_min(_TINY)
         spreads += least[:, None, None] * torch.eye(basis.shape[1]).to(spreads)
         lower = torch.linalg.cholesky(spreads)
         unit = torch.eye(basis.shape[1]).to(lower).expand_as(lower)
@@ -63,7 +63,6 @@ class PlaceLaws:
             basis=basis.float(),
             means=means.float(),
             whitening=torch.linalg.solve_triangular(lower, unit, upper=False).float(),
-            spread=(2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)).float(),
         )
 
     def order(self, rows: Tensor) -> Tensor:
@@ -75,52 +74,62 @@ class PlaceLaws:
         return hungarian(torch.cat(costs))
 
     def _costs(self, along: Tensor) -> Tensor:
-        """−2·ln of the density of each token at each place, [N, T, T]."""
+        """−2·ln of the density of each token at each place, [N, T, T], but for a constant of the place."""
         away = along.unsqueeze(1) - self.means[:, None]  # [N, place, token, q]
         whitened = torch.einsum("apq,naiq->naip", self.whitening, away)
-        return (whitened.square().sum(3) + self.spread[:, None]).transpose(1, 2)
+        return whitened.square().sum(3).transpose(1, 2)
 
 
 @torch.no_grad()
-def followed(asker: Asker, images: Tensor) -> Tensor:
+def followed(asker: Asker, images: Tensor, later: int = 0) -> Tensor:
     """Tokens of own images [N, C, H, W] in a common order, [N', T, D], N' ≤ N; no place of it is known by name.
 
+    `later` rounds are left to be asked. All images of a round differ, but those of the first steps differ little.
+
     Raises:
-        NotApplicable: if too few rounds are allowed, or own images do not explain the tokens that were followed.
+        NotApplicable: if too few rounds are allowed, an answer is not finite, or own images do not explain the tokens
+            that were followed.
     """
-    asker.must_have(2 * STEPS, "where tokens are followed from image to image")
-    images = images[: min(_FOLLOWED, asker.left // STEPS * asker.whole)]
+    asker.must_have(2 * STEPS + later, "where tokens are followed from image to image")
+    images = images[: min(_FOLLOWED, (asker.left - later) // STEPS * asker.whole)]
     middle = images.mean(0, keepdim=True)
     images = torch.cat([middle, images])[: len(images)]  # the first stays where it is, and shows where all begin
-    before = last = None
+    last: Tensor | None = None
     for step in range(1, STEPS + 1):
         seen = asker.images(middle + step / STEPS * (images - middle))
-        if before is None or last is None:
-            before = last = seen[:1].expand_as(seen)
-        expected = 2 * last - before
-        before, last = last, take(seen, hungarian(torch.cdist(seen, expected).square()))
+        if not bool(seen.isfinite().all()):
+            raise NotApplicable("the releases of own images hold NaN or infinity, so their tokens cannot be followed")
+        last = seen[:1].expand_as(seen) if last is None else last
+        last = take(seen, hungarian(torch.cdist(seen, last).square()))
     assert last is not None
     coarse = nn.functional.adaptive_avg_pool2d(images[1:], _COARSE).flatten(1)
     if (shown := _explained(coarse, last[1:].flatten(1))) < _SHOWN:
         raise NotApplicable(
             f"own images explain {100 * max(0.0, shown):.0f} % of the variance of tokens that were followed from image "
-            "to image: tokens leave their image's row, or something beside a shuffle is random"
+            f"to image: tokens leave their image's row, something beside a shuffle is random, or {len(images)} own "
+            "images are too few"
         )
     return last[1:]
 
 
 def _explained(images: Tensor, tokens: Tensor) -> float:
-    """Share of the variance of tokens, at most 1, that a linear map from images explains on the half it never saw."""
+    """Share of the variance of tokens, at most 1, that a linear map from images explains on the half it never saw.
+
+    Its penalty is the best of three.
+    """
     half = len(images) // 2
     x, y = images - images[:half].mean(0), tokens - tokens[:half].mean(0)
-    gram = x[:half].T @ x[:half]
-    penalty = _RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
-    wrong = x[half:] @ torch.linalg.solve(gram + penalty, x[:half].T @ y[:half]) - y[half:]
-    return 1 - float(wrong.square().sum() / y[half:].square().sum().clamp_min(1e-12))
+    gram, crossed = x[:half].T @ x[:half], x[:half].T @ y[:half]
+    unit = gram.diagonal().mean().clamp_min(_TINY) * torch.eye(len(gram)).to(gram)
+    wrong = [x[half:] @ torch.linalg.solve(gram + p * unit, crossed) - y[half:] for p in _PENALTIES]
+    least = min(float(one.square().sum()) for one in wrong)
+    return 1 - least / max(_TINY, float(y[half:].square().sum()))
 
 
-def in_recognized_places(observation: ImageObservation, draws: Generator) -> ImageObservation:
+def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
     """The observation with all tokens in the places that they are taken for, in views and in answers to queries.
+
+    `later` rounds of queries are left to be asked.
 
     Raises:
         NotApplicable: as `followed`; if rows hold mixtures, or tokens are no square grid.
@@ -136,7 +145,7 @@ def in_recognized_places(observation: ImageObservation, draws: Generator) -> Ima
     own = observation.auxiliary.to(views[0].smashed.device)
     coins = Generator(own.device).manual_seed(int(torch.randint(2**48, (1,), generator=draws)))
     asker = Asker(ask, observation.batch_size, coins, geometry, observation.rules)
-    laws = PlaceLaws.fit(followed(asker, own))
+    laws = PlaceLaws.fit(followed(asker, own, later))
 
     def placed(view: View) -> View:
         tokens = patch_tokens(view.smashed).float()

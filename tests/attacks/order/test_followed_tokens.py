@@ -1,6 +1,7 @@
 """Tokens are followed from image to image; places are recognized where they have laws, and only there."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from privkit.attacks.order.followed_tokens import STEPS, PlaceLaws, followed
 from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
+from privkit.wire.queries import Queries
 
 Release = Callable[[Tensor, Generator], Tensor]
 BATCH, T, D = 50, 16, 12
+GEOMETRY = Geometry(token_dim=D, tokens=T, patch=2, image_shape=(1, 8, 8))
 IMAGES = (
     torch.tensor(load_digits().images)
     .float()
@@ -28,11 +31,14 @@ OWN, PRIVATE = IMAGES[:1_000], IMAGES[1_000:1_100]
 RECOGNIZED = Ridge(order="recognized", repeats=1, epochs=0)
 
 
-def own_maps(seed: int) -> Callable[[Tensor], Tensor]:
-    """Tokens of all pixels, by a bent map of each place's own."""
+def own_maps(seed: int, apart: float = 1.0) -> Callable[[Tensor], Tensor]:
+    """Tokens of all pixels, by a bent map of each place's own; their means lie `apart`."""
     draws = Generator().manual_seed(seed)
-    weight, bias = torch.randn(T, 64, D, generator=draws) / 4, torch.randn(T, 1, D, generator=draws)
-    return lambda images: (torch.einsum("np,tpd->tnd", images.flatten(1), weight) + bias).atan().transpose(0, 1)
+    weight, bias = torch.randn(T, 64, D, generator=draws) / 4, apart * torch.randn(T, 1, D, generator=draws)
+    middle = OWN.mean(0).flatten()
+    return lambda images: (
+        (torch.einsum("np,tpd->tnd", images.flatten(1) - middle, weight) + bias).atan().transpose(0, 1)
+    )
 
 
 def shuffled(tokens: Callable[[Tensor], Tensor], messages: int | None = None, noise: float = 0.0) -> Release:
@@ -73,14 +79,22 @@ def error(release: Release, attack: Ridge = RECOGNIZED, seed: int = 0) -> float:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_tokens_are_followed_into_one_order(seed: int) -> None:
-    tokens, draws = own_maps(seed), Generator().manual_seed(seed)
-    geometry = Geometry(token_dim=D, tokens=T, patch=2, image_shape=(1, 8, 8))
-    found = followed(Asker(query_of(shuffled(tokens)), BATCH, draws, geometry, ANY_QUERIES), OWN)
+    """Though they move further than they lie apart."""
+    tokens, draws = own_maps(seed, apart=0.1), Generator().manual_seed(seed)
+    found = followed(Asker(query_of(shuffled(tokens)), BATCH, draws, GEOMETRY, ANY_QUERIES), OWN)
     truth = tokens(OWN[: len(found)])
     places = torch.cdist(found[0], truth[0]).argmin(1)
     assert places.sort().values.tolist() == list(range(T))
     right = (found - truth[:, places]).abs().amax(2) < 1e-5
     assert right.double().mean() > 0.99
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_laws_tell_places_apart_whose_means_do_not(seed: int) -> None:
+    tokens = own_maps(seed, apart=0.2)
+    order = torch.rand(len(PRIVATE), T, generator=Generator().manual_seed(seed)).argsort(1)
+    found = order.gather(1, PlaceLaws.fit(tokens(OWN)).order(take(tokens(PRIVATE), order)))
+    assert (found == torch.arange(T)).double().mean() > 0.85
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -104,14 +118,41 @@ def test_places_that_share_a_law_stay_unknown() -> None:
     "release", [shuffled(own_maps(0), messages=1), shuffled(own_maps(0), noise=5.0)], ids=["other rows", "noise"]
 )
 def test_tokens_that_cannot_be_followed_are_refused(release: Release) -> None:
-    with pytest.raises(NotApplicable, match="tokens leave their image's row, or something beside a shuffle is random"):
+    with pytest.raises(NotApplicable, match="tokens leave their image's row, something beside a shuffle is random"):
         error(release)
 
 
-def test_a_threat_model_with_few_rounds_is_refused() -> None:
-    asked = seen(shuffled(own_maps(0)), rules=QueryRules(rounds=STEPS))
-    with pytest.raises(NotApplicable, match=f"allows {STEPS} rounds.*at least {2 * STEPS} to read their tokens"):
+@pytest.mark.parametrize("images", [OWN[:1], OWN[:60], OWN[:1].expand(400, -1, -1, -1)], ids=["one", "few", "alike"])
+def test_own_images_that_teach_nothing_are_refused(images: Tensor) -> None:
+    asked = replace(seen(shuffled(own_maps(0))), auxiliary=images)
+    with pytest.raises(NotApplicable, match=r"it needs at least 150|own images explain"):
         RECOGNIZED.run(asked, Generator().manual_seed(0))
+
+
+def test_answers_that_are_not_finite_are_refused() -> None:
+    asked = seen(shuffled(own_maps(0)))
+    broken = query_of(lambda images, draws: torch.full((len(images), T, D), torch.nan))
+    with pytest.raises(NotApplicable, match="hold NaN or infinity"):
+        RECOGNIZED.run(replace(asked, query=broken), Generator().manual_seed(0))
+
+
+def test_rows_of_several_images_are_refused() -> None:
+    asked = seen(shuffled(own_maps(0)))
+    mixed = [replace(view, mixed=2) for view in asked.views]
+    with pytest.raises(NotApplicable, match="row is a mixture of several images"):
+        RECOGNIZED.run(replace(asked, views=mixed), Generator().manual_seed(0))
+
+
+def test_few_rounds_are_shared_with_the_regression() -> None:
+    """It takes 2 · 8 rounds to follow tokens and 20 to send every own image once."""
+    asked = seen(shuffled(own_maps(0)))
+    assert asked.query is not None
+    rules = QueryRules(rounds=2 * STEPS + 20)
+    counted = Queries(asked.query, rules)
+    RECOGNIZED.run(replace(asked, query=counted, rules=rules), Generator().manual_seed(0))
+    assert counted.rounds == 2 * STEPS + 20
+    with pytest.raises(NotApplicable, match=r"allows 35 rounds.*at least 36 to read their tokens"):
+        RECOGNIZED.run(replace(asked, rules=QueryRules(rounds=2 * STEPS + 19)), Generator().manual_seed(0))
 
 
 def test_one_pass_is_recognized() -> None:
