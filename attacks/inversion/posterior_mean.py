@@ -58,7 +58,7 @@ class PosteriorMean(Checked):
         return Mounting(
             undoes=frozenset({"maps", "scales"}),
             start=None if self.epochs == 0 else replace(self, epochs=0),
-            control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
+            control=lambda an_epoch: replace(self, epochs=ceil(CONTROL_STEPS / an_epoch)),
         )
 
     def run(
