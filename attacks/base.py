@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Never, Protocol, TypeVar
 
+import torch
 from torch import Generator, Tensor
 
 from privkit.shared.threat_models import ThreatModel
@@ -66,6 +67,23 @@ class QueryResult:
 
     view: View
     members: Tensor
+
+    def row_of_each(self, images: int, asking: str) -> Tensor:
+        """int64 [images], the released row of each sent image.
+
+        Raises:
+            NotApplicable: if the answer has no row for each image; `asking` is who needs one.
+
+        >>> import torch
+        >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
+        >>> answer.row_of_each(2, "an attack").tolist()
+        [1, 0]
+        """
+        members = self.members.flatten()
+        order = members.argsort(stable=True)
+        if len(order) != images or not torch.equal(members[order], torch.arange(images).to(order)):
+            raise NotApplicable(f"{asking} needs a query that answers with one row for each image")
+        return order
 
 
 Query = Callable[[Tensor, Generator], QueryResult]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import product
 from math import floor, sqrt
 
 import numpy as np
@@ -166,7 +165,8 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
 
     They depend on the number of canaries and on the claim alone, so the choice costs no confidence. A threshold at the
     false positive rate x makes m·(x + f̄(x))/2 guesses on a side. We assume that the right ones are one standard
-    deviation fewer than the curve allows. Both sides have the same number, or all guesses are "member".
+    deviation fewer than the curve allows. Both sides have the same number; if the family is one-sided, all guesses are
+    "member".
 
     Args:
         canaries: m ≥ 2.
@@ -181,16 +181,14 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
     alarms = np.geomspace(0.5 / m, 0.5, _SHARES)
     caught = family.at(strength).true_positives(alarms)
     plans = [(0.0, (m // 2, m // 2))]
-    for (guessed, hits), both in product(
-        zip(m * (alarms + caught) / 2, m * caught / 2, strict=True), (False,) if family.one_sided else (True, False)
-    ):
-        sides = 2 if both else 1
+    sides = 1 if family.one_sided else 2
+    for guessed, hits in zip(m * (alarms + caught) / 2, m * caught / 2, strict=True):
         asked = min(round(guessed), m // sides)
         if asked < 1:
             continue
         share = min(hits / guessed, 1.0)
         right = floor(sides * asked * share - sqrt(sides * asked * share * (1 - share)))
-        guesses = (asked, asked if both else 0)
+        guesses = (asked, asked * (sides - 1))
         promised = _largest_strength(family, right, guesses, m, 1 - sure, precision=_PLANNED)
         plans.append((promised, guesses))
     return max(plans, key=lambda plan: plan[0])[1]

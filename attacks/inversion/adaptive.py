@@ -259,9 +259,7 @@ def _messages(tokens: Tensor, messages: int) -> Tensor:
 
 def _in_order(answer: QueryResult, images: int) -> View:
     by_round([answer.view], 1)
-    order = answer.members.flatten().argsort(stable=True)
-    if len(order) != images or not bool((answer.members.flatten()[order].diff() == 1).all()):
-        raise NotApplicable("adaptive needs a query that answers with one row for each image")
+    order = answer.row_of_each(images, "adaptive")
     weights = answer.view.weights
     return replace(answer.view, smashed=answer.view.smashed[order], weights=None if weights is None else weights[order])
 

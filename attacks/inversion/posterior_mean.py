@@ -11,10 +11,11 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, QueryResult, Session
+from privkit.attacks.base import Mounting, NotApplicable, Query, Session
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.inversion.ridge import correcting
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
@@ -35,7 +36,7 @@ class PosteriorMean(Checked):
     The noise must not depend on the image: of secret masks, say, it learns the wrong mean.
 
     Attributes:
-        repeats: how often each own image is sent, at least 4; a quarter of it shows the principal components.
+        repeats: how often each own image is sent, at least 4; a quarter of these rounds shows the principal components.
         components: principal components at most.
         epochs: passes over the own images, but for those of one round, whose error is the curve; 0 for the mean image.
         width: of two hidden layers.
@@ -107,15 +108,9 @@ class PosteriorMean(Checked):
 def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor:
     """The releases [N, F] of own images, each sent once more, in rounds with other company."""
     order = torch.randperm(len(own), generator=draws, device=own.device)
-    answers = [_rows(query(own[part], draws)) for part in order.split(batch)]
-    return torch.cat(answers)[order.argsort()]
-
-
-def _rows(answer: QueryResult) -> Tensor:
-    members = answer.members.flatten()
-    if not torch.equal(members.sort().values, torch.arange(len(members)).to(members)):
-        raise NotApplicable("posterior_mean needs a query that answers with one row for each image")
-    return answer.view.smashed.flatten(1).float()[members.argsort()]
+    answers = [query(own[part], draws) for part in order.split(batch)]
+    rows = [one.view.smashed.flatten(1).float()[one.row_of_each(batch, "posterior_mean")] for one in answers]
+    return torch.cat(rows)[order.argsort()]
 
 
 class _Denoising(Learner):
@@ -127,11 +122,7 @@ class _Denoising(Learner):
         self._truth, self._seed = truth[:-held], seed
         self._held, self._held_truth = sent[0, -held:], truth[-held:]
         self._middle = self._truth.mean(0)
-        last = nn.Linear(width, truth.shape[1])
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        hidden = [nn.Linear(sent.shape[2], width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.GELU()]
-        network = nn.Sequential(*hidden, nn.Dropout(0.1), last).to(truth.device)
+        network = correcting(sent.shape[2], truth.shape[1], width).to(truth.device)
         optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
         steps = epochs * ceil(len(self._truth) / _STEP_ROWS)
         super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)

@@ -191,16 +191,21 @@ def _helpful(correction: Tensor, missing: Tensor) -> float:
     return float(((correction * missing).sum() / correction.square().sum().clamp_min(1e-12)).clamp(0, 1))
 
 
+def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
+    """Two hidden layers with dropout, which give 0 before they are trained."""
+    last = nn.Linear(width, outputs)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    hidden = [nn.Linear(inputs, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.GELU()]
+    return nn.Sequential(*hidden, nn.Dropout(0.1), last)
+
+
 class _Refiner(nn.Module):
     """A guess plus what two hidden layers make of it; at its start the guess itself."""
 
     def __init__(self, pixels: int, width: int) -> None:
         super().__init__()
-        last = nn.Linear(width, pixels)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        hidden = [nn.Linear(pixels, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.GELU()]
-        self.added = nn.Sequential(*hidden, nn.Dropout(0.1), last)
+        self.added = correcting(pixels, pixels, width)
 
     def forward(self, guess: Tensor) -> Tensor:
         refined: Tensor = guess + self.added(guess - 0.5)

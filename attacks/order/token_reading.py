@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import distances, hungarian, take
-from privkit.attacks.base import NotApplicable, Query, QueryResult, View
+from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.memory import Memory
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 from privkit.attacks.query_rules import Counted, QueryRules
@@ -78,7 +78,7 @@ class Asker:
         answer = self._query(images, self._draws)
         self.left -= 1
         self.rows = rows_a_message(answer.view)
-        return patch_tokens(answer.view.smashed).float()[_order(answer, len(images))]
+        return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
         """What `read` reads by further rounds, or read before from the same; its rounds count in both cases.
@@ -243,13 +243,6 @@ def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tens
     patches = patchify(images, geometry.patch)
     order = torch.rand(patches.shape[:2], generator=draws, device=images.device).argsort(1)
     return unpatchify(take(patches, order), geometry.patch, geometry.image_shape)
-
-
-def _order(answer: QueryResult, images: int) -> Tensor:
-    order = answer.members.flatten().argsort(stable=True)
-    if len(order) != images or not torch.equal(answer.members.flatten()[order], torch.arange(images).to(order)):
-        raise NotApplicable("own tokens are read from a query that answers with a row of tokens for each image")
-    return order
 
 
 def token_scale(tokens: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def error(release: Release, attack: Ridge = RECOGNIZED, seed: int = 0) -> float:
 def test_tokens_are_followed_into_one_order(seed: int) -> None:
     """Though they move further than they lie apart."""
     tokens, draws = own_maps(seed, apart=0.1), Generator().manual_seed(seed)
-    found = followed(Asker(query_of(shuffled(tokens)), BATCH, draws, GEOMETRY, ANY_QUERIES), OWN)
+    found = followed(Asker(query_of(shuffled(tokens)), BATCH, draws, GEOMETRY, ANY_QUERIES), OWN, later=0)
     truth = tokens(OWN[: len(found)])
     places = torch.cdist(found[0], truth[0]).argmin(1)
     assert places.sort().values.tolist() == list(range(T))
