@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import registry_page
+import registry_pictures
 import vertical_page
 from jinja2 import Environment, StrictUndefined
 
@@ -29,6 +30,7 @@ from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
 from privkit.papers.summary import three_sentences
 from privkit.papers.values import deviations
+from privkit.reports.registry import read_registry
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import MODELS, TABLE
@@ -335,6 +337,7 @@ def pages() -> dict[Path, str]:
             strongest_attacks=strongest_attacks,
             which=lambda: table(*registry_page.which()),
             every=lambda: table(*registry_page.every()),
+            guesses=registry_page.guesses,
             paragraphs=registry_page.paragraphs,
             vertical=vertical_page,
             as_table=table,
@@ -345,7 +348,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the pages; with --check, name those that differ and exit with 1."""
+    """Write the pages, and remove pictures that none shows; with --check, name both and exit with 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page differs")
     check = parser.parse_args().check
@@ -357,7 +360,12 @@ def main() -> int:
         if not check:
             page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(pages()[page], encoding="utf-8")
-    return int(check and bool(differing))
+    left_over = registry_pictures.left_over(read_registry())
+    for picture in left_over:
+        print(f"{picture.relative_to(ROOT)} {'belongs to no row that is shown' if check else 'removed'}")
+        if not check:
+            picture.unlink()
+    return int(check and bool(differing or left_over))
 
 
 if __name__ == "__main__":

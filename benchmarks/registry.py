@@ -3,9 +3,9 @@
     python benchmarks/run.py registry --dataset digits --seeds 0 1 2
 
 One audit is one defense at one strength or more, with one seed, beside the undefended model; its budget is the default
-one. What it found is appended to `reports/registry.csv`, a line a setting and adversary; the same command goes on with
-what is missing. `privkit audit --defense SETTING --attack ATTACK --dataset DATASET --seed SEED --threads 1` repeats the
-row of a setting.
+one. What it found is appended to `reports/registry.csv`, a line a setting and adversary, and pictures of its guesses go
+to `docs/registry`; the same command goes on with what is missing. `privkit audit --defense SETTING --attack ATTACK
+--dataset DATASET --seed SEED --threads 1` repeats the row of a setting.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import registry_pictures
+
 from privkit.audit.place import entries_of
 from privkit.audit.run import run_audit
 from privkit.defenses import DEFENSES
 from privkit.parts.registry import parse
 from privkit.reports.registry import REGISTRY, Entry, read_registry, to_csv
+from privkit.reports.schema import Row
 from privkit.run.progress import Silent
 from privkit.run.records import read_rows
 from privkit.settings.quick_attacks import choose
@@ -92,15 +95,17 @@ def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, 
 def main(options: Options) -> None:
     """Run what is missing, or read what is finished, and write the registry anew after each audit."""
     for folder in options.collect:
-        _add(entries_of(read_rows(Path(folder))))
+        _add(Path(folder), read_rows(Path(folder)))
     for given, name in () if options.collect else audits(options, read_registry()):
         run = run_audit(resolve(given), out=Path(options.out) / name, progress=Silent())
-        _add(entries_of(run.rows))
+        _add(run.folder, run.rows)
 
 
-def _add(found: Sequence[Entry]) -> None:
-    """Put entries into the registry, each in the place of an older one of the same setting, adversary and seed."""
+def _add(folder: Path, rows: Sequence[Row]) -> None:
+    """Put a run into the registry, each line in the place of an older one of the same setting, adversary and seed."""
+    found = entries_of(rows)
     kept = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in (*read_registry(), *found)}
     REGISTRY.write_text(to_csv(kept.values()), encoding="utf-8")
+    registry_pictures.keep(folder, rows, found)
     for one in found:
         print(one.dataset, one.defense, one.threat_model, one.seed, one.attack, one.identified, flush=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+import registry_pictures
+
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.frontier_chart import frontier_chart
 from privkit.reports.page import standalone
@@ -89,6 +91,18 @@ def _cell(one: MeasuredSetting | None) -> str:
     falls, holds = (one.outcomes.count(outcome) for outcome in ("falls", "holds"))
     mark = "**" if falls == len(one.seeds) else "*" if holds == len(one.seeds) else ""
     return f"{mark}{one.identified.value:.2f}{mark}"
+
+
+def guesses() -> tuple[list[str], list[list[str]]]:
+    """Each picture that was kept, with the setting and attack that it shows and the adversaries who mount it."""
+    rows = []
+    for picture, entries in registry_pictures.shown(read_registry()).items():
+        one, names = entries[0], ", ".join(threat_name(entry.threat_model) for entry in entries)
+        source = f"../{picture.relative_to(registry_pictures.FOLDER.parent).as_posix()}"
+        drawn = f"![Records above, guesses below]({source})"
+        share = f"{one.identified * one.victims:.0f} of {one.victims}"
+        rows.append([one.dataset, f"`{one.defense}`", drawn, share, one.attack, f"{one.accuracy:.2f}", names])
+    return ["dataset", "setting", "guesses", "identified", "attack", "accuracy", "adversary"], rows
 
 
 def paragraphs() -> str:

@@ -10,9 +10,13 @@ from typing import Any
 
 import griffe
 
+from privkit.shared.threat_models import THREAT_MODELS, threat_name
+
 DOCS = Path(__file__).parent
 PACKAGE = re.compile(r"^::: (privkit(?:\.\w+)?)$", flags=re.MULTILINE)
 """A line of a page that stands for the public names of a package."""
+ADVERSARY = re.compile(f"<th>(adversary|{'|'.join(map(threat_name, THREAT_MODELS))})</th>")
+"""A heading of a column of adversaries, or of what one of them found."""
 
 
 EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", flags=re.MULTILINE)
@@ -38,6 +42,11 @@ def on_config(config: Any) -> Any:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put each public name of a package where a page names the package."""
     return PACKAGE.sub(lambda found: "\n\n".join(f"::: {name}" for name in public(found[1])), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark the columns by which tables.js filters by adversary."""
+    return ADVERSARY.sub(r"<th data-adversary>\1</th>", html)
 
 
 def public(package: str) -> Iterator[str]:

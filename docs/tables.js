@@ -1,5 +1,5 @@
 "use strict";
-// Long tables of results can be sorted by a click on a heading, and filtered by words; without this script they are tables.
+// Long tables of results can be sorted by a click on a heading, and filtered by words and by adversary; without this script they are tables.
 const number = text => {
   const [, power, plain] = /10\^(\d+)|([-−]?\d*\.?\d+(?:e[-+]?\d+)?)/.exec(text.split("[")[0]) || [];
   return parseFloat(power || (plain || "").replace("−", "-"));
@@ -20,13 +20,27 @@ for (const table of document.querySelectorAll(".md-typeset table:not([class])"))
       body.append(...rows.map(row => [key(row), row]).sort(before).map(([, row]) => row));
     });
   });
-  const words = document.createElement("input");
+  const words = document.createElement("input"), against = document.createElement("select");
   words.type = "search";
+  against.ariaLabel = "Adversary";
   words.placeholder = `Filter ${rows.length} rows, for example by a defense`;
-  words.className = "filters";
-  words.addEventListener("input", () => {
-    const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
-    for (const row of rows) row.hidden = !wanted.every(word => row.textContent.toLowerCase().includes(word));
-  });
-  (table.closest(".md-typeset__scrollwrap") || table).before(words);
+  // Adversaries stand in the cells of a column, or each has one of its own, which is left empty (–) where it was not tried.
+  const marked = heads.filter(head => "adversary" in head.dataset), column = marked.find(head => head.textContent === "adversary");
+  const names = row => column ? row.cells[column.cellIndex].textContent.split(", ") :
+    marked.filter(head => row.cells[head.cellIndex].textContent !== "–").map(head => head.textContent);
+  const all = column ? [...new Set(rows.flatMap(names))] : marked.map(head => head.textContent);
+  against.append(new Option("any adversary", ""), ...all.map(name => new Option(name)));
+  const filter = () => {
+    const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean), chosen = against.value;
+    for (const row of rows)
+      row.hidden = !wanted.every(word => row.textContent.toLowerCase().includes(word)) || chosen !== "" && !names(row).includes(chosen);
+    if (!column) for (const head of marked) for (const row of table.rows)
+      row.cells[head.cellIndex].hidden = chosen !== "" && head.textContent !== chosen;
+  };
+  const controls = all.length > 1 ? [words, against] : [words];
+  for (const control of controls) {
+    control.className = "filters";
+    control.addEventListener("input", filter);
+  }
+  (table.closest(".md-typeset__scrollwrap") || table).before(...controls);
 }

@@ -15,7 +15,16 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.verdict import Verdict
 from privkit.run.commands import cell_command
-from privkit.run.records import PICTURES, SCORES, read_manifest, read_rows, stored_gates, verdict_of, write_verdict
+from privkit.run.records import (
+    PICTURES,
+    SCORES,
+    STRIP,
+    read_manifest,
+    read_rows,
+    stored_gates,
+    verdict_of,
+    write_verdict,
+)
 from privkit.shared.measures import records_called
 
 if TYPE_CHECKING:
@@ -66,7 +75,7 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
     pictures = {row.cell: found for row in rows if (found := _pictures(homes[row.cell], row))}
     for cell, found in pictures.items():
-        write(homes[cell] / "reconstructions.png", gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
+        write(homes[cell] / STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
     report = page.Report(
         rows=rows,
         summaries=over_seeds(rows),

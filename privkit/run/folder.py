@@ -12,13 +12,13 @@ from privkit.files.storage import TEMPORARY, read_record, write_record
 from privkit.reports.origins import differences
 from privkit.reports.schema import Check, Provenance
 from privkit.run.plan import Cell, short_hash
-from privkit.run.records import MADE_OF, holds
+from privkit.run.records import MADE_OF, STRIP, holds
 from privkit.run.sources import as_it_is_now
 
 if TYPE_CHECKING:
     from privkit.run.ingredients import Ingredients
 
-_OF_THE_RUN = ("result.json", "reconstructions.png")
+_OF_THE_RUN = ("result.json", STRIP)
 """Files of a cell that its computation neither reads nor writes."""
 
 

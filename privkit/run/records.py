@@ -27,6 +27,8 @@ SCORES = "scores.npz"
 """In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
 PICTURES = "per_example.npz"
 """In a cell's folder: every image's metrics, and the first images with their guesses."""
+STRIP = "reconstructions.png"
+"""In a cell's folder: the first images above their guesses, which the report draws."""
 GUESSES = "guesses.npz"
 """In a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H, W, C]
 for images, and as ids or fields for others."""

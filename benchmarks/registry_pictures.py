@@ -1,0 +1,59 @@
+"""Pictures beside the lines of the registry: a few attacked records, and below them the guesses of the named attack.
+
+A picture's name holds the setting, attack, seed and commit of its lines. So lines that were measured anew at another
+commit leave it without a line, and `python benchmarks/pages.py` removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from privkit.files.paths import file_name, inside, read_bytes, root
+from privkit.reports.registry import Entry
+from privkit.reports.schema import Row
+from privkit.run.records import STRIP
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "registry"
+PUBLIC = ("cifar10", "cifar100", "digits", "fashion_mnist", "lfw_people", "lfw_subset", "mnist", "pcam", "tiny_digits")
+"""Datasets that may be shown; of others, and of a user's own, only numbers are registered."""
+
+
+def path_of(one: Entry) -> Path:
+    """Where the picture of a line lies; lines under one attack share it."""
+    name = f"{file_name(one.defense)}-{file_name(one.attack)}-s{one.seed}-{one.commit[:10]}.png"
+    return FOLDER / one.dataset / name
+
+
+def keep(run: Path, rows: Sequence[Row], found: Iterable[Entry]) -> None:
+    """Copy what the report of a run shows of its lines' attacks; a line of a run without a report loses its picture."""
+    cells = {(row.defense, row.attack, row.seed): row.cell for row in rows}
+    for one in found:
+        if one.dataset not in PUBLIC:
+            continue
+        path_of(one).unlink(missing_ok=True)
+        strip = inside(root(run), "cells", cells[one.defense, one.attack, one.seed], STRIP)
+        if strip.exists():
+            path_of(one).parent.mkdir(parents=True, exist_ok=True)
+            path_of(one).write_bytes(read_bytes(strip))
+
+
+def shown(registered: Iterable[Entry]) -> dict[Path, list[Entry]]:
+    """Picture -> its lines; of each setting and adversary, the first seed that has one.
+
+    Args:
+        registered: in the order of the registry.
+    """
+    first: dict[tuple[str, str, str], Entry] = {}
+    for one in registered:
+        if path_of(one).exists():
+            first.setdefault((one.dataset, one.defense, one.threat_model), one)
+    made: dict[Path, list[Entry]] = {}
+    for one in first.values():
+        made.setdefault(path_of(one), []).append(one)
+    return made
+
+
+def left_over(registered: Iterable[Entry]) -> list[Path]:
+    """Pictures that are not shown, since their lines were measured anew or another seed has one."""
+    return sorted(set(FOLDER.rglob("*.png")) - set(shown(registered)))
