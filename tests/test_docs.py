@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 import yaml
 
+from tests.reports.test_page_browser import asked
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -38,6 +40,48 @@ def test_a_package_stands_for_its_public_names(site: ModuleType) -> None:
     assert "::: privkit.audit.run.run_audit\n" in text
     assert "__version__" not in text
     assert text.endswith("::: privkit.testing.assert_audit\n")
+
+
+SEEN = r"""
+onload = () => {
+  const all = document.querySelectorAll("select"), found = [all.length];
+  for (const chosen of ["weights", "query", ""]) {
+    for (const one of all) { one.value = chosen; one.dispatchEvent(new Event("input")); }
+    found.push(...[...document.querySelectorAll("table")].map(table => table.innerText.replace(/\s+/g, " ")));
+  }
+  document.title = found.join(" # ");
+};
+"""
+
+
+@pytest.mark.needs("chromium")
+def test_tables_are_filtered_by_adversary(site: ModuleType, tmp_path: Path) -> None:
+    """Where an adversary has a column, the others' go, and rows without a number; else rows that do not name it."""
+    wide = [["name", "query", "weights"], *([f"w{n}", ".1", "–" if n else ".2"] for n in range(8))]
+    others = "query, weights and many passes"
+    long = [["name", "adversary"], *([f"l{n}", others if n < 7 else "weights"] for n in range(8))]
+    plain = [["name", "share"], *([f"p{n}", ".1"] for n in range(8))]
+    text = site.on_page_content("".join(map(as_html, (wide, long, plain))))
+    page = tmp_path / "page.html"
+    script = (ROOT / "docs" / "tables.js").read_text("utf-8")
+    page.write_text(f'<body class="md-typeset">{text}<script>{script}</script></body>', "utf-8")
+    selects, *seen = asked(page, SEEN, tmp_path / "profile").split(" # ")
+    every = [" ".join(cell for row in table for cell in row) for table in (wide, long, plain)]
+    assert (selects, seen[6:]) == ("2", every)
+    assert seen[:3] == ["name weights w0 .2", "name adversary l7 weights", every[2]]
+    assert seen[3:6] == [
+        "name query " + " ".join(f"w{n} .1" for n in range(8)),
+        every[1].removesuffix(" l7 weights"),
+        every[2],
+    ]
+
+
+def as_html(table: list[list[str]]) -> str:
+    """A table as the site writes it."""
+    heading, *body = table
+    heads = "".join(f"<th>{cell}</th>" for cell in heading)
+    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 @pytest.mark.slow
