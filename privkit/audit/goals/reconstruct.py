@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import log2
@@ -33,7 +32,7 @@ from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
-from privkit.files.storage import write_bytes
+from privkit.files.arrays import write_arrays
 from privkit.recording.read import Recording
 from privkit.reports.columns import START
 from privkit.reports.schema import Check, Row
@@ -277,17 +276,14 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
     """Store what the row summarises: every record's metrics, and the first records beside their guesses."""
     values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
-    buffer, shown = io.BytesIO(), _shown(victims, result.images, context)
-    np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
-    write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
+    path, shown = context.folder.cell(context.cell.id) / PICTURES, _shown(victims, result.images, context)
+    write_arrays(path, ids=victims.ids.cpu().numpy(), **values, **shown)
 
 
 def _keep_unscored(context: AttackContext, records: Tensor) -> None:
     """Store all guesses if the truth is unknown: images as pictures, other records as they are."""
-    buffer, guesses = io.BytesIO(), records.cpu().numpy()
-    pictures = isinstance(context.seed_data.splits.domain, Images)
-    np.savez_compressed(buffer, allow_pickle=False, guess=_to_uint8(guesses) if pictures else guesses)
-    write_bytes(context.folder.cell(context.cell.id) / GUESSES, buffer.getvalue())
+    guesses, pictures = records.cpu().numpy(), isinstance(context.seed_data.splits.domain, Images)
+    write_arrays(context.folder.cell(context.cell.id) / GUESSES, guess=_to_uint8(guesses) if pictures else guesses)
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
