@@ -21,7 +21,7 @@ from privkit.recording.recorder import Recorder
 from tests.recording.edited import redescribed
 from tests.recording.kinds import CARS, OWN, ROUNDS, ROWS, WORDS, Fields, Words, cars, recorded, texts
 from tests.recording.made import written
-from tests.recording.test_untrusted import end, spoiled, within
+from tests.recording.strangers import end, spoiled, within
 
 KINDS: dict[str, tuple[Any, Any, Any]] = {"tokens": (WORDS, Words, texts), "tables": (CARS, Fields, cars)}
 
