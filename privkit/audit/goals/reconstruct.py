@@ -22,7 +22,7 @@ from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import cell_findings
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
-from privkit.audit.goals.goal import AuditGoal, Timed
+from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
@@ -318,30 +318,28 @@ class _Reconstruct(AuditGoal):
     def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
         """Any recording can be attacked."""
 
-    def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> ImageObservation | None:
+    def rehearsed(self, context: Rehearsal) -> ImageObservation | None:
         """Nothing for constant guesses."""
         if context.attack.mounting.ignores_views:
             return None
         must_be_mountable(context)
-        return observation_for(context, held)
+        return observation_for(context, known_to(context.attack))
 
-    def seconds(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
-        """As many times those of the rehearsal as the attack has more of its own records or attacked ones."""
-        a_round = config.protocol.spec.active * config.training.batch_size
-        return _scaled(attack, timed, sizes["auxiliary"], sizes["victims"], a_round)
+    def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
+        """As many times the rehearsal as the attack has more own records or attacked ones.
 
-    def control_seconds(self, attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
-        """A short version on few records, and a shorter one on noise."""
-        records = min(auxiliary, CONTROL_IMAGES)
-        played = played_by(records, a_round)
-        own = records - played
-        epochs = getattr(as_control(attack, own, a_round), "epochs", None)
+        Controls are a short version on few records, and a shorter one on noise. The history of a server's segment is
+        that of a training, which is repeated.
+        """
+        played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
+        epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)
         share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
-        return (1 + 1 / SHORTER) * share * _scaled(attack, timed, own, played, a_round)
-
-    def training_steps(self, attack: ImageAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
-        """The history of a server's segment is that of a training, which is repeated."""
-        return rounds if "upper_history" in known_to(attack) else 0.0
+        short = share * _scaled(attack, timed, records - played, played, sizes["a_round"])
+        return Cost(
+            seconds=_scaled(attack, timed, sizes["auxiliary"], sizes["victims"], sizes["a_round"]),
+            controls=(1 + 1 / SHORTER) * short,
+            steps=sizes["rounds"] if "upper_history" in known_to(attack) else 0,
+        )
 
 
 def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:
