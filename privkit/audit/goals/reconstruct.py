@@ -105,11 +105,12 @@ def ask(context: AttackContext) -> Row:
         checks += cell_findings(result.converged, row, went)
     else:
         _keep_unscored(context, result.images)
-    told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
+    told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
     seen = () if several(victims.y) or not len(victims) else looks.floors(victims.x, victims.y)
     columns = _by_column(domain, victims.x, result.images) if isinstance(domain, Tables) and len(victims) else ""
+    said = (result.note, went.sentence if most else "", moved, mounting.short_of_published, caught, *seen, columns)
     checkpoint.remove()
     return context.row.model_copy(
         update={
@@ -122,20 +123,7 @@ def ask(context: AttackContext) -> Row:
             "answers": told,
             "queries": observation.query.rounds if isinstance(observation.query, Queries) else None,
             "threat_model": threat_model(attack, [name for name in known if getattr(observation, name) is not None]),
-            "notes": tuple(
-                filter(
-                    None,
-                    (
-                        result.note,
-                        went.sentence if most else "",
-                        notes,
-                        mounting.short_of_published,
-                        caught,
-                        *seen,
-                        columns,
-                    ),
-                )
-            ),
+            "notes": tuple(filter(None, said)),
         }
     )
 
