@@ -152,18 +152,15 @@ def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
     """Each table with its note; None for one without lines. The first has means over seeds, or a line for each row."""
-    from privkit.reports.answers import NOTE, ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.answers import run_tables
     from privkit.reports.frontier import NOTE as FRONTIER_NOTE
     from privkit.reports.frontier import frontier, frontier_table
     from privkit.reports.summaries import over_seeds
-    from privkit.reports.tables import note_of, summary_note, summary_table, table
 
-    summaries = over_seeds(rows)
-    numbers, note = summary_table(summaries) if summaries else table(rows), note_of(rows)
-    if summaries:
-        note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
+    (numbers, note), *others = run_tables(rows)
+    if summaries := over_seeds(rows):
+        note = f"{note} One line a seed: {page.parent / 'tables' / 'audit.md'}"
     yield numbers if numbers.rows else None, note  # none if all attacks asked for labels, members or canaries
-    yield answers_table(rows), NOTE
-    yield orders_table(rows), ORDER_NOTE
-    found = frontier(rows, summaries)
-    yield frontier_table(found) if found else None, FRONTIER_NOTE
+    yield from others
+    if found := frontier(rows, summaries):
+        yield frontier_table(found), FRONTIER_NOTE
