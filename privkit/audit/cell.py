@@ -26,7 +26,7 @@ from privkit.audit.spent import Spent
 from privkit.audit.standing import certified
 from privkit.audit.tuning import tuned
 from privkit.defenses.chain import stages_of
-from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
+from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError, one_line
 from privkit.files.storage import append_line, write_record
 from privkit.models.tokens import FirstBlock
 from privkit.reports.escape import terminal
@@ -66,7 +66,7 @@ def run_cell(
     )
     home = folder.cell(cell.id)
     spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
-    log = _Log(home / LOG)
+    log = partial(_logged, home / LOG)
     log(BEGUN)
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
@@ -112,15 +112,13 @@ def run_cell(
         if own:
             _must_be_unchanged(shared, seed_data, lent)
     except OverLimit as error:
-        row = base.model_copy(update={"status": "error", "reason": str(error)})
+        row = _ended(base, "error", str(error))
     except NotApplicable as error:
-        row = base.model_copy(
-            update={"status": "not_applicable", "reason": f"{error}{context.lacking() if context else ''}"}
-        )
+        row = _ended(base, "not_applicable", f"{error}{context.lacking() if context else ''}")
     except (StorageError, UsageError, DataError):
         raise  # the next cell would meet it too
     except (PrivkitError, AttackDiverged) as error:
-        row = base.model_copy(update={"status": "error", "reason": str(error)})
+        row = _ended(base, "error", str(error))
     except Exception as error:
         if ran_out(error):
             raise OutOfMemory(
@@ -128,8 +126,7 @@ def run_cell(
                 f"{advice(error)}, and run the command again: finished cells are kept"
             ) from None
         log(traceback.format_exc())
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
-        row = base.model_copy(update={"status": "error", "reason": reason})
+        row = _ended(base, "error", f"{one_line(error, None)} (trace in {home / LOG})")
     row = row.model_copy(update={"provenance": folder.note(cell, made_of), "seconds": spent.seconds})
     told = () if context is None else (*filter(None, [tuning]), *context.notes())
     storages = cell.defense.spec.storages
@@ -255,9 +252,10 @@ def _trained(start: AttackContext) -> TrainedContext:
     return TrainedContext(**{**vars(start), **made})
 
 
-class _Log:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+def _ended(row: Row, status: str, reason: str) -> Row:
+    """The row of a cell without a number, and why."""
+    return row.model_copy(update={"status": status, "reason": reason})
 
-    def __call__(self, text: str) -> None:
-        append_line(self.path, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")
+
+def _logged(path: Path, text: str) -> None:
+    append_line(path, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")

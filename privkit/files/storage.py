@@ -77,6 +77,20 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
     write_bytes(path, f"{sealed(fields, indent=2)}\n".encode(), flush=flush)
 
 
+def present_bytes(path: Path, most: int | None = None) -> bytes | None:
+    """The content of a file of the run; None if there is none.
+
+    Raises:
+        DamagedFile: if it cannot be read.
+    """
+    try:
+        return read_bytes(path, most)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFile(unreadable(path, error)) from None
+
+
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
     """Fields of a record; None if there is none.
 
@@ -87,11 +101,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
         DamagedFile: if it differs from what was written, or belongs to something else.
     """
     try:
-        return opened(read_bytes(path, MOST_TEXT), **identity)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedFile(unreadable(path, error)) from None
+        return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
     except Broken as error:
         raise DamagedFile(f"{path} {error}; delete it and {AGAIN}") from None
 
@@ -156,12 +166,9 @@ def read_state(path: Path) -> bytes | None:
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.
     """
-    try:
-        header, _, payload = read_bytes(path).partition(b"\n")
-    except FileNotFoundError:
+    if (data := present_bytes(path)) is None:
         return None
-    except OSError as error:
-        raise DamagedFile(unreadable(path, error)) from None
+    header, _, payload = data.partition(b"\n")
     try:
         if opened(header, file=_unit(path)).get("payload") != digest(payload):
             raise Broken("is damaged: its checksum does not match")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
-from privkit.files.storage import read_record, write_record
+from privkit.files.storage import present_bytes, read_record, write_record
 from privkit.reports.gate import Gate
 from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
 from privkit.reports.verdict import Verdict, judge
@@ -62,11 +62,7 @@ def read_row(cell: Path) -> Row | None:
     """
     path = cell / "result.json"
     try:
-        return parse_row(read_bytes(path, MOST_TEXT), cell=cell.name)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedFile(f"cannot read {path} ({error.strerror})") from None
+        return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
     except Broken as error:
         raise DamagedFile(f"{path} {error}") from None
 
