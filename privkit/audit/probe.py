@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator
 
-from privkit.attacks.base import NoSession, NotApplicable
+from privkit.attacks.base import NoSession, NotApplicable, known_to
 from privkit.attacks.fit import JUDGED_FROM
 from privkit.audit.goals.goal import Timed, audit_goal
 from privkit.audit.goals.rehearsal import ROUNDS, Rehearsal
@@ -94,11 +94,15 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
     with _blamed(cell.config, f"{cell.cell.defense.label} / {attack.label}"):
-        try:
-            given = goal.rehearsed(cell.attacked(attack))
-            timed = Timed() if given is None else _timed(attack.spec, given, _Watch(limit, clock(cell.device)))
-        except NotApplicable as error:
-            timed = Timed(reason=f"not applicable: {error}")
+        attacked = cell.attacked(attack)
+        # What it can do without costs time, and is given if it must be.
+        for held in dict.fromkeys((attack.spec.needs, known_to(attack.spec))):
+            try:
+                given = goal.rehearsed(attacked, held)
+                timed = Timed() if given is None else _timed(attack.spec, given, _Watch(limit, clock(cell.device)))
+                break
+            except NotApplicable as error:
+                timed = Timed(reason=f"not applicable: {error}")
     if timed.reason == _IDLE and cell.batch_size > smallest:
         return attack_time(cell.sized(max(smallest, cell.batch_size // _FACTOR)), attack, limit)
     return replace(timed, records=len(cell.seed_data.auxiliary), victims=len(cell.seed_data.victims))

@@ -78,11 +78,12 @@ class AuditGoal:
             "clients; audit the model itself with --model"
         )
 
-    def rehearsed(self, context: Rehearsal) -> Observation | None:
+    def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
         """What the attack is given where a dry run times it; None if its time is negligible.
 
         Args:
             context: a cell before its training.
+            held: fields of the observation that are enough, if the attack can be mounted on them.
 
         Raises:
             NotApplicable: if the attack cannot be mounted; it says why.

@@ -339,7 +339,7 @@ class _Labels(AuditGoal):
                 f"{attack.name} needs the client's images, weights or labels of each round, which are not recorded"
             )
 
-    def rehearsed(self, context: Rehearsal) -> LabelObservation | None:
+    def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> LabelObservation | None:
         """What one client holds, or the server at one cut; nothing for attacks that do not train."""
         attack: LabelAttack = context.cell.attack.spec
         if not hasattr(attack, "epochs"):

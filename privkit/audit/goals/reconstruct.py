@@ -306,12 +306,12 @@ class _Reconstruct(AuditGoal):
     def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
         """Any recording can be attacked."""
 
-    def rehearsed(self, context: Rehearsal) -> ImageObservation | None:
+    def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> ImageObservation | None:
         """Nothing for constant guesses."""
         if context.attack.mounting.ignores_views:
             return None
         must_be_mountable(context)
-        return observation_for(context, known_to(context.attack))
+        return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """As many times the rehearsal as the attack has more own records or attacked ones.
