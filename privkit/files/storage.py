@@ -18,7 +18,7 @@ from privkit.files.paths import MOST_TEXT, check_folder, open_file, read_bytes
 from privkit.files.sealed import AGAIN, Broken, checked_bytes, digest, opened, sealed, unreadable
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names of files that are being written."""
@@ -213,15 +213,23 @@ def _holds_nan(state: Any) -> bool:
 
 
 def save_module(path: Path, module: nn.Module) -> str:
-    """Write a module's weights as safetensors and return their SHA-256. Tied weights are written twice."""
+    """Write a module's weights as safetensors and return their SHA-256."""
+    data = packed(module.state_dict(), file=_unit(path))
+    write_bytes(path, data)
+    return digest(data)
+
+
+def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
+    """Tensors as a safetensors file, which refuses those that share memory, as tied weights do: they are written twice.
+
+    Args:
+        metadata: of the file.
+    """
     import torch
     from safetensors.torch import save
 
-    weights = module.state_dict()  # safetensors refuses tensors that share memory, as tied ones do
-    tensors = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
-    data = save(tensors, metadata={"file": _unit(path)})
-    write_bytes(path, data)
-    return digest(data)
+    own = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    return bytes(save(own, metadata=metadata or None))
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:

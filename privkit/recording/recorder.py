@@ -21,7 +21,7 @@ from privkit.attacks.base import View
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
-from privkit.recording.files import packed
+from privkit.files.storage import packed
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay, variance_of
 from privkit.recording.write import write_recording

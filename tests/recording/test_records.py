@@ -14,8 +14,8 @@ from torch import Tensor
 from privkit.domains.as_json import to_json
 from privkit.domains.tokens.domain import Tokens
 from privkit.errors import DataError, UsageError
+from privkit.files.storage import packed
 from privkit.recording import records
-from privkit.recording.files import packed
 from privkit.recording.read import read_recording
 from privkit.recording.recorder import Recorder
 from tests.recording.edited import redescribed
