@@ -7,43 +7,33 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any, Literal
 from unittest.mock import patch
 from xml.etree import ElementTree
 
-import fsha
 import shuffle
 import torch
 import training
-from fsha_clients import SHAPE as FSHA_SHAPE
-from fsha_clients import client as fsha_client
-from fsha_clients import digits, plain
-from gpu_units import Enough, Memory, Setting, Stopwatch, Unit, Values, goal
+from gpu_attacks import hijack, long_attacks, white_box
+from gpu_units import Enough, Setting, Stopwatch, Unit, Values, goal
 from limits import training_round
 from torch import Generator
 
-import attacks
 from privkit.attacks.goals import reconstruct
-from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.hijack.fsha import FSHA, ROUNDS_AN_EPOCH
-from privkit.attacks.inversion.sdar import SDAR
 from privkit.audit.run import run_audit
 from privkit.defenses import BatchShuffle
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.none import NoDefense
-from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.papers.reproduce import Work, measure_cell, needed_cells
 from privkit.parts.registry import parse
 from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, loop, train
-from privkit.wire.channel import black_box_query, record_rounds
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--dataset", "tiny_digits", "--budget", "smoke")
@@ -234,110 +224,6 @@ def whole_training(setting: Setting) -> Iterator[Unit]:
         }
 
     yield f"{epochs} epochs, {clients} clients, {images:,} images", run
-
-
-def white_box(setting: Setting) -> Iterator[Unit]:
-    """(e) White box on many images at once against the loop over images."""
-
-    def run(images: int, rounds: int, looped: int) -> Values:
-        lower = attacks.client(setting.device)
-        with torch.no_grad():
-            drawn = torch.rand(images, *attacks.SHAPE, generator=Generator().manual_seed(0))
-            smashed = lower(drawn.to(setting.device))
-        for warm in (smashed, smashed[:1]):
-            attacks.milliseconds(lower, warm, len(warm))
-        together = median(attacks.milliseconds(lower, smashed, images) for _ in range(rounds))
-        apart = median(attacks.milliseconds(lower, smashed[:looped], 1) for _ in range(rounds))
-        ratio = apart / together
-        return {
-            "ms_together": together,
-            "ms_apart": apart,
-            "ratio": ratio,
-            "goals": [goal(f"white box, {images} images: times faster than the loop", ratio, least=20)],
-        }
-
-    for images in (2,) if setting.tiny else (64, 256, 1_024):
-        yield f"{images} images", partial(run, images, 1 if setting.tiny else 5, 1 if setting.tiny else 8)
-
-
-def hijack(setting: Setting) -> Iterator[Unit]:
-    """(f) FSHA at full width until the published error is reached, 10,000 rounds at most."""
-    width, blocks, epochs, every, batch = (2, 1, 1, 1, 2) if setting.tiny else (64, 6, 100, 10, 64)
-    victims, published = 500, 0.0193
-
-    def run() -> Values:
-        data = [part.to(setting.device) for part in digits(setting.data_root)]
-        private, labels, own, own_labels = [part[:60] for part in data] if setting.tiny else data
-        truth = private[:victims]
-        given = fsha.Options(part="mnist", batch=batch, victims=victims, device=str(setting.device))
-        memory, error, done = Memory(epochs + 1), float("inf"), 0
-        while done < epochs and error > published:
-            began, done = monotonic(), done + every
-            lower = fsha_client("1", 0, width).to(setting.device)
-            clients = fsha.Victims(lower, private, labels, truth, given, 0, plain)
-            known = ImageObservation(
-                image_shape=FSHA_SHAPE, batch_size=batch, auxiliary=own, auxiliary_labels=own_labels, clients=clients
-            )
-            views = clients.views()
-            first = replace(views[0], labels=labels[: len(views[0].smashed)])
-            attack = FSHA(epochs=done, width=width, blocks=blocks)
-            guess = attack.run(replace(known, views=[first, *views[1:]]), Generator().manual_seed(0), memory).images
-            error = 4 * (guess - truth).square().mean().item()
-            if setting.left < 1.5 * (monotonic() - began):
-                break
-        goals = [goal(f"FSHA on MNIST: error after {done * ROUNDS_AN_EPOCH:,} rounds", error, most=published)]
-        return {
-            "data": "mnist" if setting.data_root else "5,000 digits",
-            "rounds": done * ROUNDS_AN_EPOCH,
-            "mse": error,
-            "ms_a_round": 1e3 * memory.epoch_seconds() / ROUNDS_AN_EPOCH,
-            "goals": goals if setting.data_root else [],
-        }
-
-    yield f"level 1, width {width}, {'mnist' if setting.data_root else 'digits'}", run
-
-
-def long_attacks(setting: Setting) -> Iterator[Unit]:
-    """(g) The joint solver of orders, SDAR and the black box at the papers' size: seconds an epoch."""
-    epochs = 1 if setting.tiny else 3
-    wide, small = ((1, 8, 8), (1, 8, 8)) if setting.tiny else ((3, 224, 224), (3, 32, 32))
-    large = "vit_micro" if setting.tiny else "t2t_vit:width=512,depth=24,heads=8"
-    narrow = "vit_micro" if setting.tiny else "resnet20_tanh"
-    own, few, batch = (40, 10, 10) if setting.tiny else (5_000, 200, 50)
-
-    def run(attack: Any, model: str, defense: str, shape: tuple[int, int, int]) -> Values:
-        domain, spec, device = Images(shape=shape), parse("defenses", defense).spec, setting.device
-        split = parse("models", model).spec.build(domain, 10, positions=spec.position_embedding, seed=0)
-        edge = Clients.build(split.lower, spec, domain, classes=10, seed=0).to(device)
-        draws, numbers = Generator().manual_seed(0), torch.arange(own + few)
-        everything = Batch(x=torch.rand(own + few, *shape, generator=draws), y=numbers % 10, ids=numbers).to(device)
-        auxiliary, attacked = everything[:own], everything[own:]
-        watch = Stopwatch(epochs)
-        observation = ImageObservation(
-            image_shape=shape,
-            batch_size=batch,
-            views=record_rounds(edge, attacked, batch_size=batch, seed=0).views,
-            auxiliary=auxiliary.x,
-            auxiliary_labels=auxiliary.y,
-            query=black_box_query(edge),
-            upper=split.upper.to(device).eval(),
-        )
-        with suppress(Enough):
-            attack.run(observation, Generator().manual_seed(0), watch)
-        setting.synchronize()
-        seconds = watch.epoch_seconds()
-        return {
-            "own_images": own,
-            "epoch_seconds": seconds,
-            "epochs": watch.total,
-            "hours": seconds * watch.total / 3600,
-        }
-
-    solver = parse("attacks", "jigsaw:epochs=1,kicks=1" if setting.tiny else "jigsaw:pairs=joint").spec
-    decoder = parse("attacks", f"black_box:epochs={2 if setting.tiny else 50}").spec
-    yield "joint solver of patch shuffling", partial(run, solver, large, "patch_shuffle", wide)
-    yield "SDAR", partial(run, SDAR(batch=4, epochs=1) if setting.tiny else SDAR(batch=128), narrow, "none", small)
-    yield "black box of batch shuffling", partial(run, decoder, large, "batch_shuffle", wide)
 
 
 def gather(setting: Setting) -> Iterator[Unit]:

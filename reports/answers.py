@@ -1,11 +1,12 @@
-"""Tables of attacks whose output is a score: labels, membership, canaries, and the order of tokens."""
+"""The tables of a run: its rows, and those of attacks whose output is a score, such as of labels or an order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from privkit.reports.schema import Row
-from privkit.reports.tables import UNKNOWN, Table, interval
+from privkit.reports.summaries import over_seeds
+from privkit.reports.tables import UNKNOWN, Table, interval, note_of, summary_note, summary_table, table
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.measures import ORDERS, TOLD_APART, measure
 
@@ -34,6 +35,14 @@ ORDER_NOTE = (
     "message where tokens move between its images: the limit then takes a message as one trial. Otherwise the order is "
     "an image's. Without a number the limit shows nothing: too few tokens are right, or there are too few trials."
 )
+
+
+def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
+    """The tables of a run, each with its note; the first has means over several seeds, or a line for each row."""
+    summaries = over_seeds(rows)
+    first = (summary_table(summaries), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
+    others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
+    return [first, *((made, note) for made, note in others if made is not None)]
 
 
 def answers_table(rows: Sequence[Row]) -> Table | None:

@@ -14,9 +14,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE, Limits, of_use
 
 SCHEMA_VERSION = 9
-"""Raised whenever a record changes its fields: 5 gave records checksums and provenance, 6 gave fields plainer names and
-every interval its method, 7 says of a certificate whether it is proven or declared, 8 says what a row cost in seconds,
-9 counts identified records and knows the guess by the true label. `older.upgraded` reads versions 5 to 8."""
+"""Raised whenever a record changes its fields. Version 0.1 writes 9; other builds wrote others, which are refused."""
 
 Status = Literal["done", "not_applicable", "error"]
 

@@ -14,26 +14,23 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
-from privkit.attacks.scores.tokens import PADDING
-from privkit.audit.claims import limits_of, uncovered
+from privkit.audit.claims import limits_of
 from privkit.audit.contained import contained, has_own_part, is_own_part
 from privkit.audit.defended import defended_model
-from privkit.audit.findings import learned
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
-from privkit.audit.recorded import RecordedContext, declared_check, recorded_context, recorded_notes, what_to_record
+from privkit.audit.recorded import recorded_context
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
-from privkit.audit.standing import certified, declaration_check
+from privkit.audit.standing import certified
 from privkit.audit.tuning import tuned
 from privkit.defenses.chain import stages_of
-from privkit.domains.base import several
-from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError
+from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError, one_line
 from privkit.files.storage import append_line, write_record
 from privkit.models.tokens import FirstBlock
 from privkit.reports.escape import terminal
-from privkit.reports.schema import Check, Costs, Row
+from privkit.reports.schema import Costs, Row
 from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
@@ -48,8 +45,8 @@ from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
-from privkit.training.losses import next_tokens, own_loss
-from privkit.wire.channel import RecordedRounds, record_rounds, shared_lower
+from privkit.training.losses import own_loss
+from privkit.wire.channel import RecordedRounds, record_rounds
 
 
 def run_cell(
@@ -69,7 +66,7 @@ def run_cell(
     )
     home = folder.cell(cell.id)
     spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
-    log = _Log(home / LOG)
+    log = partial(_logged, home / LOG)
     log(BEGUN)
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
@@ -115,13 +112,13 @@ def run_cell(
         if own:
             _must_be_unchanged(shared, seed_data, lent)
     except OverLimit as error:
-        row = base.model_copy(update={"status": "error", "reason": str(error)})
+        row = _ended(base, "error", str(error))
     except NotApplicable as error:
-        row = base.model_copy(update={"status": "not_applicable", "reason": f"{error}{_why(context)}"})
+        row = _ended(base, "not_applicable", f"{error}{context.lacking() if context else ''}")
     except (StorageError, UsageError, DataError):
         raise  # the next cell would meet it too
     except (PrivkitError, AttackDiverged) as error:
-        row = base.model_copy(update={"status": "error", "reason": str(error)})
+        row = _ended(base, "error", str(error))
     except Exception as error:
         if ran_out(error):
             raise OutOfMemory(
@@ -129,14 +126,13 @@ def run_cell(
                 f"{advice(error)}, and run the command again: finished cells are kept"
             ) from None
         log(traceback.format_exc())
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())} (trace in {log.path})"
-        row = base.model_copy(update={"status": "error", "reason": reason})
+        row = _ended(base, "error", f"{one_line(error, None)} (trace in {home / LOG})")
     row = row.model_copy(update={"provenance": folder.note(cell, made_of), "seconds": spent.seconds})
-    told = () if context is None else (*filter(None, [tuning]), *_told(context))
+    told = () if context is None else (*filter(None, [tuning]), *context.notes())
     storages = cell.defense.spec.storages
     held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
     remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
-    checks = () if context is None else (*_of_claim(context), *_of_model(context))
+    checks = () if context is None else context.checks()
     row = row.model_copy(
         update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
     )
@@ -210,33 +206,6 @@ def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tu
         )
 
 
-def _of_claim(context: AttackContext) -> tuple[Check, ...]:
-    """Whether what is declared was contradicted."""
-    return declared_check(context) if isinstance(context, RecordedContext) else declaration_check(context.certificate)
-
-
-def _told(context: AttackContext) -> tuple[str, ...]:
-    """Sentences on the model, and on what the attack was given beside what the claim covers."""
-    if not isinstance(context, TrainedContext):
-        return recorded_notes(context)
-    known, model = known_to(context.attack), context.model
-    if "lower" in known and shared_lower(model.edge) is None:
-        known -= {"lower"}
-    return (*model.known["notes"], *uncovered(context.certificate, context.release_count.lower_model, known))
-
-
-def _of_model(context: AttackContext) -> tuple[Check, ...]:
-    """Whether the model learned its task, if that is to name one label."""
-    test, accuracy = context.seed_data.splits.test, context.row.accuracy
-    if not isinstance(context, TrainedContext) or accuracy is None:
-        return ()
-    if context.model.edge.predicts == "texts":
-        following = next_tokens(test.x)
-        following = following[following != PADDING]
-        return (learned(accuracy, following),) if len(following) else ()
-    return () if several(test.y) or own_loss(context.model.upper) is not None else (learned(accuracy, test.y),)
-
-
 def _can_read_the_server(context: TrainedContext) -> None:
     """Refuse an attack that computes with the server's segment, if there is more than one or its loss is another."""
     if "upper" not in known_to(context.attack):
@@ -247,21 +216,6 @@ def _can_read_the_server(context: TrainedContext) -> None:
         )
     if (servers := context.model.edge.protocol.servers) > 1:
         raise NotApplicable(f"it computes with the server's segment, but each of {servers} servers has its own")
-
-
-def _why(context: AttackContext | None) -> str:
-    """Why the adversary lacks what the attack needs: queries are forbidden, or lower segments are secret."""
-    if not isinstance(context, TrainedContext):
-        return "" if context is None else what_to_record(context)
-    if "query" in context.attack.uses and context.config.queries.rounds == 0:
-        return ": the threat model forbids queries"
-    if "lower" not in context.attack.needs or shared_lower(context.model.edge) is not None:
-        return ""
-    clients, protocol = context.config.protocol.spec.clients, context.config.protocol.label
-    return (
-        f": under {protocol} each of {clients} clients keeps a lower segment of its own, so that nobody knows the "
-        "others'; use --protocol sl or splitfed, or --training freeze_lower=true"
-    )
 
 
 def _trained(start: AttackContext) -> TrainedContext:
@@ -298,9 +252,10 @@ def _trained(start: AttackContext) -> TrainedContext:
     return TrainedContext(**{**vars(start), **made})
 
 
-class _Log:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+def _ended(row: Row, status: str, reason: str) -> Row:
+    """The row of a cell without a number, and why."""
+    return row.model_copy(update={"status": status, "reason": reason})
 
-    def __call__(self, text: str) -> None:
-        append_line(self.path, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")
+
+def _logged(path: Path, text: str) -> None:
+    append_line(path, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")

@@ -19,8 +19,8 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
 from privkit.files.paths import root
+from privkit.files.storage import packed
 from privkit.parts.registry import parse
-from privkit.recording.files import packed
 from privkit.recording.read import Recording
 from privkit.recording.write import write_recording
 from privkit.run.folder import RunFolder

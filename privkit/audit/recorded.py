@@ -71,6 +71,66 @@ class RecordedContext(AttackContext):
                 "were recorded; record more, or lower its passes"
             )
 
+    def checks(self) -> tuple[Check, ...]:
+        """The check whether the recorded data refute the declaration; none without a mechanism."""
+        if self.source.mechanism is None or self.source.left_out:
+            return ()
+        compared = self.declared.compared
+        refuted = "; ".join(compared.refuted)
+        detail = refuted or f"what the recording declares is not refuted by its data: {compared.sentence}"
+        judged = bool(compared.checked or refuted)
+        return (Check(name=DECLARATION, passed=not refuted if judged else None, detail=detail, decisive=judged),)
+
+    def notes(self) -> tuple[str, ...]:
+        """Notes: what the recording leaves unknown, what is repeated from it, and what its claim does not cover."""
+        source, measured = self.source, self.source.description.measured
+        unknown = {
+            "accuracy": measured.accuracy is None,
+            "epsilon (no mechanism was recorded)": source.mechanism is None,
+            "costs": True,
+            f"scores of {source.domain.records} (no true {source.record} was recorded)": not len(source.truth),
+            f"controls (no own {source.record} was recorded)": not len(source.own),
+            "answers to queries (no lower segment was recorded)": source.description.lower is None,
+        }
+        told, rounds, recorded = list[str](), len(source.views), source.description.rounds
+        if rounds < recorded:
+            told.append(f"{rounds} of {recorded} recorded rounds were attacked, as the budget has victims")
+        amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
+        sent = " and ".join(
+            f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None
+        )
+        told.append(f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}")
+        repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
+        if repeated:
+            told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
+        if source.description.schema_version == 1:
+            told.append("an old recording, of schema version 1")
+            told.append("its recording.json has no checksum, so that a change of it would not show")
+        if self.declared.distance is not None and self.declared.distance > FAR:
+            told.append(self.declared.doubt)
+        elif self.declared.unsent:
+            told.append(f"not sent again through the recorded lower segment: {self.declared.unsent}")
+        if source.mechanism is not None and self.certificate is not None:
+            compared = self.declared.compared
+            refuted = "what the recording declares is refuted by its own data"
+            told.append(f"{refuted if compared.refuted else _DECLARED}; {compared.sentence}")
+            if self.declared.own:
+                told.append("privkit wrote this recording of a run; nothing shows that its files are what they were")
+            told += uncovered(self.certificate, source.mechanism.lower_model, known_to(self.attack))
+        return tuple(told)
+
+    def lacking(self) -> str:
+        """What to record, so that the attack can be mounted."""
+        source, wanted = self.source, known_to(self.attack)
+        absent = {
+            "lower": {"lower", "query"} & wanted and source.description.lower is None,
+            f"own.{source.domain.name}": "auxiliary" in wanted and not len(source.own),
+            "own.labels": "auxiliary_labels" in wanted and not source.own_labels,
+            "upper": "upper" in wanted and source.description.upper is None,
+        }
+        what = " and ".join(name for name, lacks in absent.items() if lacks)
+        return what and f"; the recording lacks {what}"
+
     def rounds(self) -> Transcript:
         """The recorded rounds of the first pass, with their true labels."""
         assert self.source.labels is not None
@@ -82,7 +142,8 @@ class RecordedContext(AttackContext):
             labels = self.source.labels[members.flatten()]
             seats = torch.arange(size).unsqueeze(1)
             returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
-            second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in self._second(number))
+            cut = self.source.second[number : number + 1]  # of a U-shape's one client
+            second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in cut)
             transcript.rounds.append(
                 RecordedRound(
                     view=replace(view, messages=1),
@@ -93,10 +154,6 @@ class RecordedContext(AttackContext):
                 )
             )
         return transcript
-
-    def _second(self, number: int) -> tuple[View, ...]:
-        """The second cut of a U-shape in one round, for its one client."""
-        return self.source.second[number : number + 1]
 
     def keeps_labels(self) -> bool:
         """Whether a second cut was recorded."""
@@ -211,75 +268,6 @@ def _certificate(
         if made.kind == "differential_privacy" and mechanism.labels is None and told:
             made = given_labels(made, mechanism.lower_model)
     return replace(made.declared(_DECLARED), standing="declared")
-
-
-def declared_check(context: AttackContext) -> tuple[Check, ...]:
-    """The check whether the recorded data refute the declaration; none without a mechanism."""
-    assert isinstance(context, RecordedContext)
-    if context.source.mechanism is None or context.source.left_out:
-        return ()
-    compared = context.declared.compared
-    refuted = "; ".join(compared.refuted)
-    detail = refuted or f"what the recording declares is not refuted by its data: {compared.sentence}"
-    judged = bool(compared.checked or refuted)
-    return (Check(name=DECLARATION, passed=not refuted if judged else None, detail=detail, decisive=judged),)
-
-
-def recorded_notes(context: AttackContext) -> tuple[str, ...]:
-    """Notes: what the recording leaves unknown, what is repeated from it, and what its claim does not cover."""
-    assert isinstance(context, RecordedContext)
-    source, measured = context.source, context.source.description.measured
-    unknown = {
-        "accuracy": measured.accuracy is None,
-        "epsilon (no mechanism was recorded)": source.mechanism is None,
-        "costs": True,
-        f"scores of {source.domain.records} (no true {source.record} was recorded)": not len(source.truth),
-        f"controls (no own {source.record} was recorded)": not len(source.own),
-        "answers to queries (no lower segment was recorded)": source.description.lower is None,
-    }
-    if (rounds := len(source.views)) < source.description.rounds:
-        attacked = f"{rounds} of {source.description.rounds} recorded rounds were attacked, as the budget has victims"
-    else:
-        attacked = ""
-    amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
-    sent = " and ".join(
-        f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None
-    )
-    told = [f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}"]
-    repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
-    if repeated:
-        told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
-    if source.description.schema_version == 1:
-        told.append("an old recording, of schema version 1")
-        told.append("its recording.json has no checksum, so that a change of it would not show")
-    if context.declared.distance is not None and context.declared.distance > FAR:
-        told.append(context.declared.doubt)
-    elif context.declared.unsent:
-        told.append(f"not sent again through the recorded lower segment: {context.declared.unsent}")
-    if source.mechanism is not None and context.certificate is not None:
-        compared = context.declared.compared
-        refuted = "what the recording declares is refuted by its own data"
-        told.append(f"{refuted if compared.refuted else _DECLARED}; {compared.sentence}")
-        if context.declared.own:
-            told.append("privkit wrote this recording of a run; nothing shows that its files are what they were")
-        told += uncovered(context.certificate, source.mechanism.lower_model, known_to(context.attack))
-    return tuple(filter(None, (attacked, *told)))
-
-
-def what_to_record(context: AttackContext) -> str:
-    """What to record, so that the attack can be mounted."""
-    assert isinstance(context, RecordedContext)
-    lacks = known_to(context.attack)
-    what = []
-    if {"lower", "query"} & lacks and context.source.description.lower is None:
-        what.append("lower")
-    if {"auxiliary"} & lacks and not len(context.source.own):
-        what.append(f"own.{context.source.domain.name}")
-    if "auxiliary_labels" in lacks and not context.source.own_labels:
-        what.append("own.labels")
-    if "upper" in lacks and context.source.description.upper is None:
-        what.append("upper")
-    return f"; the recording lacks {' and '.join(what)}" if what else ""
 
 
 @torch.no_grad()

@@ -71,11 +71,9 @@ class AuditRun:
 
     def table(self) -> Table:
         """The table of the report: means over several seeds, or a line for each row; floors stand below."""
-        from privkit.reports import tables
-        from privkit.reports.summaries import over_seeds
+        from privkit.reports.answers import run_tables
 
-        summaries = over_seeds(self.rows)
-        return tables.summary_table(summaries) if summaries else tables.table(self.rows)
+        return run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
         """Every number: one line a row, the columns of `report/tables/audit.csv`; absent values are missing.
@@ -92,17 +90,9 @@ class AuditRun:
         return DataFrame([flat_record(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
-        from privkit.reports import answers, html, tables
-        from privkit.reports.summaries import over_seeds
+        from privkit.reports import answers, html
 
-        summaries = over_seeds(self.rows)
-        note = tables.summary_note(summaries) if summaries else tables.note_of(self.rows)
-        others = (
-            (answers.answers_table(self.rows), answers.NOTE),
-            (answers.orders_table(self.rows), answers.ORDER_NOTE),
-        )
-        shown = [(self.table(), note), *((made, text) for made, text in others if made is not None)]
-        return html.html_run(shown, self.verdict, self.report)
+        return html.html_run(answers.run_tables(self.rows), self.verdict, self.report)
 
 
 def run_audit(

@@ -17,7 +17,7 @@ import typer
 
 from privkit.accountants.columns import COLUMNS, schema
 from privkit.cli.flags import flag, whole_number, with_flags
-from privkit.cli.say import say, say_json
+from privkit.cli.say import say, say_json, show
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 
@@ -325,16 +325,14 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 
 def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
     """The first rows with their remarks; for a single row, its certificate."""
-    from privkit.reports import escape
     from privkit.reports.budgets import NOTE, budget_table, remarks
     from privkit.reports.tables import rich_table
 
     if not (shown := tally.shown):
         return
-    console = escape.console(width=None if sys.stdout.isatty() else 160)
-    console.print(rich_table(budget_table(shown, compare)))
+    show(rich_table(budget_table(shown, compare)))
     for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1))):
-        console.print(line, style="dim", highlight=False, markup=False)
+        show(line, style="dim")
     if tally.computed > len(shown):
         rest = f"; all are in {out}" if out else "; --out FILE stores all"
         say(f"the first {len(shown)} of {tally.computed:,} rows{rest}")

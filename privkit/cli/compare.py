@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from privkit.cli.accounting import Json
 from privkit.cli.flags import whole_number
-from privkit.cli.say import say, say_json
+from privkit.cli.say import say, say_json, show
 
 
 def compare(
@@ -21,7 +20,6 @@ def compare(
 ) -> None:
     """Compare run B with run A: differences with intervals, a paired test over records, and differences in settings."""
     from privkit.audit.compare import compare as compared
-    from privkit.reports import escape
     from privkit.reports.comparison import NOTE, comparison_table
     from privkit.reports.tables import rich_table
 
@@ -29,18 +27,15 @@ def compare(
     if as_json:
         say_json(json.loads(found.model_dump_json()))
         return
-    console = escape.console(width=None if sys.stdout.isatty() else 160)
     for run, path in (("A", found.first), ("B", found.second)):
-        console.print(f"{run}: {path}", highlight=False, markup=False)
-    console.print(rich_table(comparison_table(found)))
-    console.print(NOTE, style="dim", highlight=False, markup=False)
-    for title, lines in (
-        ("configuration", found.configuration),
-        ("made of", found.made_of),
-        ("not compared", found.unpaired),
-    ):
-        for line in lines or (("the same",) if title != "not compared" else ()):
-            console.print(f"{title}: {line}", highlight=False, markup=False)
+        show(f"{run}: {path}")
+    show(rich_table(comparison_table(found)))
+    show(NOTE, style="dim")
+    same = ("the same",)
+    told = {"configuration": found.configuration or same, "made of": found.made_of or same}
+    for title, lines in {**told, "not compared": found.unpaired}.items():
+        for line in lines:
+            show(f"{title}: {line}")
 
 
 def place(
@@ -52,7 +47,6 @@ def place(
     The registry holds privkit's own defenses at several strengths, on the same data under the strongest quick attacks.
     """
     from privkit.audit.place import placed
-    from privkit.reports import escape
     from privkit.reports.registry import NOTE, place_table
     from privkit.reports.tables import rich_table
 
@@ -60,12 +54,11 @@ def place(
     if as_json:
         say_json({"places": [json.loads(one.model_dump_json()) for one in places], "remarks": remarks})
         return
-    console = escape.console(width=None if sys.stdout.isatty() else 160)
     for one in places:
-        console.print(f"{one.sentence}.", highlight=False, markup=False, soft_wrap=True)
-    console.print(rich_table(place_table(places)))
+        show(f"{one.sentence}.", soft_wrap=True)
+    show(rich_table(place_table(places)))
     for line in (*remarks, NOTE):
-        console.print(line, style="dim", highlight=False, markup=False)
+        show(line, style="dim")
 
 
 def record(

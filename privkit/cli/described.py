@@ -6,18 +6,13 @@ Reading the parts imports them, and so torch, which takes seconds.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import suppress
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
 
-import privkit
 from privkit import __version__
 from privkit.cli.accounting import Json
 from privkit.cli.say import say, say_json
@@ -30,6 +25,7 @@ from privkit.parts import entries as entries_of
 from privkit.parts.entries import describe_part
 from privkit.parts.own_parts import kinds_of, own
 from privkit.parts.registry import TABLES, as_written, plug_ins
+from privkit.run.sources import own_source
 from privkit.settings.early import own_table
 
 
@@ -60,21 +56,7 @@ def _read(kind: str) -> list[dict[str, Any]]:
 
 def _state(kind: str) -> str:
     """Changes with every file of privkit, the table of the kind, and the Python that reads them."""
-    return sha256(
-        json.dumps([_files(), sorted(own_table(kind).items()), __version__, sys.version]).encode()
-    ).hexdigest()
-
-
-@cache
-def _files() -> list[tuple[str, int, int]]:
-    """Path, time and size of every file of privkit's source; its three libraries may be links."""
-    found = []
-    for folder, folders, names in os.walk(str(Path(privkit.__file__).parent), followlinks=True):
-        folders[:] = [name for name in folders if name not in ("__pycache__", "papers")]
-        for name in (name for name in names if name.endswith(".py")):
-            known = os.stat(os.path.join(folder, name))
-            found.append((os.path.join(folder, name), known.st_mtime_ns, known.st_size))
-    return sorted(found)
+    return json.dumps([own_source(), sorted(own_table(kind).items()), __version__, sys.version])
 
 
 _WIDTH = 100

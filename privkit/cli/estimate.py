@@ -119,31 +119,28 @@ def _told(cell: Cell, timed: Timed) -> str:
 def _part(config: AuditConfig, device: torch.device, seconds: float) -> list[tuple[Cell, Timed]]:
     """Cells of one protocol with their times."""
     pools, _, sizes = open_data(config, stand_ins=True)
-    a_round = config.protocol.spec.active * config.training.batch_size
-    rounds = config.budget.epochs * sizes["private"] // (config.protocol.spec.clients * config.training.batch_size)
+    batch, protocol = config.training.batch_size, config.protocol.spec
+    sizes["victims"] = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
+    sizes["rounds"] = config.budget.epochs * sizes["private"] // (protocol.clients * batch)
+    sizes["a_round"] = protocol.active * batch
     steps = {defense.label: training_step(config, defense, pools, device) for defense in config.defenses}
     baseline, _ = steps[config.defenses[0].label]
     limit = seconds / len(config.every_attack)
     probed = {attack.label: attack_time(baseline, attack, limit) for attack in config.every_attack}
-    victims = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])
-    sizes["victims"] = victims
     cells, done = [], set[tuple[str, ...]]()
     for cell in plan(replace(config, also=())):
         _, a_step = steps[cell.defense.label]
         attack, timed, goal = cell.attack.spec, probed[cell.attack.label], audit_goal(cell.attack.spec)
-        took = goal.seconds(attack, timed, config, sizes)
-        grows = took if timed.epochs else 0.0
+        took, controls, more = goal.cost(attack, timed, config, sizes)
+        grows = took * bool(timed.epochs) + more * a_step * bool(attack.mounting.shadow_models)
         if config.tune and not why_untuned(attack):
             took *= 1 + config.tune.trials * (1 - config.tune.share)
-        more = goal.training_steps(attack, config.budget.epochs, victims / a_round, rounds) * a_step
-        grows += more if attack.mounting.shadow_models else 0.0
-        further = ((1 << config.escalate) - 1) * grows if goal.escalates else 0.0
-        took += more
+        took += more * a_step
         if (model := (cell.model_id,)) not in done:
-            took += (rounds + _FORWARD * sizes["test"] / a_round) * a_step
-        controls = 0.0
-        if (pair := (cell.defense.label, cell.attack.label)) not in done and timed.seconds:
-            controls = goal.control_seconds(attack, timed, sizes["auxiliary"], a_round)
+            took += (sizes["rounds"] + _FORWARD * sizes["test"] / sizes["a_round"]) * a_step
+        most = took + ((1 << config.escalate) - 1) * grows * goal.escalates
+        if (pair := (cell.defense.label, cell.attack.label)) in done:
+            controls = 0.0
         done |= {model, pair}
-        cells.append((cell, replace(timed, seconds=took, controls=controls, most=took + further)))
+        cells.append((cell, replace(timed, seconds=took, controls=controls, most=most)))
     return cells

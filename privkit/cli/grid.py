@@ -16,6 +16,7 @@ import typer
 
 from privkit.cli.say import say, say_json
 from privkit.errors import UsageError, tell
+from privkit.run.plan import cell_counts
 from privkit.settings.resolve import resolve
 from privkit.settings.table import DEFAULTS
 
@@ -44,7 +45,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
         for pair in product(*axes)
     ]
     first = resolve(pairs[0])
-    cells = len(pairs) * cells_of(first)
+    cells = len(pairs) * cell_counts(first)[0]
     if cells > ASKED and not yes:
         raise UsageError(
             f"the grid has {cells:,} cells in {len(pairs):,} runs; shorten a list, or give --yes if that is meant"
@@ -54,12 +55,6 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
     return {out / re.sub(r"[^\w.-]+", "-", name): config for name, config in zip(names, configs, strict=True)}
 
 
-def cells_of(config: AuditConfig) -> int:
-    """Number of cells of a run that are computed in any case, without planning them."""
-    attacked = sum(len(part.attacks_on(defense)) for part in config.parts for defense in part.defenses)
-    return attacked * len(config.seeds)
-
-
 def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
     """Compute one run after the other, print a verdict for each, and exit with the worst code.
 
@@ -67,7 +62,6 @@ def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, han
     """
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root
-    from privkit.run.plan import cell_counts
     from privkit.run.stopping import finished_cells, keeping
 
     for folder, config in grid.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privkit.cli.say import say, say_json
+from privkit.cli.say import say, say_json, show
 from privkit.errors import StorageError, UsageError, unknown
 from privkit.files.caches import plain_matplotlib
 
@@ -321,4 +320,4 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
         table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for row in rows:
         table.add_row(*(Text(escape.terminal(cell)) for cell in row))
-    escape.console(width=None if sys.stdout.isatty() else 160).print(table)
+    show(table)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from privkit.reports.escape import terminal, terminal_json
+from privkit.reports.escape import console, terminal, terminal_json
 
 
 def say(*lines: str) -> None:
     """Print lines. A line end inside a line is escaped, since it can only come from a name of unknown origin."""
     for line in lines:
         typer.echo(terminal(line))
+
+
+def show(shown: Any, **style: Any) -> None:
+    """Print a table, or a text that a terminal wraps at words; a file has lines of 160 characters.
+
+    Args:
+        style: further arguments of rich's `Console.print`.
+    """
+    console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False, markup=False, **style)
 
 
 def say_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:

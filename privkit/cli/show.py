@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from privkit.cli.say import say, say_json
+from privkit.cli.say import say, say_json, show
 from privkit.errors import UsageError, tell, unknown
 
 AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: an event a line, the result last.")]
@@ -103,44 +103,38 @@ class Shown:
 def _print_run(rows: list[Any], page: Path) -> None:
     """Verdicts by threat model, the tables, what is proven, the caveats, and where the page lies."""
     from privkit.parts.threats import threats_of
-    from privkit.reports import escape
     from privkit.reports.conclusion import conclusions
     from privkit.reports.origins import mixture
     from privkit.reports.tables import rich_table
     from privkit.reports.threats import MEANING, told
 
-    console = escape.console(width=None if sys.stdout.isatty() else 160)
-
-    def line(text: str, **more: Any) -> None:
-        console.print(text, highlight=False, markup=False, **more)
-
     if threats := threats_of(rows):
         for one in conclusions(rows, threats):
             first, *below = one.lines
-            line(first, style="bold red" if one.tone == "bad" else "bold")
+            show(first, style="bold red" if one.tone == "bad" else "bold")
             for text in below:
-                line(text)
+                show(text)
         for text in told(threats):
-            line(text)
-        line(MEANING, style="dim")
+            show(text)
+        show(MEANING, style="dim")
     for number, (table, note) in enumerate(_tables(rows, page)):
         if table is not None:
-            console.print(rich_table(table))
+            show(rich_table(table))
         if number == 0 and (mixed := mixture(rows)):
-            line(mixed)
+            show(mixed)
         if table is not None:
-            line(note, style="dim")
+            show(note, style="dim")
     proofs = {
         f"{row.defense}: {row.certificate.statement}{'; it ' * bool(row.remark)}{row.remark}": None
         for row in rows
         if row.certificate
     }
     for proof in proofs:
-        line(proof)
+        show(proof)
     for row in rows:
         for text, style in _remarks(row):
-            line(text, style=style)
-    line(f"report: {page}", soft_wrap=True)
+            show(text, style=style)
+    show(f"report: {page}", soft_wrap=True)
 
 
 def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
@@ -158,18 +152,15 @@ def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
     """Each table with its note; None for one without lines. The first has means over seeds, or a line for each row."""
-    from privkit.reports.answers import NOTE, ORDER_NOTE, answers_table, orders_table
+    from privkit.reports.answers import run_tables
     from privkit.reports.frontier import NOTE as FRONTIER_NOTE
     from privkit.reports.frontier import frontier, frontier_table
     from privkit.reports.summaries import over_seeds
-    from privkit.reports.tables import note_of, summary_note, summary_table, table
 
-    summaries = over_seeds(rows)
-    numbers, note = summary_table(summaries) if summaries else table(rows), note_of(rows)
-    if summaries:
-        note = f"{summary_note(summaries)} One line a seed: {page.parent / 'tables' / 'audit.md'}"
+    (numbers, note), *others = run_tables(rows)
+    if summaries := over_seeds(rows):
+        note = f"{note} One line a seed: {page.parent / 'tables' / 'audit.md'}"
     yield numbers if numbers.rows else None, note  # none if all attacks asked for labels, members or canaries
-    yield answers_table(rows), NOTE
-    yield orders_table(rows), ORDER_NOTE
-    found = frontier(rows, summaries)
-    yield frontier_table(found) if found else None, FRONTIER_NOTE
+    yield from others
+    if found := frontier(rows, summaries):
+        yield frontier_table(found), FRONTIER_NOTE

@@ -1,4 +1,4 @@
-"""Arrays of `*.npz` files, unpacked only up to a size limit."""
+"""Arrays of `*.npz` files, written whole, and unpacked only up to a size limit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privkit.errors import DamagedFile
+from privkit.files.storage import write_bytes
 
 _MOST_BYTES = 1 << 30
 """Size limit of all arrays of a file, unpacked: a thousand times what a run stores."""
+
+
+def write_arrays(path: Path, **arrays: NDArray[Any]) -> None:
+    """Write an npz file, compressed, without pickles."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    write_bytes(path, buffer.getvalue())
 
 
 def read_arrays(

@@ -18,7 +18,7 @@ from privkit.files.paths import MOST_TEXT, check_folder, open_file, read_bytes
 from privkit.files.sealed import AGAIN, Broken, checked_bytes, digest, opened, sealed, unreadable
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names of files that are being written."""
@@ -77,6 +77,20 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
     write_bytes(path, f"{sealed(fields, indent=2)}\n".encode(), flush=flush)
 
 
+def present_bytes(path: Path, most: int | None = None) -> bytes | None:
+    """The content of a file of the run; None if there is none.
+
+    Raises:
+        DamagedFile: if it cannot be read.
+    """
+    try:
+        return read_bytes(path, most)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedFile(unreadable(path, error)) from None
+
+
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
     """Fields of a record; None if there is none.
 
@@ -87,11 +101,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
         DamagedFile: if it differs from what was written, or belongs to something else.
     """
     try:
-        return opened(read_bytes(path, MOST_TEXT), **identity)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedFile(unreadable(path, error)) from None
+        return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
     except Broken as error:
         raise DamagedFile(f"{path} {error}; delete it and {AGAIN}") from None
 
@@ -156,12 +166,9 @@ def read_state(path: Path) -> bytes | None:
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.
     """
-    try:
-        header, _, payload = read_bytes(path).partition(b"\n")
-    except FileNotFoundError:
+    if (data := present_bytes(path)) is None:
         return None
-    except OSError as error:
-        raise DamagedFile(unreadable(path, error)) from None
+    header, _, payload = data.partition(b"\n")
     try:
         if opened(header, file=_unit(path)).get("payload") != digest(payload):
             raise Broken("is damaged: its checksum does not match")
@@ -206,15 +213,23 @@ def _holds_nan(state: Any) -> bool:
 
 
 def save_module(path: Path, module: nn.Module) -> str:
-    """Write a module's weights as safetensors and return their SHA-256. Tied weights are written twice."""
+    """Write a module's weights as safetensors and return their SHA-256."""
+    data = packed(module.state_dict(), file=_unit(path))
+    write_bytes(path, data)
+    return digest(data)
+
+
+def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
+    """Tensors as a safetensors file, which refuses those that share memory, as tied weights do: they are written twice.
+
+    Args:
+        metadata: of the file.
+    """
     import torch
     from safetensors.torch import save
 
-    weights = module.state_dict()  # safetensors refuses tensors that share memory, as tied ones do
-    tensors = {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in weights.items()}
-    data = save(tensors, metadata={"file": _unit(path)})
-    write_bytes(path, data)
-    return digest(data)
+    own = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    return bytes(save(own, metadata=metadata or None))
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from privkit.errors import DataError, shortened
@@ -105,6 +105,7 @@ def is_pickle(data: bytes) -> bool:
     """Whether bytes are a pickle: a bare one, `torch.save`'s, or an array of objects.
 
     >>> import pickle
+    >>> from safetensors.torch import save
     >>> is_pickle(pickle.dumps([1])), is_pickle(save({"a": torch.zeros(1)}))
     (True, False)
     """
@@ -153,9 +154,3 @@ def _npz(data: bytes) -> dict[str, Tensor]:
     names = archived(data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name.removesuffix(".npy"): torch.from_numpy(read_array(archive, name)) for name in names}
-
-
-def packed(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors as a safetensors file; those that share memory are written twice."""
-    own = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
-    return save(own)

@@ -270,30 +270,28 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
             f"{here}: round_{number}.smashed has {len(smashed)} rows, and batch_size={described.batch_size} of "
             f"clients={described.clients} makes {rows}; leave out the incomplete last batch"
         )
-    wanted = {
-        "smashed": f"float [{len(smashed)}, T, D], [{len(smashed)}, C, H, W] or [{len(smashed)}, D]",
-        "cut_gradient": f"float {list(smashed.shape)}",
-        "labels": f"whole numbers [{len(smashed)}], or [{len(smashed)}, L] of 0 and 1, or float [{len(smashed)}, L]",
-        "weights": f"float [{len(smashed)}, {described.mixed}, T]",
-        "clients": f"whole numbers [{len(smashed)}, {described.mixed}]",
-    }
-    fits: dict[str, Callable[[Tensor], bool]] = {
-        "smashed": lambda t: t.is_floating_point() and 2 <= t.ndim <= 4 and t.numel() > 0,
-        "cut_gradient": lambda t: t.is_floating_point() and t.shape == smashed.shape,
-        "labels": lambda t: len(t) == len(smashed) and t.ndim in ((2,) if t.is_floating_point() else (1, 2)),
-        "weights": lambda t: t.is_floating_point() and t.ndim == 3 and t.shape[:2] == (len(smashed), described.mixed),
-        "clients": lambda t: not t.is_floating_point() and t.shape == (len(smashed), described.mixed),
-    }
     if len(smashed) * described.mixed < described.clients:
         raise DataError(
             f"{here}: round_{number}.smashed has {len(smashed)} rows of {described.mixed} records, too few for "
             f"{described.clients} clients; correct clients or mixed"
         )
-    for kind, value in given.items():
-        if value is not None and not fits[kind](value):
-            raise DataError(
-                f"{here}: round_{number}.{kind} must be {wanted[kind]}, got {value.dtype} {list(value.shape)}"
-            )
+    n, k = len(smashed), described.mixed
+    rules: dict[str, tuple[str, Callable[[Tensor], bool]]] = {
+        "smashed": (
+            f"float [{n}, T, D], [{n}, C, H, W] or [{n}, D]",
+            lambda t: t.is_floating_point() and 2 <= t.ndim <= 4 and t.numel() > 0,
+        ),
+        "cut_gradient": (f"float {list(smashed.shape)}", lambda t: t.is_floating_point() and t.shape == smashed.shape),
+        "labels": (
+            f"whole numbers [{n}], or [{n}, L] of 0 and 1, or float [{n}, L]",
+            lambda t: len(t) == n and t.ndim in ((2,) if t.is_floating_point() else (1, 2)),
+        ),
+        "weights": (f"float [{n}, {k}, T]", lambda t: t.is_floating_point() and t.ndim == 3 and t.shape[:2] == (n, k)),
+        "clients": (f"whole numbers [{n}, {k}]", lambda t: not t.is_floating_point() and t.shape == (n, k)),
+    }
+    for kind, (wanted, fits) in rules.items():
+        if (value := given[kind]) is not None and not fits(value):
+            raise DataError(f"{here}: round_{number}.{kind} must be {wanted}, got {value.dtype} {list(value.shape)}")
     if given["labels"] is not None and not given["labels"].is_floating_point():
         check_recorded_labels(given["labels"], described.classes, f"{here}: round_{number}.labels")
     return View(

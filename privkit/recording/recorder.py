@@ -21,32 +21,26 @@ from privkit.attacks.base import View
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
-from privkit.recording.files import packed
+from privkit.files.storage import packed
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay, variance_of
 from privkit.recording.write import write_recording
 
 
 class _Round:
+    gradient: Tensor | None = None
+    features: Tensor | None = None
+    sent_up: Tensor | None = None
+
     def __init__(self, smashed: Tensor, x: Tensor | None, y: Tensor | None) -> None:
-        self.smashed = _kept(smashed)
+        self.smashed = self.crossing(smashed, "gradient")
         self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
-        self.gradient: Tensor | None = None
-        self.features: Tensor | None = None
-        self.sent_up: Tensor | None = None
-        if smashed.requires_grad:
-            smashed.register_hook(self._arrived)
 
-    def _arrived(self, gradient: Tensor) -> None:
-        self.gradient = _kept(gradient)
-
-    def returned(self, features: Tensor) -> None:
-        self.features = _kept(features)
-        if features.requires_grad:
-            features.register_hook(self._went_up)
-
-    def _went_up(self, gradient: Tensor) -> None:
-        self.sent_up = _kept(gradient)
+    def crossing(self, value: Tensor, name: str) -> Tensor:
+        """A copy of what crosses a cut, whose gradient is kept under this name when it comes back."""
+        if value.requires_grad:
+            value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
+        return _kept(value)
 
 
 class Recorder:
@@ -114,7 +108,7 @@ class Recorder:
         """
         if self._last is None:
             raise UsageError("features come back in a round, and none was recorded: call the recorder on the release")
-        self._last.returned(features)
+        self._last.features = self._last.crossing(features, "sent_up")
         return features
 
     def save(

@@ -18,7 +18,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.tokens.domain import Tokens
 from privkit.errors import DataError
 from privkit.recording.files import Files
-from privkit.recording.schema import MOST_CLASSES, Description
+from privkit.recording.schema import MOST_CLASSES, Description, parsed
 
 _FILE = "records.json"
 _MOST_BYTES = 16 << 20
@@ -66,11 +66,7 @@ def recorded_domain(described: Description, files: Files) -> Domain:
 
 def _read(files: Files, name: str) -> Domain:
     path = files.folder / name
-    try:
-        given = json.loads(files.content(name, _MOST_BYTES))
-        json.dumps(given, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
-    except (ValueError, RecursionError):
-        raise DataError(f"{path} is no JSON; write it anew, as docs/reference/recording.md says") from None
+    given = parsed(files.content(name, _MOST_BYTES), path)
     try:
         return from_json(given)
     except ValueError as error:

@@ -174,6 +174,20 @@ class Description(_Frozen):
         return self
 
 
+def parsed(data: bytes, path: Path) -> Any:
+    """What JSON says.
+
+    Raises:
+        DataError: if it is none.
+    """
+    try:
+        fields = json.loads(data)
+        json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
+    except (ValueError, RecursionError):
+        raise DataError(f"{path} is no JSON; write it anew, as docs/reference/recording.md says") from None
+    return fields
+
+
 def description(data: bytes, path: Path) -> Description:
     """Parse and check the bytes of a `recording.json`.
 
@@ -183,11 +197,7 @@ def description(data: bytes, path: Path) -> Description:
     Raises:
         DataError: if it was changed, is of a newer schema, or a field is missing, unknown or not allowed.
     """
-    try:
-        fields = json.loads(data)
-        json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
-    except (ValueError, RecursionError):
-        raise DataError(f"{path} is no JSON; write it anew, as docs/reference/recording.md says") from None
+    fields = parsed(data, path)
     version = fields.get("schema_version") if isinstance(fields, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise DataError(

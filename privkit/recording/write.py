@@ -14,8 +14,7 @@ from privkit.domains.domain import Domain
 from privkit.errors import UsageError
 from privkit.files.paths import root
 from privkit.files.sealed import digests
-from privkit.files.storage import write_bytes, write_record, writing
-from privkit.recording.files import packed
+from privkit.files.storage import packed, write_bytes, write_record, writing
 from privkit.recording.read import Recording, read_recording
 from privkit.recording.records import described_domain
 from privkit.recording.schema import FILE, SCHEMA_VERSION

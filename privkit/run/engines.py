@@ -222,9 +222,7 @@ def _submitit_module() -> Any:
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")
     try:
-        return import_module("submitit")
-    except ImportError:
-        raise UsageError("--engine submitit needs the package submitit: pip install 'privkit-sl[slurm]'") from None
+        return _module("submitit", "submitit", extra="slurm")
     finally:
         if ours:
             del os.environ[level]
@@ -313,9 +311,10 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
         yield executor
 
 
-def _module(name: str, extra: str) -> Any:
+def _module(name: str, engine: str, extra: str = "") -> Any:
+    """A module that an engine needs; `extra` brings it, if that has another name."""
     try:
         return import_module(name)
     except ImportError:
-        package = name.partition(".")[0]
-        raise UsageError(f"--engine {extra} needs the package {package}: pip install 'privkit-sl[{extra}]'") from None
+        command = f"pip install 'privkit-sl[{extra or engine}]'"
+        raise UsageError(f"--engine {engine} needs the package {name.partition('.')[0]}: {command}") from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import insort
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from privkit.attacks.query_rules import ANY_QUERIES
@@ -142,11 +142,9 @@ class Schedule:
         trained: Callable[[str], bool],
         lost: Callable[[str], bool] = lambda cell: False,
     ) -> None:
-        self._cells, self._done, self._known, self._trained, self._lost = cells, set(done), set(known), trained, lost
+        self._done, self._known, self._trained, self._lost = set(done), set(known), trained, lost
         self._order = {cell.id: number for number, cell in enumerate(cells)}
-        self._ready = [number for number, cell in enumerate(cells) if cell.id not in self._done]
-        self._begins: list[int] = []  # they wait for control experiments of a running cell
-        self._waiting: dict[str, list[int]] = {}  # id of a cell or a model -> those that wait for it
+        self._left = [cell for cell in cells if cell.id not in self._done]  # in the order of the plan
         self._training: dict[str, str] = {}  # model -> cell that trains it
         self._beginning: dict[str, str] = {}  # label of an attack -> cell that begins it
         self._of_a_kind: dict[tuple[str, str], list[Cell]] = {}
@@ -155,73 +153,54 @@ class Schedule:
 
     def take(self) -> Cell | None:
         """The next cell, which begins now; None if all remaining cells have begun or wait."""
-        while self._ready:
-            number = heappop(self._ready)
-            cell = self._cells[number]
-            if self._superfluous(cell):
-                continue
-            if (needed := self._needed(cell)) is not None:
-                self._waiting.setdefault(needed, []).append(number)
-            elif cell.attack.label in self._beginning and cell.attack.label not in self._known:
-                heappush(self._begins, number)
-            else:
-                return self._begin(cell)
-        while self._begins:
-            number = heappop(self._begins)
-            cell = self._cells[number]
-            if (needed := self._needed(cell)) is None:
-                return self._begin(cell)
-            self._waiting.setdefault(needed, []).append(number)
-        return None
+        able = (cell for cell in self._left if not self._waits(cell))
+        first = next(able, None)
+        if first is None or not self._begun_elsewhere(first):
+            return self._begin(first)
+        return self._begin(next((cell for cell in able if not self._begun_elsewhere(cell)), first))
 
     def finish(self, cell: Cell) -> None:
         """Note that a cell has a row."""
         self._done.add(cell.id)
+        self._known.add(cell.attack.label)
         self._release(cell)
-        self._ready_again(self._waiting.pop(cell.id, []))
-        if cell.attack.label not in self._known:
-            self._known.add(cell.attack.label)
-            self._ready_again(self._begins)
-            self._begins = []
 
     def again(self, cell: Cell) -> None:
         """Note that a cell ended without a row and must begin again."""
+        insort(self._left, cell, key=lambda one: self._order[one.id])
         self._release(cell)
-        self._ready_again([self._order[cell.id]])
 
-    def _begin(self, cell: Cell) -> Cell:
-        if not self._trained(cell.model_id):
-            self._training[cell.model_id] = cell.id
-        self._beginning.setdefault(cell.attack.label, cell.id)
+    def _begin(self, cell: Cell | None) -> Cell | None:
+        if cell is not None:
+            self._left.remove(cell)
+            if not self._trained(cell.model_id):
+                self._training[cell.model_id] = cell.id
+            self._beginning.setdefault(cell.attack.label, cell.id)
         return cell
 
-    def _needed(self, cell: Cell) -> str | None:
-        """The id of what a cell waits for; None if nothing is in its way."""
+    def _release(self, cell: Cell) -> None:
+        """Note that a cell neither trains its model nor begins its attack any more."""
+        for held, name in ((self._training, cell.model_id), (self._beginning, cell.attack.label)):
+            if held.get(name) == cell.id:
+                del held[name]
+
+    def _begun_elsewhere(self, cell: Cell) -> bool:
+        """Whether another cell runs the control experiments of this attack."""
+        return cell.attack.label in self._beginning and cell.attack.label not in self._known
+
+    def _waits(self, cell: Cell) -> bool:
+        """Whether another cell must end first, or this one is not needed."""
+        if cell.model_id in self._training or not self._needed(cell):
+            return True
         for first in self._of_a_kind[cell.defense.label, cell.attack.label]:
             if first.seed == cell.seed or first.id in self._done:
-                break
-            if not self._superfluous(first):
-                return self._undecided(first) or first.id
-        return self._undecided(cell) or (cell.model_id if cell.model_id in self._training else None)
+                return False
+            if self._needed(first) is not False:
+                return True
+        return False
 
-    def _undecided(self, cell: Cell) -> str | None:
-        """The id of the cell whose row may say that a twin is needed; None if that is known."""
-        if any(map(self._lost, self._done.intersection(cell.twin_of))):
-            return None
-        return next((one for one in cell.twin_of if one not in self._done), None)
-
-    def _superfluous(self, cell: Cell) -> bool:
-        """Whether a cell is a twin whose attack failed on no defense."""
-        return bool(cell.twin_of) and self._done.issuperset(cell.twin_of) and not any(map(self._lost, cell.twin_of))
-
-    def _release(self, cell: Cell) -> None:
-        """Let go on what waited for a cell's model."""
-        if self._training.get(cell.model_id) == cell.id:
-            del self._training[cell.model_id]
-            self._ready_again(self._waiting.pop(cell.model_id, []))
-        if self._beginning.get(cell.attack.label) == cell.id:
-            del self._beginning[cell.attack.label]
-
-    def _ready_again(self, numbers: Collection[int]) -> None:
-        self._ready += numbers
-        heapify(self._ready)
+    def _needed(self, cell: Cell) -> bool | None:
+        """Whether a cell is to be computed: a twin if its attack failed on a defense; None if that is not known yet."""
+        if not cell.twin_of or any(map(self._lost, self._done.intersection(cell.twin_of))):
+            return True
+        return False if self._done.issuperset(cell.twin_of) else None

@@ -14,10 +14,9 @@ from pydantic import BaseModel, ValidationError
 from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
-from privkit.files.storage import read_record, write_record
+from privkit.files.storage import present_bytes, read_record, write_record
 from privkit.reports.gate import Gate
-from privkit.reports.older import READ, upgraded
-from privkit.reports.schema import Manifest, Row
+from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
 from privkit.reports.verdict import Verdict, judge
 from privkit.settings.budgets import LEARNS_FROM
 
@@ -65,11 +64,7 @@ def read_row(cell: Path) -> Row | None:
     """
     path = cell / "result.json"
     try:
-        return parse_row(read_bytes(path, MOST_TEXT), cell=cell.name)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedFile(f"cannot read {path} ({error.strerror})") from None
+        return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
     except Broken as error:
         raise DamagedFile(f"{path} {error}") from None
 
@@ -168,22 +163,20 @@ class _OtherVersion(Broken):
 
 def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
     try:
-        fields = upgraded(opened(data, **identity))
-        return kind.model_validate_json(json.dumps(fields))
+        return kind.model_validate_json(json.dumps(opened(data, **identity)))
     except (Broken, ValidationError) as error:
         other = _other_version(data)
         if other is not None:
-            reads = f"{READ[0]} to {READ[-1]}"
-            raise _OtherVersion(f"has schema version {other}, and this privkit reads {reads}") from None
+            raise _OtherVersion(f"has schema version {other}, and this privkit reads {SCHEMA_VERSION}") from None
         if isinstance(error, Broken):
             raise
         raise Broken("is damaged: its fields are not those of a " + kind.__name__.lower()) from None
 
 
 def _other_version(data: bytes | str) -> object | None:
-    """The schema version that a whole JSON object claims, None if it claims none or one that is read.
+    """The schema version that a whole JSON object claims, None if it claims none or the one that is read.
 
-    Versions before 5 had no checksum.
+    The first versions had no checksum.
     """
     try:
         fields = json.loads(data)
@@ -192,7 +185,7 @@ def _other_version(data: bytes | str) -> object | None:
         claimed = fields.get("schema_version")
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None
-    return claimed if claimed not in READ else None
+    return claimed if claimed != SCHEMA_VERSION else None
 
 
 VERDICT = "verdict.json"
@@ -224,7 +217,7 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
     """
     record = read_record(run / VERDICT, run=manifest.fingerprint)
     try:
-        return None if record is None else Verdict.model_validate(upgraded(record))
+        return None if record is None else Verdict.model_validate(record)
     except ValidationError:
         raise DamagedFile(
             f"{run / VERDICT} is no verdict of this privkit's; delete it and repeat the command"

@@ -12,11 +12,13 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from privkit.errors import UsageError
 from privkit.files.observed import ABSENT, content, hash_file, read_by
-from privkit.reports.schema import Provenance
+
+if TYPE_CHECKING:
+    from privkit.reports.schema import Provenance
 
 _OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
 """privkit's own trees; in a checkout the three libraries lie beside the package."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from privkit.errors import OtherVersionRun, PrivkitError, RunFolderError
 from privkit.files.paths import root
@@ -28,6 +30,8 @@ from privkit.run.records import (
 _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
 _EVIDENCE = "write it again with privkit evidence"
+_STATE = f"delete it and {_REPEAT}: only this stage starts over"
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -72,7 +76,30 @@ class Examination:
         """Note a checked file and the result."""
         self.checked.append(self._name(path))
         if problem is not None:
-            self.fault(path, str(problem).replace(f"{path} ", "").partition(";")[0], cure)
+            said = str(problem).removeprefix("the checkpoint ").replace(f"{path} ", "")
+            self.fault(path, said.partition(";")[0], cure)
+
+    def found(self, path: Path, cure: str, read: Callable[[], Found | None]) -> Found | None:
+        """What is read from a file; None if it is missing or damaged."""
+        try:
+            found = read()
+        except PrivkitError as error:
+            self.reads(path, error, cure)
+            return None
+        if found is not None:
+            self.reads(path, None, cure)
+        return found
+
+    def record(self, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
+        """The fields of a record, likewise."""
+        return self.found(path, cure, partial(read_record, path, **identity))
+
+    def listed(self, home: Path, files: object, cure: str) -> None:
+        """Note the files that a record lists, each with its checksum."""
+        files = files if isinstance(files, dict) else {}
+        wrong = dict(altered(home, files))
+        for name in files:
+            self.reads(home / name, ValueError(wrong[name]) if name in wrong else None, cure)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.run).as_posix()
@@ -101,7 +128,7 @@ def examine(run: Path) -> Examination:
     rows = dict(_cells(examination, manifest))
     _models(examination)
     for control in _files(home / "controls"):
-        _record(examination, control, f"delete it and {_REPEAT}", control=control.stem)
+        examination.record(control, f"delete it and {_REPEAT}", control=control.stem)
     _lines(examination, manifest, rows)
     if manifest is not None:
         _gone(examination, manifest, rows)
@@ -119,67 +146,32 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
 
 
-def _record(examination: Examination, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
-    """A record; None if it is missing or damaged."""
-    problem: PrivkitError | None = None
-    fields = None
-    try:
-        if (fields := read_record(path, **identity)) is None:
-            return None
-    except PrivkitError as error:
-        problem = error
-    examination.reads(path, problem, cure)
-    return fields
-
-
-def _listed(examination: Examination, home: Path, files: dict[str, str], cure: str) -> None:
-    wrong = dict(altered(home, files))
-    for name in files:
-        examination.reads(home / name, ValueError(wrong[name]) if name in wrong else None, cure)
-
-
-def _state(examination: Examination, path: Path) -> None:
-    try:
-        if read_state(path) is None:
-            return
-        problem = None
-    except PrivkitError as error:
-        problem = ValueError(str(error).replace(f"the checkpoint {path} ", ""))
-    examination.reads(path, problem, f"delete it and {_REPEAT}: only this stage starts over")
-
-
 def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
     for home in (*_files(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
-        cure = f"{_REPEAT}: the cell is restored or done again"
-        _record(examination, home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
-        _state(examination, home / "attack.ckpt")
-        try:
-            row = read_row(home)
-        except PrivkitError as error:
-            examination.reads(home / "result.json", error, cure)
-            continue
+        cure, result = f"{_REPEAT}: the cell is restored or done again", home / "result.json"
+        examination.record(home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
+        examination.found(home / "attack.ckpt", _STATE, partial(read_state, home / "attack.ckpt"))
+        row = examination.found(result, cure, partial(read_row, home))
         if row is None:
-            _record(examination, home / "spec.json", cure, cell=home.name)
+            if not os.path.lexists(result):
+                examination.record(home / "spec.json", cure, cell=home.name)
             continue
-        examination.reads(home / "result.json", None, cure)
-        _listed(examination, home, row.files, cure)
+        examination.listed(home, row.files, cure)
         if home.parent != examination.run / "cells":
             continue
         if planned is not None and home.name not in planned:
-            examination.fault(home / "result.json", "belongs to no cell of this run", "move its folder away")
+            examination.fault(result, "belongs to no cell of this run", "move its folder away")
         yield home.name, row
 
 
 def _models(examination: Examination) -> None:
     for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
-        _record(examination, home / MADE_OF, cure, of=home.name)
-        _state(examination, home / "training.ckpt")
-        trained = _record(examination, home / TRAINED, cure, model=home.name)
-        if trained is not None:
-            files = trained.get("files")
-            _listed(examination, home, files if isinstance(files, dict) else {}, cure)
+        examination.record(home / MADE_OF, cure, of=home.name)
+        examination.found(home / "training.ckpt", _STATE, partial(read_state, home / "training.ckpt"))
+        trained = examination.record(home / TRAINED, cure, model=home.name) or {}
+        examination.listed(home, trained.get("files"), cure)
 
 
 def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
@@ -233,15 +225,11 @@ def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, 
 def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """The verdict against the rows, and the report against the verdict."""
     path = examination.run / VERDICT
-    try:
-        stored = read_verdict(examination.run, manifest)
-    except PrivkitError as error:
-        examination.reads(path, error, f"delete it and {_REPEAT}")
-        return
+    stored = examination.found(path, f"delete it and {_REPEAT}", lambda: read_verdict(examination.run, manifest))
     if stored is None:
-        examination.fault(path, "is missing", f"{_REPEAT} to judge the run anew")
+        if not os.path.lexists(path):
+            examination.fault(path, "is missing", f"{_REPEAT} to judge the run anew")
         return
-    examination.reads(path, None, "")
     examination.verdict = stored.sentence
     from privkit.reports.gate import Gate
 
@@ -249,16 +237,16 @@ def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row])
     now = verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
     if not examination.faults and now != stored.model_copy(update={"files": {}}):
         examination.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
-    _listed(examination, examination.run, stored.files, _REPORT)
+    examination.listed(examination.run, stored.files, _REPORT)
 
 
 def _evidence(examination: Examination, manifest: Manifest) -> None:
     """Evidence, its page, and whether the run is still the one that it is about."""
     path = examination.run / EVIDENCE
-    found = _record(examination, path, _EVIDENCE, run=manifest.fingerprint)
+    found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)
     if found is None:
         return
-    files, records = (found.get(name) for name in ("files", "records"))
-    _listed(examination, examination.run, files if isinstance(files, dict) else {}, _EVIDENCE)
+    records = found.get("records")
+    examination.listed(examination.run, found.get("files"), _EVIDENCE)
     if not examination.faults and altered(examination.run, records if isinstance(records, dict) else {}):
         examination.fault(path, "is about an earlier state of the run", _EVIDENCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "escalate", "also")
 """Fields that a configuration without them leaves out, so that its fingerprint is that of earlier versions."""
+_SILENT = ("gates", "recording", "settings", "remarks")
+"""Fields that change no result, beside those on execution; all others are in the fingerprint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,7 @@ class AuditConfig(ExecutionSettings):
 
     defenses: tuple[Component, ...]
     attacks: tuple[Component, ...]
+    automatic: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
     dataset: Component
     model: Component
     protocol: Component
@@ -102,17 +105,16 @@ class AuditConfig(ExecutionSettings):
     training: TrainingSpec
     auxiliary: str = "disjoint"
     victims: Literal["private", "test"] | None = None
+    features: tuple[str, ...] = ()
+    metrics: tuple[Component, ...] = ()
+    held: tuple[str, ...] = ()
     queries: QueryRules = ANY_QUERIES
     tune: Tuning | None = None
     escalate: int = 0
-    held: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    metrics: tuple[Component, ...] = ()
     gates: tuple[Gate, ...] = ()
     recording: Recording | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     also: tuple[AuditConfig, ...] = ()
-    automatic: Mapping[str, tuple[Component, ...]] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)
 
     def attacks_on(self, defense: Component) -> tuple[Component, ...]:
@@ -143,32 +145,27 @@ class AuditConfig(ExecutionSettings):
         return self.victims or ("test" if self.auxiliary == "training" else "private")
 
     def answers(self) -> dict[str, Any]:
-        """The fields that change a result; those on execution and gates are left out."""
-        fields = {
-            "defenses": [c.to_json() for c in self.defenses],
-            "attacks": [c.to_json() for c in self.attacks],
-            "automatic": {label: [c.to_json() for c in chosen] for label, chosen in self.automatic.items()},
-            "dataset": self.dataset.to_json(),
-            "model": self.model.to_json(),
-            "protocol": self.protocol.to_json(),
-            "partition": self.partition.to_json(),
-            "delta": self.delta,
-            "seeds": list(self.seeds),
-            "budget": asdict(self.budget),
-            "training": asdict(self.training),
-            "auxiliary": self.auxiliary,
-            "victims": self.attacked,
-            "features": list(self.features),
-            "metrics": [c.to_json() for c in self.metrics],
-            "parts": list(self.held),
-            "queries": asdict(self.queries) if self.queries != ANY_QUERIES else {},
-            "tune": asdict(self.tune) if self.tune else {},
-            "escalate": self.escalate,
-            "also": [part.answers() for part in self.also],
-        }
-        return {name: value for name, value in fields.items() if value or name not in _OPTIONAL}
+        """The fields that change a result, as JSON, by the names that manifests have."""
+        silent = {*_SILENT, *(each.name for each in fields(ExecutionSettings))}
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in silent}
+        own |= {"victims": self.attacked, "queries": None if self.queries == ANY_QUERIES else self.queries}
+        found = {"parts" if name == "held" else name: _as_json(value) for name, value in own.items()}
+        return {name: value for name, value in found.items() if value or name not in _OPTIONAL}
 
     @property
     def fingerprint(self) -> str:
         """Hash of the fields that change a result. A run folder belongs to one."""
         return hashlib.sha256(json.dumps(self.answers(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _as_json(value: Any) -> Any:
+    """A field of a configuration as JSON."""
+    if isinstance(value, tuple):
+        return [_as_json(part) for part in value]
+    if isinstance(value, Mapping):
+        return {name: _as_json(part) for name, part in value.items()}
+    if isinstance(value, AuditConfig):
+        return value.answers()
+    if isinstance(value, Component):
+        return value.to_json()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from privkit.errors import UsageError, shortened
-from privkit.parts.registry import Component, parse, read_part, stages_given
+from privkit.parts.registry import Component, name_and_options, parse, stages_given
 
 Part = tuple[Component, tuple[Component, ...]]
 """A protocol, and the defenses under it, the undefended baseline among them."""
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """A defense as a user wrote it, without its own protocol; and that protocol, None if it names none.
+    """A defense as a user wrote it, as a table or several, without its own protocol; and that one, None without any.
 
     A chain has one protocol, which any of its stages may name.
 
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
-    >>> _split_protocol("patch_shuffle")
-    ('patch_shuffle', None)
+    >>> _split_protocol(["clip", "patch_shuffle"])
+    ([{'name': 'clip'}, {'name': 'patch_shuffle'}], None)
     """
-    if isinstance(given, Mapping) and "stages" in given:
-        rest, own = _split_protocol({key: value for key, value in given.items() if key != "stages"})
-        stages, inner = _split_protocol(stages_given({"stages": given["stages"]}))
-        return {**rest, "stages": stages}, own if own is not None else inner
-    if (stages := stages_given(given)) is not None:
-        parts = [_split_protocol(stage) for stage in stages]
-        own = [protocol for _, protocol in parts if protocol is not None]
-        if len(own) > 1:
-            raise UsageError(f"a chain runs under one protocol, got {shortened(own)}; name it in one of its stages")
-        return ([stage for stage, _ in parts], own[0]) if own else (given, None)
-    if isinstance(given, Mapping):
-        options = dict(given)
-    elif isinstance(given, str) and "protocol" in given:
-        name, options = read_part(given, placed=True)
-        options = {"name": name, **options}
-    else:
-        return given, None
-    return (options, options.pop("protocol")) if "protocol" in options else (given, None)
+    stages, own = [], []
+    for stage in (chain := stages_given(given)) or [given]:
+        name, options = name_and_options("defenses", stage)
+        own += [options.pop("protocol")] if "protocol" in options else []
+        stages.append({"name": name, **options})
+    if len(own) > 1:
+        raise UsageError(f"a chain runs under one protocol, got {shortened(own)}; name it in one of its stages")
+    return stages if chain else stages[0], next(iter(own), None)
 
 
 def _with_protocol(label: str, protocol: str) -> str:

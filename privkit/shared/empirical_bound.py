@@ -24,7 +24,7 @@ class EmpiricalBound:
             None if this is `epsilon`. It may be larger, since a mechanism may lose less than it is charged.
         method: what was computed, in words.
         assumed: the unchecked family of trade-off curves on which `epsilon` rests, in a few words; empty if it holds
-            for every (ε, δ)-DP mechanism, and None in rows of version 5, which lack it.
+            for every (ε, δ)-DP mechanism, and None if nobody says.
         assumptions: what must hold, one sentence each.
         sound: False if the number is reproduced as published although it is not proven.
         objection: the reason in one sentence, if `sound` is False.

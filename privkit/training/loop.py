@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -48,6 +48,25 @@ class Epoch:
     number: int
     edge: dict[str, Tensor]
     upper: dict[str, Tensor]
+
+
+@dataclass
+class _Past:
+    """What is known of the epochs so far, as checkpoints keep it: losses, validation scores, and the best epoch."""
+
+    curve: list[float] = field(default_factory=list)
+    validation: list[dict[str, float]] = field(default_factory=list)
+    best: Epoch | None = None
+
+    def measure(self, clients: Clients, upper: nn.Module, images: Batch, spec: TrainingSpec, seed: int) -> None:
+        """Add the scores of an epoch that has ended, and keep its weights if they are the best so far."""
+        number, by = len(self.validation), spec.best_by
+        scores = evaluate(
+            clients, upper, images, batch_size=spec.batch_size, seed=seed, stage=("validation", number)
+        ).defined
+        self.validation.append({name: score.value for name, score in scores.items()})
+        if self.best is None or self.validation[-1].get(by, 0.0) > self.validation[self.best.number - 1].get(by, 0.0):
+            self.best = Epoch(number=number + 1, edge=_copied(clients), upper=_copied(upper))
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:
@@ -203,11 +222,6 @@ def train(
     sending = weights if protocol.active > 1 else torch.ones(1, device=device)
     draws, secret = Generator(device), Generator(device)
 
-    def average() -> None:
-        clients.lowers.average(weights)
-        if isinstance(upper, UShaped):
-            upper.tails.average(weights)
-
     def one_step(rows: Tensor, groups: Tensor | None = None, number: int = 0) -> tuple[Tensor, Tensor]:
         both.clear()
         images = augment(private.x[rows], spec.augment, draws)
@@ -226,7 +240,7 @@ def train(
             )
         both.step()
         if protocol.average == "round":
-            average()
+            _average(clients, upper, weights)
         return outcome.losses, outcome.sent.groups
 
     seats_drawn = clients.defense.group > 1 and protocol.grouping == "random"
@@ -235,19 +249,16 @@ def train(
     captures = captures and not spec.private and protocol.updates == "round"
     captures = captures and traceable(clients, upper, *stages_of(clients.defense))
     graphed = Graphed(one_step, device, draws) if captures else None
-    curve: list[float] = []
-    measured: list[dict[str, float]] = []
-    best: Epoch | None = None
-    saved = checkpoint.load()
-    if saved is not None:
+    past = _Past()
+    if (saved := checkpoint.load()) is not None:
         clients.load_state_dict(saved["edge"])
         upper.load_state_dict(saved["upper"])
         both.load_state(saved["optimizers"])
-        curve, measured = list(saved["curve"]), list(saved["validation"])
-        best = None if saved["best"] is None else Epoch(**saved["best"])
+        best = saved["best"] and Epoch(**saved["best"])
+        past = _Past(curve=list(saved["curve"]), validation=list(saved["validation"]), best=best)
     if graphed is not None:
         both.keep_rates_on(device)
-    for epoch in range(len(curve), epochs):
+    for epoch in range(len(past.curve), epochs):
         if goes_on is not None and not goes_on(epoch):
             break
         clients.train()
@@ -272,35 +283,39 @@ def train(
                 losses.append(lost)
                 groups.append(sent_by)
         if protocol.average == "epoch":
-            average()
+            _average(clients, upper, weights)
         every = torch.stack(losses)
         _check_finite(every, groups, [*clients.parameters(), *upper.parameters()], epoch * steps, total)
-        curve.append(every.mean().item())
+        past.curve.append(every.mean().item())
         if validation is not None:
-            scores = evaluate(clients, upper, validation, batch_size=batch, seed=seed, stage=("validation", epoch))
-            measured.append({name: score.value for name, score in scores.defined.items()})
-            if best is None or measured[-1].get(spec.best_by, 0.0) > measured[best.number - 1].get(spec.best_by, 0.0):
-                best = Epoch(number=epoch + 1, edge=_copied(clients), upper=_copied(upper))
+            past.measure(clients, upper, validation, spec, seed)
         checkpoint.save(
             {
                 "edge": clients.state_dict(),
                 "upper": upper.state_dict(),
                 "optimizers": both.state(),
-                "curve": curve,
-                "validation": measured,
-                "best": None if best is None else vars(best),
+                "curve": past.curve,
+                "validation": past.validation,
+                "best": past.best and vars(past.best),
             }
         )
-        checkpoint.report(epoch + 1, epochs, curve[-1])
+        checkpoint.report(epoch + 1, epochs, past.curve[-1])
     both.clear()  # gradients of captured steps lie in the graph's memory
     return Trained(
         edge=clients.eval(),
         upper=upper.eval(),
-        curve=tuple(curve),
-        validation=tuple(measured),
-        best=best,
-        release_count=release_count(clients, spec, shares, epochs=len(curve)),
+        curve=tuple(past.curve),
+        validation=tuple(past.validation),
+        best=past.best,
+        release_count=release_count(clients, spec, shares, epochs=len(past.curve)),
     )
+
+
+def _average(clients: Clients, upper: nn.Module, weights: Tensor) -> None:
+    """Average what clients train: lower segments, and in a U-shape the last layers."""
+    clients.lowers.average(weights)
+    if isinstance(upper, UShaped):
+        upper.tails.average(weights)
 
 
 def check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> None:

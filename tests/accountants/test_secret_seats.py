@@ -34,7 +34,7 @@ from privkit.accountants.spec.parts import (
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Clamp
 from privkit.accountants.spec.shift import ShiftLaw
-from tests.accountants import secret_seats
+from tests.accountants import seat_specs, secret_seats
 from tests.accountants.one_release import exact, inverse, one_release, profile
 
 RATIOS = (0.6, 0.2, 0.1, 0.05, 0.05)
@@ -297,7 +297,7 @@ CLOSE = 2e-3
 
 def contradictions(seed: int) -> list[str]:
     """What a claim for a random specification says that pairs of data sets refute."""
-    spec, delta = secret_seats.draw(seed)
+    spec, delta = seat_specs.draw(seed)
     found = answer.epsilon(records.from_json(spec), delta)
     reached = secret_seats.searched(spec, delta, seed)
     said = []

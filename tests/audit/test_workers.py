@@ -24,6 +24,7 @@ from privkit.errors import RunFolderError, UsageError
 from privkit.reports.schema import Provenance
 from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.ledger import RunLedger
+from privkit.run.plan import cell_counts
 from privkit.run.provenance import circumstances, manifest
 from privkit.run.verify import examine
 from privkit.settings.resolve import resolve
@@ -289,7 +290,7 @@ def test_a_grid_is_a_run_for_each_pair_of_data_and_model(tmp_path: Path) -> None
     ]
     assert all(folder.parent == tmp_path for folder in runs)
     assert len(runs) == 4
-    assert {grid.cells_of(config) for config in runs.values()} == {4}
+    assert {cell_counts(config)[0] for config in runs.values()} == {4}
 
 
 def test_a_grid_of_a_million_cells_says_its_number_and_asks(tmp_path: Path) -> None:

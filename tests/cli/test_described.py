@@ -54,7 +54,7 @@ def test_parts_are_read_once(home: Path, reads: list[str]) -> None:
 
 def test_a_change_is_seen(home: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     described("partitions")
-    monkeypatch.setattr(module, "_files", lambda: [("a", 1, 2)])
+    monkeypatch.setattr(module, "own_source", lambda: "another")
     described("partitions")
     monkeypatch.setattr(module, "own_table", lambda kind: {"another": "a:b"})
     described("partitions")

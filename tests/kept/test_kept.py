@@ -16,7 +16,6 @@ import pytest
 
 from privkit.files.sealed import sealed
 from privkit.recording.schema import SCHEMA_VERSION as RECORDED
-from privkit.reports.older import READ
 from privkit.reports.schema import SCHEMA_VERSION
 
 HERE = Path(__file__).parent
@@ -113,10 +112,9 @@ def test_its_ledger_goes_on(kept: Path, privkit_cli: Cli) -> None:
     assert isclose(json.loads(told.stdout)["epsilon"], 1.698, rel_tol=1e-3)
 
 
-def test_the_page_names_the_versions_that_are_read() -> None:
+def test_the_page_names_the_version_that_is_read() -> None:
     page = (HERE.parents[1] / "docs" / "reference" / "run-folder.md").read_text("utf-8")
     assert f"version of its schema, today {SCHEMA_VERSION}." in page
-    assert f"folders of versions {READ[0]} to {READ[-2]} and translate" in page
 
 
 def newer(path: Path) -> int:

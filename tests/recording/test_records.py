@@ -14,14 +14,14 @@ from torch import Tensor
 from privkit.domains.as_json import to_json
 from privkit.domains.tokens.domain import Tokens
 from privkit.errors import DataError, UsageError
+from privkit.files.storage import packed
 from privkit.recording import records
-from privkit.recording.files import packed
 from privkit.recording.read import read_recording
 from privkit.recording.recorder import Recorder
 from tests.recording.edited import redescribed
 from tests.recording.kinds import CARS, OWN, ROUNDS, ROWS, WORDS, Fields, Words, cars, recorded, texts
 from tests.recording.made import written
-from tests.recording.test_untrusted import end, spoiled, within
+from tests.recording.strangers import end, spoiled, within
 
 KINDS: dict[str, tuple[Any, Any, Any]] = {"tokens": (WORDS, Words, texts), "tables": (CARS, Fields, cars)}
 

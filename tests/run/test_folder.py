@@ -8,7 +8,8 @@ import pytest
 from privkit.audit.run import AuditRun
 from privkit.errors import DamagedFile, PrivkitError, RunFolderError
 from privkit.files.sealed import opened, sealed
-from privkit.reports.schema import SCHEMA_VERSION, Manifest
+from privkit.reports.columns import flat_record
+from privkit.reports.schema import SCHEMA_VERSION, Manifest, Seconds
 from privkit.run.ledger import RunLedger
 from privkit.run.provenance import manifest
 from privkit.run.records import read_manifest, read_rows
@@ -39,9 +40,9 @@ def test_a_manifest_that_is_a_folder(tmp_path: Path) -> None:
 
 def test_a_manifest_of_another_schema_version_is_named_so(copied: Path) -> None:
     fields = json.loads((copied / "manifest.json").read_text())
-    del fields["sha256"]  # records had none before version 5
+    del fields["sha256"]  # the first records had none
     (copied / "manifest.json").write_text(json.dumps({**fields, "schema_version": 1}))
-    with pytest.raises(RunFolderError, match=f"has schema version 1, and this privkit reads 5 to {SCHEMA_VERSION}"):
+    with pytest.raises(RunFolderError, match=f"has schema version 1, and this privkit reads {SCHEMA_VERSION}"):
         read_manifest(copied)
 
 
@@ -51,6 +52,14 @@ def test_a_row_of_another_schema_version_is_named_so(copied: Path, small_run: Au
     results.write_text(lines[0] + "\n" + sealed({**opened(lines[1]), "schema_version": 99}) + "\n")
     with pytest.raises(DamagedFile, match="line 2 has schema version 99, and"):
         read_rows(copied)
+
+
+def test_a_row_equals_itself_with_other_seconds(small_run: AuditRun) -> None:
+    row = small_run.rows[0]
+    timed = row.model_copy(update={"seconds": Seconds(training=1.5, attack=2.0, controls=0.5)})
+    assert timed == row
+    assert flat_record(timed)["seconds_training"] == 1.5
+    assert timed != row.model_copy(update={"seed": 99})
 
 
 def test_bytes_that_are_no_text_are_a_damaged_line(copied: Path, small_run: AuditRun) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Query, Scores, TrainingClients
@@ -21,7 +19,7 @@ from privkit.audit.spent import Spent
 from privkit.domains.base import several
 from privkit.domains.domain import Domain
 from privkit.errors import DamagedFile
-from privkit.files.storage import write_bytes
+from privkit.files.arrays import write_arrays
 from privkit.reports.schema import Check, Row
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
@@ -95,6 +93,18 @@ class AttackContext:
         Raises:
             NotApplicable: it says why.
         """
+
+    def checks(self) -> tuple[Check, ...]:
+        """Whether what is claimed was contradicted, and whether the model learned its task."""
+        return ()
+
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on the model, and on what the attack was given beside what the claim covers."""
+        return ()
+
+    def lacking(self) -> str:
+        """Why the adversary lacks what the attack needs, as the end of a sentence; empty without a reason."""
+        return ""
 
     def rounds(self) -> Transcript | None:
         """Recorded rounds of training with their labels; None if the training can be repeated instead."""
@@ -202,10 +212,8 @@ class AttackContext:
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
         """The row's numbers, from `told_apart`. Scores are stored for the report's ROC curve and histogram."""
-        buffer = io.BytesIO()
-        values = scores.values.double().cpu().numpy()
-        np.savez_compressed(buffer, allow_pickle=False, values=values, positive=positive.cpu().numpy())
-        write_bytes(self.folder.cell(self.cell.id) / SCORES, buffer.getvalue())
+        path, values = self.folder.cell(self.cell.id) / SCORES, scores.values.double().cpu().numpy()
+        write_arrays(path, values=values, positive=positive.cpu().numpy())
         return told_apart(scores, positive, batches)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
@@ -13,9 +14,10 @@ from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, c
 from privkit.audit.claims import audit_one_run, claimed_family, limits_of
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
-from privkit.audit.goals.goal import AuditGoal
+from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients, must_send
 from privkit.reports.schema import Check, Row
+from privkit.settings.config import AuditConfig
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.seeds import derive
@@ -96,9 +98,9 @@ class _Distinguish(AuditGoal):
     def ask(self, context: TrainedContext) -> Row:
         return ask(context)
 
-    def training_steps(self, attack: CanaryAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
+    def cost(self, attack: CanaryAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Each canary is sent without a step, which is a third of one."""
-        return epochs * victim_rounds / 3
+        return Cost(steps=config.budget.epochs * sizes["victims"] / sizes["a_round"] / 3)
 
 
 GOAL = _Distinguish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Observation
 from privkit.audit.goals import GOALS
@@ -38,6 +38,14 @@ class Timed:
     reason: str = ""
     controls: float = 0.0
     most: float = 0.0
+
+
+class Cost(NamedTuple):
+    """Seconds of an attack in a run, of its control experiments on one defense, and training steps beside both."""
+
+    seconds: float = 0.0
+    controls: float = 0.0
+    steps: float = 0.0
 
 
 class AuditGoal:
@@ -82,38 +90,17 @@ class AuditGoal:
         """
         return None
 
-    def seconds(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
-        """Seconds of the attack in a run.
+    def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
+        """What an attack costs in a run.
 
         Args:
             attack: its specification.
             timed: the attack on a rehearsal.
             config: a configuration with one protocol.
-            sizes: number of private, auxiliary, test and victim records.
+            sizes: number of private, auxiliary, test and attacked records ("victims"), of records of a round over all
+                clients ("a_round"), and of rounds of the whole training ("rounds").
         """
-        return 0.0
-
-    def control_seconds(self, attack: Any, timed: Timed, auxiliary: int, a_round: int) -> float:
-        """Seconds of the control experiments of an attack on one defense.
-
-        Args:
-            attack: its specification.
-            timed: the attack on a rehearsal.
-            auxiliary: number of auxiliary records.
-            a_round: records of a round, over all clients.
-        """
-        return 0.0
-
-    def training_steps(self, attack: Any, epochs: int, victim_rounds: float, rounds: int) -> float:
-        """Training steps that an attack needs in addition to its own time.
-
-        Args:
-            attack: its specification.
-            epochs: of the training.
-            victim_rounds: rounds that the attacked records fill.
-            rounds: of the whole training.
-        """
-        return 0.0
+        return Cost()
 
 
 def audit_goal(attack: AnyAttack) -> AuditGoal:

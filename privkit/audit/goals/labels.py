@@ -20,7 +20,7 @@ from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own_part
 from privkit.audit.defended import train_again
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
-from privkit.audit.goals.goal import AuditGoal, Timed
+from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, party
 from privkit.audit.goals.label_answers import Asked, best_cut
 from privkit.audit.goals.label_truth import other_labels, own_labels
@@ -352,24 +352,17 @@ class _Labels(AuditGoal):
         owned, rounds = own_labels(attack, transcript, cut)
         return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
-    def seconds(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
-        """The attack is made for each client, in one epoch or in all, and at both cuts of a U-shape.
+    def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
+        """The training is repeated; each client is attacked, in one epoch or in all, and at both cuts of a U-shape.
 
-        One that reads gradients learns from all rows; another one from the few whose labels it knows.
+        An attack that reads gradients learns from all rows; another one from the few whose labels it knows. Both
+        controls have few rows, too.
         """
-        clients: int = config.protocol.spec.active
-        epochs = config.budget.epochs if attack.epoch in ("pooled", "every") else 1
-        cuts = 2 if config.protocol.spec.labels == "kept" else 1
-        larger = sizes["private"] / timed.records
-        return timed.seconds * (cuts * epochs * clients * (larger if attack.mounting.gradients else 1.0))
-
-    def control_seconds(self, attack: LabelAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
-        """Both have few rows."""
-        return 2 * timed.seconds
-
-    def training_steps(self, attack: LabelAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
-        """The training is repeated."""
-        return rounds
+        protocol, epochs = config.protocol.spec, config.budget.epochs
+        times = protocol.active * (2 if protocol.labels == "kept" else 1)
+        times *= epochs if attack.epoch in ("pooled", "every") else 1
+        larger = sizes["private"] / timed.records if attack.mounting.gradients else 1.0
+        return Cost(seconds=timed.seconds * times * larger, controls=2 * timed.seconds, steps=sizes["rounds"])
 
 
 GOAL = _Labels()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,9 +14,10 @@ from privkit.attacks.escalate import escalated
 from privkit.attacks.goals.membership import Fit, MembershipAttack, MembershipObservation, Predict, controls
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import better_than_chance, must_have_one_label
-from privkit.audit.goals.goal import AuditGoal
+from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.trained import TrainedContext, must_send, must_send_labels
 from privkit.reports.schema import Row
+from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
 from privkit.training.losses import class_scores
@@ -138,9 +140,9 @@ class _Membership(AuditGoal):
     def ask(self, context: TrainedContext) -> Row:
         return ask(context)
 
-    def training_steps(self, attack: MembershipAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
-        """Those of the shadow models; without any, both kinds of candidates pass once."""
-        return rounds * attack.mounting.shadow_models or 2 * victim_rounds
+    def cost(self, attack: MembershipAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
+        """The training of the shadow models; without any, both kinds of candidates pass once."""
+        return Cost(steps=sizes["rounds"] * attack.mounting.shadow_models or 2 * sizes["victims"] / sizes["a_round"])
 
 
 GOAL = _Membership()

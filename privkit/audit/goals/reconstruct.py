@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import log2
@@ -23,7 +22,7 @@ from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import cell_findings
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
-from privkit.audit.goals.goal import AuditGoal, Timed
+from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
@@ -33,7 +32,7 @@ from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
-from privkit.files.storage import write_bytes
+from privkit.files.arrays import write_arrays
 from privkit.recording.read import Recording
 from privkit.reports.columns import START
 from privkit.reports.schema import Check, Row
@@ -106,11 +105,12 @@ def ask(context: AttackContext) -> Row:
         checks += cell_findings(result.converged, row, went)
     else:
         _keep_unscored(context, result.images)
-    told, notes = ({}, "") if result.permutation is None else order(context, result.permutation)
+    told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
     seen = () if several(victims.y) or not len(victims) else looks.floors(victims.x, victims.y)
     columns = _by_column(domain, victims.x, result.images) if isinstance(domain, Tables) and len(victims) else ""
+    said = (result.note, went.sentence if most else "", moved, mounting.short_of_published, caught, *seen, columns)
     checkpoint.remove()
     return context.row.model_copy(
         update={
@@ -123,20 +123,7 @@ def ask(context: AttackContext) -> Row:
             "answers": told,
             "queries": observation.query.rounds if isinstance(observation.query, Queries) else None,
             "threat_model": threat_model(attack, [name for name in known if getattr(observation, name) is not None]),
-            "notes": tuple(
-                filter(
-                    None,
-                    (
-                        result.note,
-                        went.sentence if most else "",
-                        notes,
-                        mounting.short_of_published,
-                        caught,
-                        *seen,
-                        columns,
-                    ),
-                )
-            ),
+            "notes": tuple(filter(None, said)),
         }
     )
 
@@ -277,17 +264,14 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
     """Store what the row summarises: every record's metrics, and the first records beside their guesses."""
     values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
-    buffer, shown = io.BytesIO(), _shown(victims, result.images, context)
-    np.savez_compressed(buffer, allow_pickle=False, ids=victims.ids.cpu().numpy(), **values, **shown)
-    write_bytes(context.folder.cell(context.cell.id) / PICTURES, buffer.getvalue())
+    path, shown = context.folder.cell(context.cell.id) / PICTURES, _shown(victims, result.images, context)
+    write_arrays(path, ids=victims.ids.cpu().numpy(), **values, **shown)
 
 
 def _keep_unscored(context: AttackContext, records: Tensor) -> None:
     """Store all guesses if the truth is unknown: images as pictures, other records as they are."""
-    buffer, guesses = io.BytesIO(), records.cpu().numpy()
-    pictures = isinstance(context.seed_data.splits.domain, Images)
-    np.savez_compressed(buffer, allow_pickle=False, guess=_to_uint8(guesses) if pictures else guesses)
-    write_bytes(context.folder.cell(context.cell.id) / GUESSES, buffer.getvalue())
+    guesses, pictures = records.cpu().numpy(), isinstance(context.seed_data.splits.domain, Images)
+    write_arrays(context.folder.cell(context.cell.id) / GUESSES, guess=_to_uint8(guesses) if pictures else guesses)
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
@@ -329,23 +313,21 @@ class _Reconstruct(AuditGoal):
         must_be_mountable(context)
         return observation_for(context, held)
 
-    def seconds(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> float:
-        """As many times those of the rehearsal as the attack has more of its own records or attacked ones."""
-        a_round = config.protocol.spec.active * config.training.batch_size
-        return _scaled(attack, timed, sizes["auxiliary"], sizes["victims"], a_round)
+    def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
+        """As many times the rehearsal as the attack has more own records or attacked ones.
 
-    def control_seconds(self, attack: ImageAttack, timed: Timed, auxiliary: int, a_round: int) -> float:
-        """A short version on few records, and a shorter one on noise."""
-        records = min(auxiliary, CONTROL_IMAGES)
-        played = played_by(records, a_round)
-        own = records - played
-        epochs = getattr(as_control(attack, own, a_round), "epochs", None)
+        Controls are a short version on few records, and a shorter one on noise. The history of a server's segment is
+        that of a training, which is repeated.
+        """
+        played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
+        epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)
         share = epochs / timed.epochs if isinstance(epochs, int) and timed.epochs else 1.0
-        return (1 + 1 / SHORTER) * share * _scaled(attack, timed, own, played, a_round)
-
-    def training_steps(self, attack: ImageAttack, epochs: int, victim_rounds: float, rounds: int) -> float:
-        """The history of a server's segment is that of a training, which is repeated."""
-        return rounds if "upper_history" in known_to(attack) else 0.0
+        short = share * _scaled(attack, timed, records - played, played, sizes["a_round"])
+        return Cost(
+            seconds=_scaled(attack, timed, sizes["auxiliary"], sizes["victims"], sizes["a_round"]),
+            controls=(1 + 1 / SHORTER) * short,
+            steps=sizes["rounds"] if "upper_history" in known_to(attack) else 0,
+        )
 
 
 def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:

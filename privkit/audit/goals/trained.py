@@ -9,20 +9,26 @@ from typing import Any
 
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, Query
+from privkit.attacks.base import NotApplicable, Query, known_to
 from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.hijack.hijack_detection import SplitGuard
+from privkit.attacks.scores.tokens import PADDING
+from privkit.audit.claims import uncovered
 from privkit.audit.defended import DefendedModel, train_again, untrained
+from privkit.audit.findings import learned
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.control_clients import defense_of
-from privkit.audit.standing import texts_return
+from privkit.audit.standing import declaration_check, texts_return
 from privkit.defenses.base import ReleaseCount
+from privkit.domains.base import several
 from privkit.domains.partition import rounds_an_epoch
+from privkit.reports.schema import Check
 from privkit.shared.certificate import Certificate
 from privkit.shared.seeds import derive
 from privkit.training import Clients
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import learns, round_order
+from privkit.training.losses import next_tokens, own_loss
 from privkit.training.round import Round, split_round
 from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
@@ -69,6 +75,37 @@ class TrainedContext(AttackContext):
     def refuse(self) -> None:
         """Refuse clients that send nothing."""
         must_send(self)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Of a claim that rests on a user's own stage; and of the accuracy, if the task is to name one label."""
+        claim, test, accuracy = declaration_check(self.certificate), self.seed_data.splits.test, self.row.accuracy
+        if accuracy is None:
+            return claim
+        if self.predicts_texts():
+            following = next_tokens(test.x)
+            following = following[following != PADDING]
+            return (*claim, learned(accuracy, following)) if len(following) else claim
+        graded = several(test.y) or own_loss(self.model.upper) is not None
+        return claim if graded else (*claim, learned(accuracy, test.y))
+
+    def notes(self) -> tuple[str, ...]:
+        """Those of the training, and what the claim does not cover."""
+        known = known_to(self.attack)
+        if "lower" in known and self.lower() is None:
+            known -= {"lower"}
+        return (*self.model.known["notes"], *uncovered(self.certificate, self.release_count.lower_model, known))
+
+    def lacking(self) -> str:
+        """Queries are forbidden, or lower segments are secret."""
+        if "query" in self.attack.uses and self.config.queries.rounds == 0:
+            return ": the threat model forbids queries"
+        if "lower" not in self.attack.needs or self.lower() is not None:
+            return ""
+        clients, protocol = self.config.protocol.spec.clients, self.config.protocol.label
+        return (
+            f": under {protocol} each of {clients} clients keeps a lower segment of its own, so that nobody knows the "
+            "others'; use --protocol sl or splitfed, or --training freeze_lower=true"
+        )
 
     def lower(self) -> nn.Module | None:
         """The clients' lower segment; None if their segments differ."""
