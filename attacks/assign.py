@@ -116,7 +116,7 @@ def in_order(costs: Tensor) -> Tensor:
     >>> in_order(torch.tensor([[[0.0, 1.0, 9.0], [0.0, 9.0, 9.0]]])).tolist()
     [[0, 1]]
     """
-    n, length, places = costs.shape
+    length = costs.shape[1]
     total, came = costs[:, 0], []
     for step in range(1, length):
         least, at = total.cummin(1)

@@ -5,7 +5,7 @@ A mask hides tokens, but attention before the cut spreads every patch over all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,10 +34,10 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 class SeenTokens(Checked):
     """Regresses own images on those of their tokens that a row holds, for each attacked row anew.
 
-    The adversary sends its own images until it has all tokens of nearly all of them. The covariances of these tokens
-    and of the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
-    tokens of a mixed row are an image's own; without mixing, a token of zeros is one that was cut. Where rows are
-    shorter than the set of all tokens, places are recognized (`dropped_places`).
+    The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
+    the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
+    tokens of a mixed row are an image's own; without mixing, a token of zeros is one that was cut. Where tokens are
+    missing from a row, their places are recognized (`dropped_places`).
 
     Attributes:
         repeats: how often each own image is sent at most, ≥ 1.

@@ -19,6 +19,7 @@ _TOKENS = 1_024  # of all releases of an image together: each is compared with e
 _SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
 _LARGE = 0.9  # quantile of the sizes of sets that is taken for a whole set's
 _LEAST = 0.1  # share of the sets that must be whole
+_NEW = 0.5  # share of tokens, at most, that came once only or first
 _CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
 
 
@@ -39,7 +40,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
         From a view [N, L, D] to its tokens in their places [N, T, D] and bool [N, T], which places have one.
 
     Raises:
-        NotApplicable: if tokens do not come back, come back in another order, or too few sets are whole.
+        NotApplicable: if most tokens come once only, they come in another order again, or too few sets are whole.
     """
     some = own[: max(batch, _IMAGES // batch * batch)]
     sets = [_sets(query, images, draws) for images in some.split(batch)]
@@ -48,8 +49,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     whole = torch.cat([tokens[size == count, :count] for tokens, size in sets if tokens.shape[1] >= count])
     if len(whole) < max(2, _LEAST * len(some)):
         raise NotApplicable(
-            f"of {len(some)} own images {len(whole)} came back with all of {count} tokens: tokens do not recur, since "
-            "noise was added or they depend on their company, or too few are left of each image"
+            f"of {len(some)} own images {len(whole)} came back with all of {count} tokens: too few are left of each image"
         )
     laws = PlaceLaws.fit(whole)
 
@@ -75,6 +75,11 @@ def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tenso
     first = (apart <= _SAME * apart.mean((1, 2), keepdim=True)).int().argmax(2)  # where a token came first
     new = first == torch.arange(crossed.shape[1], device=first.device)
     sizes = new.sum(1)
+    if float(new.float().mean()) > _NEW:
+        raise NotApplicable(
+            f"{100 * float(new.float().mean()):.0f} % of the tokens in {len(releases)} releases of own images came for "
+            "the first time: noise was added, tokens depend on their company, or too few are left of each image"
+        )
     name = (new.cumsum(1) - 1).gather(1, first).unflatten(1, (-1, length))  # [N, R, L] in 0..m-1
     here = nn.functional.one_hot(name, int(sizes.max())).float()  # [N, R, L, m]
     later = here.flip(2).cumsum(2).flip(2) - here
@@ -87,10 +92,8 @@ def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tenso
         )
     for _ in range(ceil(log2(max(2, before.shape[1])))):
         before |= (before.float() @ before.float()) > 0
-    rank = before.sum(1) - before.sum(2)
-    rank = rank.masked_fill(
-        torch.arange(before.shape[1], device=rank.device) >= sizes.unsqueeze(1), before.shape[1] + 1
-    )
+    behind = torch.arange(before.shape[1], device=sizes.device) >= sizes.unsqueeze(1)
+    rank = (before.sum(1) - before.sum(2)).masked_fill(behind, before.shape[1])
     at = (~new).int().argsort(dim=1, stable=True)[:, : before.shape[1]]  # where the tokens with names 0..m-1 are
     return take(take(crossed, at), rank.argsort(dim=1, stable=True)), sizes
 
