@@ -49,7 +49,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     whole = torch.cat([tokens[size == count, :count] for tokens, size in sets if tokens.shape[1] >= count])
     if len(whole) < max(2, _LEAST * len(some)):
         raise NotApplicable(
-            f"of {len(some)} own images {len(whole)} came back with all of {count} tokens: too few are left of each image"
+            f"of {len(some)} own images {len(whole)} came back with all of {count} tokens: too few of each are left"
         )
     laws = PlaceLaws.fit(whole)
 
