@@ -19,6 +19,7 @@ _TOKENS = 1_024  # of all releases of an image together: each is compared with e
 _SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
 _LARGE = 0.9  # quantile of the sizes of sets that is taken for a whole set's
 _LEAST = 0.1  # share of the sets that must be whole
+_COMPONENTS, _FEWEST = 2_048, 16  # of all laws together, and of each: every token is compared with every law
 _NEW = 0.5  # share of tokens, at most, that came once only or first
 _CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
 
@@ -51,7 +52,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
         raise NotApplicable(
             f"of {len(some)} own images {len(whole)} came back with all of {count} tokens: too few of each are left"
         )
-    laws = PlaceLaws.fit(whole)
+    laws = PlaceLaws.fit(whole, max(_FEWEST, _COMPONENTS // count))
 
     def located(view: View) -> tuple[Tensor, Tensor]:
         tokens = as_tokens(view.smashed).float()

@@ -31,7 +31,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceLaws:
-    """A normal law of the token at each of T places, of at most 128 principal components of tokens."""
+    """A normal law of the token at each of T places, of principal components of tokens."""
 
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]
@@ -40,8 +40,8 @@ class PlaceLaws:
     spread: Tensor  # [T], ln of the determinant of each place's covariance
 
     @classmethod
-    def fit(cls, tokens: Tensor) -> PlaceLaws:
-        """The laws of own tokens [N, T, D] in a common order.
+    def fit(cls, tokens: Tensor, components: int = _COMPONENTS) -> PlaceLaws:
+        """The laws of own tokens [N, T, D] in a common order, of their principal `components` at most.
 
         >>> own = torch.randn(50, 2, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [20.0]])
         >>> PlaceLaws.fit(own).order(torch.tensor([[[21.0], [1.0]]])).tolist()
@@ -50,7 +50,7 @@ class PlaceLaws:
         flat = tokens.flatten(0, 1)
         middle = flat.mean(0)
         _, vectors = torch.linalg.eigh((flat - middle).double().T @ (flat - middle).double())
-        basis = vectors[:, -_COMPONENTS:]
+        basis = vectors[:, -components:]
         along = ((tokens - middle).double() @ basis).transpose(0, 1)
         means = along.mean(1)
         away = along - means.unsqueeze(1)
