@@ -89,6 +89,7 @@ ATTACKS: dict[str, str] = {
     "ridge": "privkit.attacks.inversion.ridge:Ridge",
     "sara": "privkit.attacks.inversion.sara:Sara",
     "sdar": "privkit.attacks.inversion.sdar:SDAR",
+    "seen_tokens": "privkit.attacks.inversion.seen_tokens:SeenTokens",
     "tail_inversion": "privkit.attacks.labels.tail_inversion:TailInversion",
     "token_decoder": "privkit.attacks.inversion.token_decoder:TokenDecoder",
     "token_search": "privkit.attacks.inversion.token_search:TokenSearch",

@@ -108,6 +108,28 @@ def hungarian(costs: Tensor) -> Tensor:
     return torch.from_numpy(cheapest(tables)).to(costs.device)
 
 
+def in_order(costs: Tensor) -> Tensor:
+    """The cheapest places of L tokens that keep their order, int64 [N, L] ascending, for costs [N, L, T], L ≤ T.
+
+    Source: dynamic programming over places (Bellman 1957), as Viterbi's path.
+
+    >>> in_order(torch.tensor([[[0.0, 1.0, 9.0], [0.0, 9.0, 9.0]]])).tolist()
+    [[0, 1]]
+    """
+    length = costs.shape[1]
+    total, came = costs[:, 0], []
+    for step in range(1, length):
+        least, at = total.cummin(1)
+        total = torch.full_like(total, torch.inf)
+        total[:, 1:] = costs[:, step, 1:] + least[:, :-1]
+        came.append(at)
+    last = total[:, length - 1 :].argmin(1) + length - 1
+    chosen = [last]
+    for at in reversed(came):
+        chosen.append(at.gather(1, chosen[-1].unsqueeze(1) - 1).squeeze(1))
+    return torch.stack(chosen[::-1], 1)
+
+
 def take(released: Tensor, order: Tensor) -> Tensor:
     """Tokens [G, S, D] in an order int64 [G, n], such as `hungarian`'s: [G, n, D].
 

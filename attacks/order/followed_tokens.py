@@ -31,16 +31,17 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceLaws:
-    """A normal law of the token at each of T places, of at most 128 principal components of tokens."""
+    """A normal law of the token at each of T places, of principal components of tokens."""
 
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]
     means: Tensor  # [T, q]
     whitening: Tensor  # [T, q, q], what turns deviations [q] into independent ones of variance 1
+    spread: Tensor  # [T], ln of the determinant of each place's covariance
 
     @classmethod
-    def fit(cls, tokens: Tensor) -> PlaceLaws:
-        """The laws of own tokens [N, T, D] in a common order.
+    def fit(cls, tokens: Tensor, components: int = _COMPONENTS) -> PlaceLaws:
+        """The laws of own tokens [N, T, D] in a common order, of their principal `components` at most.
 
         >>> own = torch.randn(50, 2, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [20.0]])
         >>> PlaceLaws.fit(own).order(torch.tensor([[[21.0], [1.0]]])).tolist()
@@ -49,7 +50,7 @@ class PlaceLaws:
         flat = tokens.flatten(0, 1)
         middle = flat.mean(0)
         _, vectors = torch.linalg.eigh((flat - middle).double().T @ (flat - middle).double())
-        basis = vectors[:, -_COMPONENTS:]
+        basis = vectors[:, -components:]
         along = ((tokens - middle).double() @ basis).transpose(0, 1)
         means = along.mean(1)
         away = along - means.unsqueeze(1)
@@ -63,21 +64,24 @@ class PlaceLaws:
             basis=basis.float(),
             means=means.float(),
             whitening=torch.linalg.solve_triangular(lower, unit, upper=False).float(),
+            spread=2 * lower.diagonal(dim1=1, dim2=2).log().sum(1).float(),
         )
 
     def order(self, rows: Tensor) -> Tensor:
         """int64 [N, T]: which token of each row [N, T, D] most likely lies at each place, each token at one of them."""
+        return hungarian(self.costs(rows))
+
+    def costs(self, rows: Tensor) -> Tensor:
+        """−2·ln of the density of each token of rows [N, L, D] at each place, [N, L, T], but for one constant."""
         along = (rows - self.middle) @ self.basis
         places, width = self.means.shape
         some = max(1, _NUMBERS_AT_ONCE // (places * along.shape[1] * width))
-        costs = [self._costs(part) for part in along.split(some)]
-        return hungarian(torch.cat(costs))
+        return torch.cat([self._costs(part) for part in along.split(some)])
 
     def _costs(self, along: Tensor) -> Tensor:
-        """−2·ln of the density of each token at each place, [N, T, T], but for a constant of the place."""
         away = along.unsqueeze(1) - self.means[:, None]  # [N, place, token, q]
         whitened = torch.einsum("apq,naiq->naip", self.whitening, away)
-        return whitened.square().sum(3).transpose(1, 2)
+        return whitened.square().sum(3).transpose(1, 2) + self.spread
 
 
 @torch.no_grad()

@@ -135,6 +135,7 @@ ATTACKS = {
     "jigsaw_white_box": "jigsaw_white_box:kicks=10,epochs=1",
     "posterior_mean": "posterior_mean:epochs=2,repeats=4",
     "ridge": "ridge:components=100,width=128,repeats=1",
+    "seen_tokens": "seen_tokens:repeats=2",
     "union": "union:passes=2",
     "unmix": "unmix:passes=2",
     "white_box": "white_box:epochs=1",

@@ -1,0 +1,209 @@
+"""Seen tokens: a linear guess at an image from just those of its tokens that a row holds.
+
+A mask hides tokens, but attention before the cut spreads every patch over all of them. What is left tells the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.inversion.mixed_releases import by_cell
+from privkit.attacks.order.dropped_places import dropped_places
+from privkit.attacks.patches import as_tokens
+from privkit.constraints import Checked, Count
+from privkit.torch_utils.seeded import seeded
+
+_COLLECTED = 0.99  # share of own images' tokens from which no more are asked for
+_TRIED = 100  # own images, at most, on which penalties are tried
+PENALTIES = tuple(10.0**power for power in range(-8, 0))
+"""Of a squared coefficient, in units of the variance of all tokens together."""
+_NUMBERS_AT_ONCE = 2**24
+
+Placed = Callable[[View], tuple[Tensor, Tensor]]
+"""From a view to tokens [N·k, T, D], one row for each image, and bool [N·k, T], which of them the row holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenTokens(Checked):
+    """Regresses own images on those of their tokens that a row holds, for each attacked row anew.
+
+    The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
+    the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
+    tokens of a mixed row are an image's own; without mixing, a token of zeros is one that was cut. Where tokens are
+    missing from a row, their places are recognized (`dropped_places`).
+
+    Attributes:
+        repeats: how often each own image is sent at most, ≥ 1.
+        components: numbers that a regression looks at, at most, in equal parts of each token: its largest principal
+            components.
+
+    The curve is one number, the MSE on a third of the own images, at most 100, that the penalty was chosen by.
+
+    Source: privkit's own; the conditional mean of normal variables, in the form of ridge regression (Hoerl and Kennard
+    1970).
+    """
+
+    name: ClassVar[str] = "seen_tokens"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+    repeats: Count = 32
+    components: Count = 768
+
+    @property
+    def mounting(self) -> ImageMounting:
+        return Mounting(undoes=frozenset({"maps", "masks", "mixes"}), any_tokens=True)
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Send own images, collect their tokens, solve one regression for each attacked row.
+
+        Raises:
+            NotApplicable: if releases are vectors, mixing is not public or adds tokens up, or own images are fewer than
+                two rounds; as `dropped_places` where tokens are missing.
+        """
+        check_inputs(self, observation)
+        check_forms(self, observation.views)
+        views, query, batch = observation.views, observation.query, observation.batch_size
+        assert observation.auxiliary is not None
+        assert query is not None
+        device = views[0].smashed.device
+        own = observation.auxiliary.to(device)
+        own = own[: len(own) // batch * batch]
+        if views[0].smashed.ndim == 2:
+            raise NotApplicable("seen_tokens needs tokens or feature maps, but releases are vectors: take ridge")
+        if len(own) < 2 * batch:
+            raise NotApplicable(
+                f"seen_tokens sends rounds of the victim's size ({batch} images): it needs at least {2 * batch} own "
+                f"images, got {len(observation.auxiliary)}"
+            )
+        root, module = torch.randint(2**48, (2,), generator=generator).tolist()
+        draws = Generator(device).manual_seed(root)
+        with seeded(device, module), torch.no_grad():
+            placed = in_place if views[0].whole else dropped_places(query, own, batch, draws)
+            attacked = [placed(view) for view in views]
+            rows, seen = torch.cat([tokens for tokens, _ in attacked]), torch.cat([there for _, there in attacked])
+            learned = _Collected.of(query, own, batch, self.repeats, draws, placed)
+            most = max(1, self.components // max(1, int(seen.sum(1).max())))
+            guess, error = _guessed(learned, own.flatten(1), rows, seen, most)
+        return Reconstruction(images=guess.view(-1, *observation.image_shape), curve=(error,))
+
+
+def in_place(view: View) -> tuple[Tensor, Tensor]:
+    """Tokens of a row for each of its images, and which of them are the image's own alone.
+
+    Raises:
+        NotApplicable: if weights are hidden, or positions hold sums of several images.
+
+    >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
+    >>> in_place(view)[1].tolist()
+    [[True, False]]
+    """
+    tokens = as_tokens(view.smashed).float()
+    if view.weights is None:
+        if view.mixed > 1:
+            raise NotApplicable(f"each row holds {view.mixed} images, and it is hidden which token is whose")
+        return tokens, tokens.ne(0).any(2)
+    weights = by_cell(view.weights, view.smashed).float()
+    seen = (weights > 0) & (weights >= 0.999 * weights.sum(1, keepdim=True))
+    if view.mixed > 1 and not seen.any():
+        raise NotApplicable("every position of a row is a sum of several images: take unmix or ridge")
+    weights, seen = (one.expand(-1, -1, tokens.shape[1]).flatten(0, 1) for one in (weights, seen))
+    rows = tokens.repeat_interleave(view.mixed, 0)
+    return rows / torch.where(seen, weights, 1).unsqueeze(2), seen
+
+
+@dataclass(frozen=True)
+class _Collected:
+    """What own images sent: their tokens, each the mean of all its releases, and one row of each image."""
+
+    tokens: Tensor  # [n, T, D], 0 where none came
+    rows: Tensor  # [n, T, D], of one release of each image
+    seen: Tensor  # bool [n, T], which tokens that row holds
+
+    @classmethod
+    def of(cls, query: Query, own: Tensor, batch: int, repeats: int, draws: Generator, placed: Placed) -> _Collected:
+        first: tuple[Tensor, Tensor] | None = None
+        total, count = own.new_zeros(0), own.new_zeros(0)
+        for _ in range(repeats):
+            order = torch.randperm(len(own), generator=draws, device=own.device)
+            for part in order.split(batch):
+                answer = query(own[part], draws)
+                (rows, seen), members = placed(answer.view), answer.members.flatten()
+                rows, seen, image = rows[members >= 0], seen[members >= 0], part[members[members >= 0]]
+                if first is None:
+                    total, count = rows.new_zeros(len(own), *rows.shape[1:]), rows.new_zeros(len(own), rows.shape[1])
+                    first = torch.zeros_like(total), torch.zeros_like(count).bool()
+                new = ~first[1][image].any(1)
+                first[0][image[new]], first[1][image[new]] = rows[new], seen[new]
+                total.index_add_(0, image, rows * seen.unsqueeze(2))
+                count.index_add_(0, image, seen.float())
+            if (count > 0).float().mean() >= _COLLECTED:
+                break
+        assert first is not None
+        return cls(total / count.clamp_min(1).unsqueeze(2), *first)
+
+
+def _guessed(learned: _Collected, images: Tensor, rows: Tensor, seen: Tensor, most: int) -> tuple[Tensor, float]:
+    """Guesses at rows [N, T, D], [N, P] in [0, 1], and the error on own images that were left out meanwhile."""
+    out = torch.arange(len(images), device=images.device) % 3 == 0
+    tried = out.nonzero().squeeze(1)[:_TRIED]
+    fit = _Covariances.of(learned.tokens[~out], images[~out], most)
+    ahead = [fit.guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in PENALTIES]
+    errors = [float((one - images[tried]).square().mean()) for one in ahead]
+    best = errors.index(min(errors))
+    return _Covariances.of(learned.tokens, images, most).guess(rows, seen, PENALTIES[best]), errors[best]
+
+
+@dataclass(frozen=True)
+class _Covariances:
+    """Second moments of own tokens, in principal components of each place, and of own images."""
+
+    middle: Tensor  # [T, D]
+    basis: Tensor  # [T, D, q]
+    mean: Tensor  # [P]
+    within: Tensor  # float64 [T·q + 1, T·q + 1], of tokens; the last number is nobody's
+    across: Tensor  # float64 [T·q + 1, P], of tokens with images
+
+    @classmethod
+    def of(cls, tokens: Tensor, images: Tensor, most: int) -> _Covariances:
+        there = tokens.ne(0).any(2, keepdim=True)
+        middle = tokens.sum(0) / there.sum(0).clamp_min(1)
+        away = torch.where(there, tokens - middle, 0)
+        along = away.transpose(0, 1)
+        _, vectors = torch.linalg.eigh((along.transpose(1, 2) @ along).double())
+        basis = vectors[:, :, -most:].float()
+        flat = torch.einsum("ntd,tdq->ntq", away, basis).flatten(1).double()
+        flat = torch.cat([flat, flat.new_zeros(len(flat), 1)], 1)
+        return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
+
+    def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
+        """[N, P] in [0, 1], each from the tokens of its row [T, D] that are seen, bool [T]."""
+        width, last = self.basis.shape[2], len(self.within) - 1
+        along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()
+        along = torch.cat([along, along.new_zeros(len(along), 1)], 1)
+        shrink = penalty * self.within.trace().clamp_min(1e-300)
+        guess = self.mean.expand(len(rows), -1).clone()
+        numbers = torch.arange(width, device=rows.device)
+        by_length = seen.sum(1).argsort()
+        longest = max(1, int(seen.sum(1).max())) * width
+        for some in by_length.split(max(1, _NUMBERS_AT_ONCE // longest**2)):
+            length = int(seen[some].sum(1).max())
+            places = seen[some].int().argsort(dim=1, descending=True, stable=True)[:, :length]
+            used = (places.unsqueeze(2) * width + numbers).flatten(1)
+            used = torch.where(seen[some].gather(1, places).repeat_interleave(width, 1), used, last)
+            within = self.within[used.unsqueeze(2), used.unsqueeze(1)]
+            within.diagonal(dim1=1, dim2=2).add_(shrink)
+            lower = torch.linalg.cholesky(within)
+            solved = torch.cholesky_solve(along[some].gather(1, used).unsqueeze(2), lower).squeeze(2)
+            guess[some] += torch.einsum("nd,ndp->np", solved, self.across[used]).float()
+        return guess.clamp(0, 1)

@@ -1,0 +1,106 @@
+"""Places of tokens in rows from which some were dropped: those left keep their order, and each place has a law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, log2
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.assign import distances, in_order, take
+from privkit.attacks.base import NotApplicable, Query, View
+from privkit.attacks.order.followed_tokens import PlaceLaws
+from privkit.attacks.patches import as_tokens
+
+_IMAGES = 500  # own ones whose sets are collected, at most
+_RELEASES = 96  # of each, at most
+_TOKENS = 1_024  # of all releases of an image together: each is compared with each
+_SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
+_LARGE = 0.9  # quantile of the sizes of sets that is taken for a whole set's
+_LEAST = 0.1  # share of the sets that must be whole
+_COMPONENTS, _FEWEST = 2_048, 16  # of all laws together, and of each: every token is compared with every law
+_NEW = 0.5  # share of tokens, at most, that came once only or first
+_CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
+
+
+def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
+    """Learn the law of each place from own images; answers put a view's tokens there.
+
+    A token that comes again in another release of its image has the same numbers, so that releases show the set of an
+    image's tokens. Which of two comes first shows their order. A row's tokens take the places, in their order, that
+    make them most likely under the laws.
+
+    Args:
+        query: asked up to 96 times for each of at most 500 own images.
+        own: [N, C, H, W], N a multiple of `batch`.
+        batch: images of a round.
+        draws: of the queries.
+
+    Returns:
+        From a view [N, L, D] to its tokens in their places [N, T, D] and bool [N, T], which places have one.
+
+    Raises:
+        NotApplicable: if most tokens come once only, they come in another order again, or too few sets are whole.
+    """
+    some = own[: max(batch, _IMAGES // batch * batch)]
+    sets = [_sets(query, images, draws) for images in some.split(batch)]
+    sizes = torch.cat([one for _, one in sets])
+    count = int(sizes.float().quantile(_LARGE, interpolation="lower"))
+    whole = torch.cat([tokens[size == count, :count] for tokens, size in sets if tokens.shape[1] >= count])
+    if len(whole) < max(2, _LEAST * len(some)):
+        raise NotApplicable(
+            f"of {len(some)} own images {len(whole)} came back with all of {count} tokens: too few of each are left"
+        )
+    laws = PlaceLaws.fit(whole, max(_FEWEST, _COMPONENTS // count))
+
+    def located(view: View) -> tuple[Tensor, Tensor]:
+        tokens = as_tokens(view.smashed).float()
+        if tokens.shape[1] > count:
+            raise NotApplicable(f"a row holds {tokens.shape[1]} tokens, own images have {count}")
+        places = in_order(laws.costs(tokens))
+        rows = tokens.new_zeros(len(tokens), count, tokens.shape[2])
+        rows.scatter_(1, places.unsqueeze(2).expand_as(tokens), tokens)
+        return rows, torch.zeros_like(rows[..., 0]).scatter_(1, places, 1.0).bool()
+
+    return located
+
+
+def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+    """The distinct tokens of each image in their order, [N, m, D] with others behind them, and how many, [N]."""
+    releases = [_released(query, images, draws)]
+    length = releases[0].shape[1]
+    releases += [_released(query, images, draws) for _ in range(min(_RELEASES, max(2, _TOKENS // length)) - 1)]
+    crossed = torch.cat(releases, 1)
+    apart = distances(crossed, crossed)
+    first = (apart <= _SAME * apart.mean((1, 2), keepdim=True)).int().argmax(2)  # where a token came first
+    new = first == torch.arange(crossed.shape[1], device=first.device)
+    sizes = new.sum(1)
+    if float(new.float().mean()) > _NEW:
+        raise NotApplicable(
+            f"{100 * float(new.float().mean()):.0f} % of the tokens in {len(releases)} releases of own images came for "
+            "the first time: noise was added, tokens depend on their company, or too few are left of each image"
+        )
+    name = (new.cumsum(1) - 1).gather(1, first).unflatten(1, (-1, length))  # [N, R, L] in 0..m-1
+    here = nn.functional.one_hot(name, int(sizes.max())).float()  # [N, R, L, m]
+    later = here.flip(2).cumsum(2).flip(2) - here
+    before = torch.einsum("nrlm,nrlk->nmk", here, later) > 0
+    both = (before & before.transpose(1, 2)).float().sum() / before.float().sum().clamp_min(1)
+    if both > _CONTRADICTED:
+        raise NotApplicable(
+            f"{100 * float(both):.0f} % of the pairs of own tokens came in both orders, so that order tells no place: "
+            "take union, or black_box, whose mask tokens need no places"
+        )
+    for _ in range(ceil(log2(max(2, before.shape[1])))):
+        before |= (before.float() @ before.float()) > 0
+    behind = torch.arange(before.shape[1], device=sizes.device) >= sizes.unsqueeze(1)
+    rank = (before.sum(1) - before.sum(2)).masked_fill(behind, before.shape[1])
+    at = (~new).int().argsort(dim=1, stable=True)[:, : before.shape[1]]  # where the tokens with names 0..m-1 are
+    return take(take(crossed, at), rank.argsort(dim=1, stable=True)), sizes
+
+
+def _released(query: Query, images: Tensor, draws: Generator) -> Tensor:
+    answer = query(images, draws)
+    if answer.view.mixed > 1:
+        raise NotApplicable("each row holds tokens of several images, and some tokens are missing: take union")
+    return as_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "seen_tokens")]
