@@ -68,8 +68,8 @@ class SeenTokens(Checked):
         """Send own images, collect their tokens, solve one regression for each attacked row.
 
         Raises:
-            NotApplicable: if releases are vectors, mixing is not public or adds tokens up, or own images are fewer than
-                two rounds; as `dropped_places` where tokens are missing.
+            NotApplicable: if releases are vectors, mixing is not public or adds tokens up, own images are fewer than
+                two rounds, or an answer is not finite; as `dropped_places` where tokens are missing.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -150,6 +150,8 @@ class _Collected:
             if (count > 0).float().mean() >= _COLLECTED:
                 break
         assert first is not None
+        if not bool(total.isfinite().all()):
+            raise NotApplicable("the releases of own images hold NaN or infinity, so nothing can be learned from them")
         return cls(total / count.clamp_min(1).unsqueeze(2), *first)
 
 

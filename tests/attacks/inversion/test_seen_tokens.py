@@ -118,6 +118,10 @@ def test_a_row_without_tokens_gets_the_mean_image() -> None:
     assert error(SeenTokens(repeats=2), observation(masked(0, 0))) == pytest.approx(1, abs=1e-5)
 
 
+def test_a_constant_release_shows_the_mean_image() -> None:
+    assert error(SeenTokens(repeats=2), observation(masked(3, 0, signal=0.0))) == pytest.approx(1, abs=1e-5)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_pure_noise_shows_the_mean_image(seed: int) -> None:
     assert 0.95 < error(SeenTokens(), observation(masked(3, seed, noise=1.0, signal=0.0), seed)) < 1.1
@@ -136,6 +140,10 @@ def test_what_it_cannot_read_is_refused() -> None:
         view = dropped(3, 0, 1.0)(images, draws)
         return View(round=0, smashed=view.smashed[:, torch.randperm(3, generator=draws)], whole=False)
 
+    def broken(images: Tensor, draws: Generator) -> View:
+        attacked = any(torch.equal(images, part) for part in PRIVATE.split(BATCH))
+        return View(round=0, smashed=tokens_of(images, 0) / float(attacked))
+
     def vectors(images: Tensor, draws: Generator) -> View:
         return View(round=0, smashed=tokens_of(images, 0).flatten(1))
 
@@ -143,6 +151,7 @@ def test_what_it_cannot_read_is_refused() -> None:
         (mixture, "a sum of several images"),
         (noisy, "came for the first time: noise was added"),
         (shuffled, "came in both orders"),
+        (broken, "hold NaN"),
         (vectors, "releases are vectors"),
     ):
         with pytest.raises(NotApplicable, match=why):
