@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from privkit.audit.alike import must_send_alike
 from privkit.audit.apart import rows_that_meet
 from privkit.audit.contained import is_own_part
 from privkit.audit.seed_data import SeedData
@@ -111,7 +112,11 @@ def certified(
         edge: the clients, in evaluation mode.
         receipt: of one of its rounds.
         passes: how often the attacked records cross after training.
+
+    Raises:
+        Misbehaved: if a user's own stage or network sends other data in training than afterwards.
     """
+    must_send_alike(config, edge, seed_data.victims)
     often = release_count(
         edge,
         config.training,

@@ -357,3 +357,58 @@ def patched_attack(act: Callable[[ImageObservation], object]) -> Callable[[Tenso
             return attack_module.attack([truth.flatten(1)], "bad", auxiliary=truth, truth=truth, controls=False)
 
     return mounted
+
+
+@pytest.mark.parametrize(
+    ("defense", "model", "said"),
+    [
+        ("bare", "vit_micro", "bare sends other data in training than afterwards"),
+        ("honest", "vit_micro", ""),
+        ("none", "two_faces:segments", "two_faces:segments sends other data in training than afterwards"),
+    ],
+)
+def test_what_sends_other_data_in_training_than_afterwards_fails(
+    defense: str, model: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two_faces.py").write_text(_TWO_FACES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = "none" if defense == "none" else f"two_faces:{defense.capitalize()}"
+    given = {**SETTINGS, "defense": named, "model": model, "attack": "mean_image"}
+    row = run_audit(out=tmp_path / "run", **given).rows[-1]
+    assert (row.status, said in row.reason) == ("error" if said else "done", True)
+
+
+_TWO_FACES = """
+from dataclasses import dataclass
+from typing import ClassVar
+import torch
+from torch import nn
+from privkit.defenses.base import OnSmashed
+from privkit.defenses.receipts import Nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bare(OnSmashed):
+    name: ClassVar[str] = "bare"
+    effects: ClassVar = frozenset({"maps"})
+    always: ClassVar[bool] = False
+
+    def defended(self, smashed, generator):
+        noise = torch.randn(smashed.shape, generator=generator)
+        made = smashed if torch.is_grad_enabled() and not self.always else 0 * smashed + noise
+        return made, Nothing(reason="smashed data are released")
+
+
+class Honest(Bare):
+    name: ClassVar[str] = "honest"
+    always: ClassVar[bool] = True
+
+
+class Lower(nn.Flatten):
+    def forward(self, x):
+        return super().forward(x) if torch.is_grad_enabled() else 0 * super().forward(x)
+
+
+def segments(classes):
+    return Lower(), nn.Linear(64, classes)
+"""
