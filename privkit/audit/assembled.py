@@ -55,7 +55,7 @@ def assemble(
     places, edge.other_tokens = model.hides_places, model.other_tokens
     if shuffled and not defense.position_embedding:
         if config.model.name not in MODELS:  # what it says of itself is nobody's but its author's
-            places, edge.other_tokens = told_places(model.lower, domain)
+            places, edge.other_tokens = told_places(model.lower, domain, config.training.batch_size)
             places = places or None
         edge.counts_orders = places is not None
     upper = edge.fitted(model.upper, domain, derive(seed, "adapter"))

@@ -7,6 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from privkit.audit.alike import must_send_alike
+from privkit.audit.apart import rows_that_meet
+from privkit.audit.contained import is_own_part
 from privkit.audit.seed_data import SeedData
 from privkit.defenses.base import Defense, Receipt, ReleaseCount, is_own
 from privkit.defenses.chain import stages_of
@@ -21,40 +24,49 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, release_count
 from privkit.training.private import run_certificate
 
-_RECORDS = 4
 _OF_TEXTS = (
     "the loss predicts the texts themselves, and its gradient goes up to the server without noise, whatever noise "
     "smashed data have"
 )
+_OF_NETWORK = {
+    "differential_privacy": "that the lower segment keeps records apart is its author's word: privkit replaced records "
+    "of a batch of {}, and no other row changed",
+    "permutation_count": "that tokens hide their places is the lower segment's author's word: privkit permuted the "
+    "patches of records in a batch of {}, and tokens only moved with them",
+}
 
 
-def held_against_its_releases(certificate: Certificate, edge: Clients, records: Tensor) -> Certificate:
+def held_against_its_releases(
+    certificate: Certificate, edge: Clients, records: Tensor, *, batch: int, own_network: bool = False
+) -> Certificate:
     """A run's certificate, after measurements of its stages and its lower segment could refute it.
 
     A claim that rests on a user's own stage is declared: the stage's receipt says what was done, and a measurement can
-    only refute it. A claim for one record also needs a lower segment that keeps records apart.
+    only refute it. A claim for one record behind the lower segment also needs one that keeps records apart, and a count
+    of orders needs tokens that hide their places. Of a user's own network both are measured, so such a claim is
+    declared, too.
 
     Args:
         certificate: computed from the receipts of this run.
         edge: the clients that made them, in evaluation mode.
         records: some records of the dataset, [N, ...].
+        batch: records of each message that crossed.
+        own_network: whether the lower segment is a user's own.
 
     Returns:
         The certificate, a declared one, or one that proves nothing and says what was measured.
     """
     if certificate.kind == "nothing":
         return certificate
-    stages, apart = stages_of(edge.defense), certificate.kind == "differential_privacy" and certificate.unit == "record"
-    smashed = _smashed(edge, records[:_RECORDS])
-    if apart and certificate.covers == "release" and (far := _reached(edge, records, smashed)):
-        return nothing(
-            f"the lower segment carries one record into {far} other rows of its batch, so that the noise of one row "
-            "does not hide it; use layers that treat each record alone, such as layer normalization"
-        )
+    stages, apart = stages_of(edge.defense), rests_on_rows(certificate, edge.defense)
+    if apart and (why := _meet(rows_that_meet(edge, records, batch), batch)):
+        return nothing(why)
+    if own_network and (apart or certificate.kind == "permutation_count"):
+        certificate = certificate.declared(_OF_NETWORK[certificate.kind].format(batch))
     own = [stage for stage in dict.fromkeys((*stages, edge.defense)) if is_own(stage)]
     if not own:
         return certificate
-    if found := _contradiction(stages, tuple(smashed.shape[1:]), tuple(records.shape[1:])):
+    if found := _contradiction(stages, _shape(edge, records), tuple(records.shape[1:]), batch):
         return replace(nothing(f"what was measured contradicts what is declared: {found}"), standing="declared")
     if all(stage.place == "server" for stage in own):  # what a server does to a release earns nothing and costs nothing
         return certificate
@@ -62,6 +74,32 @@ def held_against_its_releases(certificate: Certificate, edge: Clients, records: 
     return certificate.declared(
         f"what {names} did is declared by its receipt: privkit measured the change of a release, the noise and the "
         "orders, and nothing contradicted the receipt"
+    )
+
+
+def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
+    """Whether a claim needs that each row of smashed data holds one record alone.
+
+    A claim for a whole client, of labels, or of noise on the records themselves does not.
+    """
+    if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
+        return False
+    behind = [stage for stage in stages_of(defense) if stage.level == "smashed"]
+    return any("noises" in (stage.effects or {"noises"}) for stage in behind)
+
+
+def _meet(rows: int | None, batch: int) -> str:
+    """Why the lower segment leaves a claim for one record unproven; empty if it does not."""
+    if rows is None:
+        return (
+            f"there are too few different records to tell whether the lower segment keeps those of a batch of {batch} "
+            "apart, which a claim for one record needs; give the adversary two of its own or more, or use batch_size=1"
+        )
+    if not rows:
+        return ""
+    return (
+        f"the lower segment carries records into {rows} other rows of a batch of {batch}, so that the noise of one row "
+        "does not hide a record; use layers that treat each record alone, such as layer normalization"
     )
 
 
@@ -74,7 +112,11 @@ def certified(
         edge: the clients, in evaluation mode.
         receipt: of one of its rounds.
         passes: how often the attacked records cross after training.
+
+    Raises:
+        Misbehaved: if a user's own stage or network sends other data in training than afterwards.
     """
+    must_send_alike(config, edge, seed_data.victims)
     often = release_count(
         edge,
         config.training,
@@ -88,7 +130,8 @@ def certified(
     certificate = run_certificate(receipt.certificate(often), often, config.training)
     if texts_return(config, edge) and certificate.kind != "nothing":
         certificate = nothing(_OF_TEXTS)
-    return often, held_against_its_releases(certificate, edge, seed_data.auxiliary.x)
+    batch, own = config.training.batch_size, is_own_part(config.model.spec)
+    return often, held_against_its_releases(certificate, edge, seed_data.auxiliary.x, batch=batch, own_network=own)
 
 
 def texts_return(config: AuditConfig, edge: Clients) -> bool:
@@ -96,12 +139,12 @@ def texts_return(config: AuditConfig, edge: Clients) -> bool:
     return edge.predicts == "texts" and edge.protocol.labels == "kept" and config.budget.epochs > 0
 
 
-def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...]) -> str:
+def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...], batch: int) -> str:
     """What a measurement refutes, or a rule that the chain breaks, however it was made."""
     try:
         if len(stages) > 1:
             check_chain(stages)
-        return contradiction(stages, shape, record)
+        return contradiction(stages, shape, record, batch=batch)
     except ValueError as reason:
         return str(reason)
 
@@ -116,19 +159,7 @@ def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
 
 
 @torch.no_grad()
-def _smashed(edge: Clients, records: Tensor) -> Tensor:
-    """What one client's lower segment makes of some records, the same for the same records."""
-    training = edge.training
+def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
+    """Of one record's smashed data."""
     with seeded(records.device, 0):
-        made: Tensor = edge.eval().lowers.copy(0)(records)
-    edge.train(training)
-    return made
-
-
-def _reached(edge: Clients, records: Tensor, before: Tensor) -> int:
-    """Rows that change if another record is replaced."""
-    if len(records) <= _RECORDS:
-        return 0
-    after = _smashed(edge, torch.cat([records[_RECORDS : _RECORDS + 1], records[1:_RECORDS]]))
-    moved = (after - before).flatten(1)[1:].abs().amax(1)
-    return int((moved > 1e-4 * before.abs().max()).sum())
+        return tuple(edge.lowers.copy(0).eval()(records[:1]).shape[1:])

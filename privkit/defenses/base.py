@@ -205,7 +205,8 @@ class Defense(Checked, ABC):
         Args:
             smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
                 k members of M groups. Tokens come without their class token.
-            labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`.
+            labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`. Test images and queries
+                come with labels that tell nothing of them.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [M, k] for a mixing defense: the taken seats of a group; None for all. Data on an empty seat
                 are meaningless and must get weight 0. Other defenses do not read it.

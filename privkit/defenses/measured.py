@@ -20,7 +20,7 @@ from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Release, is_own
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
-from privkit.defenses.own_receipts import CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
+from privkit.defenses.own_receipts import BATCH, CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
 
 TRIES = 48
 """Pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst."""
@@ -35,6 +35,7 @@ def contradiction(
     shape: tuple[int, ...] | None = None,
     image: tuple[int, ...] = IMAGE,
     doubted: Sequence[Defense] | None = None,
+    batch: int = BATCH,
 ) -> str:
     """Why a claim of these stages is false, in a sentence; empty if no measurement shows it.
 
@@ -43,22 +44,26 @@ def contradiction(
         shape: of one record's smashed data, if known; without it tokens, feature maps and vectors are tried.
         image: (C, H, W) of a record, for stages on images.
         doubted: stages whose own receipts are measured as well; None for the user's own.
+        batch: records of a message of this shape.
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
             continue
-        if found := refuted(stage, shape, image):
+        if found := refuted(stage, shape, image, batch):
             return found
         if any("permutes" in (late.effects or ()) for late in stages[number + 1 :]) and marks_places(stage):
             return (
                 f"{stage.name} treats the places of tokens differently, so that they tell the order which a later "
                 "shuffle is to hide: its count of orders would be false"
             )
-    return exceeds_charge(stages, shape, image)
+    return exceeds_charge(stages, shape, image, batch)
 
 
 def exceeds_charge(
-    stages: Sequence[Defense], shape: tuple[int, ...] | None = None, image: tuple[int, ...] = IMAGE
+    stages: Sequence[Defense],
+    shape: tuple[int, ...] | None = None,
+    image: tuple[int, ...] = IMAGE,
+    batch: int = BATCH,
 ) -> str:
     """How replacing records moves a release further than the charged sensitivity; empty if no attempt does.
 
@@ -71,7 +76,7 @@ def exceeds_charge(
         for number, stage in enumerate(there):
             if "noises" not in (stage.effects or {"noises"}) and not is_own(stage):
                 continue
-            trial = trial_of(there[: number + 1], shape, image)
+            trial = trial_of(there[: number + 1], shape, image, batch)
             if trial is not None and (found := _moved_too_far(trial)):
                 return found
     return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod, sqrt
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 import torch
@@ -18,13 +18,15 @@ from privkit.defenses.base import Defense, Effect, Receipt, Release, is_own, tak
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import StageReceipt, run
 from privkit.defenses.receipts import Mixed, Nothing, Permuted
-from privkit.defenses.residual import LEVEL, Law, unlike
+from privkit.defenses.residual import LEVEL, Law, refuted_by, unlike
 from privkit.shared.array import Array
 
 CLASSES = 5
 SHAPES = ((16, 4), (4, 8, 8), (16,))
 """Smashed data of one record: tokens, a feature map, a vector."""
 IMAGE = (3, 28, 28)
+BATCH = 4
+"""Records of a message where the size of a run's batches is unknown."""
 
 
 class TrialRounds:
@@ -46,7 +48,7 @@ class TrialRounds:
         self,
         stages: Sequence[Defense],
         shape: tuple[int, ...],
-        batch: int = 4,
+        batch: int = BATCH,
         messages: int = 2,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -82,7 +84,10 @@ class TrialRounds:
 
 
 def trial_of(
-    stages: Sequence[Defense], shape: tuple[int, ...] | None = None, image: tuple[int, ...] = IMAGE
+    stages: Sequence[Defense],
+    shape: tuple[int, ...] | None = None,
+    image: tuple[int, ...] = IMAGE,
+    batch: int = BATCH,
 ) -> TrialRounds | None:
     """A trial of a shape that these stages take; None if they take none.
 
@@ -90,11 +95,12 @@ def trial_of(
         stages: as for `TrialRounds`.
         shape: of one record's smashed data, if known; None tries tokens, a feature map and a vector.
         image: (C, H, W) of stages on images.
+        batch: as for `TrialRounds`.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
     for known in shapes:
         for dtype in (torch.float64, torch.float32):
-            trial = TrialRounds(stages, known, dtype=dtype)
+            trial = TrialRounds(stages, known, batch, dtype=dtype)
             try:
                 with torch.no_grad():
                     trial.play(trial.data(), trial.labels(), 0)
@@ -116,6 +122,8 @@ _MOST_NUMBERS = 2 * 10**7
 """Numbers of all draws together, above which fewer are made."""
 _COORDINATES = 512
 _ORDERS = 200
+_OTHERS = 8
+"""Releases whose mean one more is compared with."""
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
 _IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
 """Effects by which a record stays in its own row."""
@@ -123,17 +131,17 @@ _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes"
 """The effect that a receipt shows."""
 
 
-def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
+def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int = BATCH) -> str:
     """Why the receipt of one stage is false, in a sentence; measured once in a process. Arguments as of `trial_of`."""
     try:
-        return _remembered(stage, shape, image)
+        return _remembered(stage, shape, image, batch)
     except TypeError:  # options that have no hash
-        return _first(stage, shape, image)
+        return _first(stage, shape, image, batch)
 
 
-def _first(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> str:
+def _first(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int) -> str:
     with torch.no_grad():
-        return next(_refuted(stage, shape, image), "")
+        return next(_refuted(stage, shape, image, batch), "")
 
 
 _remembered = lru_cache(maxsize=256)(_first)
@@ -151,8 +159,8 @@ def marks_places(stage: Defense) -> bool:
     return made.ndim == 4 and not torch.allclose(made, made[:, :, :1].expand_as(made))
 
 
-def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...]) -> Iterator[str]:
-    small, real = trial_of((stage,), None, image), None if shape is None else trial_of((stage,), shape, image)
+def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int) -> Iterator[str]:
+    small, real = trial_of((stage,), None, image), None if shape is None else trial_of((stage,), shape, image, batch)
     trial = small or real
     if trial is None or (shape is not None and real is None):
         if shape is not None:
@@ -175,11 +183,11 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
             f"{stage.name} makes its certificate by itself ({type(receipt).__name__}), and nobody derived it; return "
             "privkit's receipt of what was done (Noised, Permuted, Mixed or Nothing), and chain stages by +"
         )
-    yield from _strays(stage, trial)
-    if isinstance(receipt, Permuted) and receipt.hides_order:
-        yield from _unlike_its_orders(stage, trial)
-    if isinstance(receipt, Noised) and receipt.clip is not None:
-        for where in filter(None, {id(one): one for one in (small, real)}.values()):
+    for where in filter(None, (small, real)):
+        yield from _strays(stage, where)
+        if isinstance(receipt, Permuted) and receipt.hides_order:
+            yield from _unlike_its_orders(stage, where)
+        if isinstance(receipt, Noised) and receipt.clip is not None:
             yield from _unlike_its_noise(stage, where, receipt)
 
 
@@ -295,7 +303,8 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
         except Exception:  # of a user's stage, on data that it was not made for
             refused += 1
             continue
-        if found := unlike(draws, receipt.noise.law):
+        found = unlike(draws, receipt.noise.law) or _lacks_noise(trial, data, receipt)
+        if found:
             yield f"the noise of {stage.name} is not what its receipt says (on {kind}, in units of its scale): {found}"
             return
     if refused == len(everywhere):
@@ -322,6 +331,19 @@ def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
         chosen.append(torch.cat(parts, 1).double())
     made: Array = torch.cat(chosen).numpy()
     return made
+
+
+def _lacks_noise(trial: TrialRounds, data: Tensor, receipt: Noised) -> str:
+    """Whether a row, or a number of every row, of one whole release has less noise than declared.
+
+    Draws of a few coordinates, however many, tell nothing of the other rows of a large batch.
+    """
+    with torch.no_grad():
+        made = [trial.play(data, trial.labels(), seed)[0].smashed.double().flatten(0, 1) for seed in range(1 + _OTHERS)]
+    law, scale = receipt.noise.law, receipt.noise.smashed
+    blur = scale * sqrt(receipt.noise.distribution.variance_factor / _OTHERS)
+    others = torch.stack(made[1:]).mean(0)
+    return refuted_by(others, made[0], law=cast(Law, law), scale=scale, blur=blur)
 
 
 def _ends(values: Tensor, releases: int, width: int) -> Tensor:

@@ -34,7 +34,7 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
 
 
 @torch.no_grad()
-def told_places(lower: nn.Module, domain: Domain) -> tuple[bool | None, int]:
+def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
     """Whether permuting the patches of an image, or the tokens of a sequence, only permutes the segment's output.
 
     A shuffle hides the order of tokens only if no token tells its own place. Tokens may lie over the patches in any
@@ -46,6 +46,7 @@ def told_places(lower: nn.Module, domain: Domain) -> tuple[bool | None, int]:
     Args:
         lower: the lower segment, on the CPU.
         domain: what a record is.
+        batch: records of the batches in which it is measured, at least three.
 
     Returns:
         Whether places are hidden, and the number of tokens that stand for no patch (0 unless places are hidden). The
@@ -73,6 +74,7 @@ def told_places(lower: nn.Module, domain: Domain) -> tuple[bool | None, int]:
         places = prod(grid)
         orders = [torch.arange(places), torch.arange(places).roll(1), torch.randperm(places, generator=draws)]
         records = torch.cat([_permuted(probe, grid, order) for order in orders])
+        records = records[torch.arange(max(batch, 3)) % 3]
         tokens, again = segment(records), segment(records)
     except Exception:
         return None, 0

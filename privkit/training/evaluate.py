@@ -13,6 +13,7 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
 from privkit.training.losses import class_scores, next_tokens
+from privkit.training.no_labels import of_others
 from privkit.training.round import answered
 
 
@@ -28,6 +29,8 @@ def evaluate(
     noise_free: bool = False,
 ) -> TaskScores:
     """Accuracy, MCC and AUC through the defended release, in whole batches; of predicted texts, accuracy alone.
+
+    Stages are given the labels of other images: what reads the true ones would be as accurate as they are.
 
     With n clients, images go through their lower segments in turn, so the result is a mean over clients.
 
@@ -52,11 +55,12 @@ def evaluate(
     upper.eval()
     switch(upper, off=noise_free)
     device, scores = images.x.device, []
+    labels = of_others(images.y[:count], derive(seed, *stage, "labels"))
     draws = Generator(device).manual_seed(derive(seed, *stage))
     with seeded(device, derive(seed, *stage, "module")):
         for part in torch.arange(count, device=device).view(-1, copies, batch_size):
             with clients.mixed_precision(device):
-                smashed = clients.infer(images.x[part], images.y[part], draws, noise_free=noise_free)
+                smashed = clients.infer(images.x[part], labels[part], draws, noise_free=noise_free)
                 outputs = class_scores(answered(upper, smashed, clients.protocol))
             scores.append(outputs if clients.predicts == "labels" else outputs.argmax(-1))
     switch(upper, off=False)

@@ -16,6 +16,7 @@ from privkit.domains.base import Batch
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import ClientForward, Clients
+from privkit.training.no_labels import drawn_labels
 from privkit.training.stacked import Stacked
 
 
@@ -63,7 +64,10 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """The adversary's access to the defended clients: its own images in, their release out."""
+    """The adversary's access to the defended clients: its own images in, their release out.
+
+    The images carry drawn labels, and no label comes back.
+    """
     lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
@@ -71,7 +75,7 @@ def black_box_query(edge: Clients) -> Query:
         edge.eval()
         clients = edge.lowers.copies
         inputs = images.unflatten(0, (clients, -1))
-        labels = torch.zeros(inputs.shape[:2], dtype=torch.int64, device=images.device)
+        labels = drawn_labels(inputs.shape[:2], edge.classes, draws)
         answer = answer_of(edge.release(inputs, labels, draws, lowers=lowers), 0, edge)
         return replace(answer, view=replace(answer.view, labels=None))
 

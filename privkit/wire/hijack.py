@@ -24,6 +24,7 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
 from privkit.training.loop import learns, round_order
 from privkit.training.losses import message_losses, own_loss
+from privkit.training.no_labels import drawn_labels
 from privkit.training.private import check_private, private_gradients
 from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec, optimizer_of
@@ -193,7 +194,7 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
 
     def imitate(smashed: Tensor, draws: Generator) -> Tensor:
         rows = smashed.clone().unflatten(0, (messages, -1))  # a defense may write into what it is given
-        labels = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
+        labels = drawn_labels(rows.shape[:2], edge.classes, draws)
         dummies = nn.functional.one_hot(labels, edge.classes).to(rows.dtype) if soft else labels
         made, _ = run(sites.smashed, Release(smashed=rows, labels=dummies), draws)
         released = made.smashed.flatten(0, 1)

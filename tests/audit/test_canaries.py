@@ -35,6 +35,7 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.training import Clients, SplitProtocol, TrainingSpec
 from privkit.wire.channel import record_rounds
+from tests.small import SMALL
 
 SHAPE, CLAIMED_BY = (1, 8, 8), "exact Gaussian profile"
 IMAGES = Images(shape=SHAPE)
@@ -261,7 +262,11 @@ def test_canaries_are_dependent_if_the_lower_segment_learns_or_lets_images_meet(
         return made + made.mean(1, keepdim=True)
 
     context.model.edge.lowers.forward = meeting
-    assert "images of a batch meet" in smashed(context, coins_of(4), Generator()).shared
+    claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5, unit="record")
+    for context.certificate, refuted in ((claim, True), (replace(claim, unit="client"), False)):
+        sent = smashed(context, coins_of(4), Generator())
+        assert "images of a batch meet" in sent.shared
+        assert bool(sent.refuted) == (sent.mechanism is None) == (sent.claim.kind == "nothing") == refuted
 
 
 def test_a_dependent_canary_says_why_beside_a_claim_alone() -> None:
@@ -303,3 +308,36 @@ def test_rows_of_an_audit_that_cannot_refute_say_so_and_exit_clean(tmp_path: Pat
     assert returned.status == "not_applicable"
     assert "does not learn" in returned.reason
     assert run.exit_code == 0
+
+
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_canaries_that_find_records_of_a_batch_together_take_the_claim_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "met_nets.py").write_text(
+        "from torch import nn\n"
+        "class Lower(nn.Flatten):\n"
+        "    def forward(self, x):\n"
+        "        made = super().forward(x)\n"
+        "        return made + 3 * made[:1] if len(made) > 8 else made\n"
+        "def segments(classes):\n"
+        "    return Lower(), nn.Linear(64, classes)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given: dict[str, Any] = {
+        "attack": "canaries",
+        "defense": "gaussian_noise:sigma=6,clip_by=image",
+        "model": "met_nets:segments",
+    }
+    measured = run_audit(out=tmp_path / "measured", **given, **SMALL)
+    certificate = measured.rows[1].certificate
+    assert certificate is not None
+    assert certificate.kind == "nothing"
+    assert "carries records into 49 other rows of a batch of 50" in certificate.statement
+    monkeypatch.setattr("privkit.audit.standing.rows_that_meet", lambda *given: 0)
+    found = run_audit(out=tmp_path / "found", **given, **SMALL)
+    certificate = found.rows[1].certificate
+    assert certificate is not None
+    assert certificate.kind == "nothing"
+    assert "the lower segment lets the images of a batch meet" in certificate.statement
+    assert (found.rows[1].limits, found.exit_code) == (None, 1)

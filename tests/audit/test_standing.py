@@ -6,20 +6,27 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.audit.standing import declaration_check, held_against_its_releases
+from privkit.audit.apart import rows_that_meet
+from privkit.audit.standing import declaration_check, held_against_its_releases, rests_on_rows
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.chain import Chain
 from privkit.defenses.clip import Clip
 from privkit.defenses.denoising import Scaling
+from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
+from privkit.laws.models import fitting
+from privkit.models import MODELS
+from privkit.parts.registry import parse
 from privkit.shared.certificate import Certificate
 from privkit.training.clients import Clients
 from tests.defenses.chains import Patches
 from tests.defenses.made_stages import Own
+from tests.models.test_records import CARS, WORDS
 from tests.small import generator
 
+LARGE = ("vit_base", "patch_splitnn", "albert", "resnet50")
 RECORDS = torch.rand(12, 1, 8, 8, generator=generator())
 
 
@@ -43,12 +50,37 @@ class Meeting(Patches):
         return super().forward(images - images.mean(0))
 
 
-def claimed(defense: Defense, lower: nn.Module | None = None, **often: Any) -> tuple[Certificate, Certificate]:
+class Led(Patches):
+    """In batches of more than 8, each row also holds the first record."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        made = super().forward(images)
+        return made + 3 * made[:1] if len(made) > 8 else made
+
+
+class Distant(Patches):
+    """Each row also holds the record four rows before it, and one number hides the size of all others."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        made = super().forward(images)
+        made = made + made.roll(4, 0)
+        made[:, 0, 0] = 1e7
+        return made
+
+
+def claimed(
+    defense: Defense,
+    lower: nn.Module | None = None,
+    records: Tensor = RECORDS,
+    batch: int = 4,
+    own_network: bool = False,
+    **often: Any,
+) -> tuple[Certificate, Certificate]:
     """A run's certificate before and after it was held against its releases."""
     edge = Clients.build(lower or Patches(), defense, Images(shape=(1, 8, 8)), classes=3, seed=0).eval()
     receipt = edge.release(RECORDS[None, :4], torch.zeros(1, 4, dtype=torch.int64), generator()).receipt
     before = receipt.certificate(ReleaseCount(**often))
-    return before, held_against_its_releases(before, edge, RECORDS)
+    return before, held_against_its_releases(before, edge, records, batch=batch, own_network=own_network)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +133,60 @@ def test_only_what_is_declared_has_a_check() -> None:
 def test_a_lower_segment_in_which_records_meet_has_no_epsilon_of_a_record() -> None:
     before, after = claimed(GaussianNoise(), Meeting())
     assert before.kind == "differential_privacy"
-    assert "carries one record into 3 other rows" in after.statement
+    assert "carries records into 4 other rows of a batch of 4" in after.statement
     of_client = claimed(GaussianNoise(), Meeting(), lower_model="trained", batch_size=4)[1]
     assert (of_client.unit, of_client.standing) == ("client", "proven")
+
+
+@pytest.mark.parametrize(
+    ("lower", "batch", "met"),
+    [
+        (Led(), 8, ""),
+        (Led(), 9, "into 8 other rows"),
+        (Led(), 50, "into 49 other rows"),
+        (Distant(), 8, "into 8"),
+    ],
+)
+def test_records_must_be_apart_in_batches_of_the_trainings_size(lower: nn.Module, batch: int, met: str) -> None:
+    after = claimed(GaussianNoise(), lower, batch=batch)[1]
+    assert met in after.statement
+    assert (after.kind == "nothing") == bool(met)
+
+
+@pytest.mark.parametrize("records", [RECORDS[:1], RECORDS[:1].repeat(9, 1, 1, 1)])
+def test_what_too_few_records_leave_open_is_no_claim(records: Tensor) -> None:
+    after = claimed(GaussianNoise(), Meeting(), records)[1]
+    assert after.kind == "nothing"
+    assert "too few different records to tell" in after.statement
+    assert claimed(GaussianNoise(), Meeting(), RECORDS[:3])[1].kind == "nothing"
+    assert claimed(GaussianNoise(), records=RECORDS[:2])[1].standing == "proven"
+    assert claimed(GaussianNoise(), records=records, batch=1)[1].standing == "proven"
+
+
+def test_a_claim_for_one_record_that_rests_on_a_users_own_network_is_declared() -> None:
+    before, after = claimed(GaussianNoise(), own_network=True, batch=50)
+    assert after.standing == "declared"
+    assert (after.kind, after.epsilon) == (before.kind, before.epsilon)
+    assert "replaced records of a batch of 50, and no other row changed" in after.assumptions[-1]
+    orders = claimed(PatchShuffle(), own_network=True)[1]
+    assert (orders.kind, orders.standing) == ("permutation_count", "declared")
+    of_client = claimed(GaussianNoise(), own_network=True, lower_model="trained", batch_size=4)[1]
+    assert (of_client.unit, of_client.standing) == ("client", "proven")
+
+
+def test_noise_on_the_records_themselves_hides_them_whatever_network_follows() -> None:
+    claim = claimed(GaussianNoise())[0]
+    noise: dict[str, Any] = {"group": 1, "sigma": 1.0, "sigma_labels": None, "bound": 1.0}
+    assert rests_on_rows(claim, DpCutMixSl(**noise))
+    assert not rests_on_rows(claim, DpCutMixSl(level="input", **noise))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in sorted({*MODELS} - {"hf"})]
+)
+def test_privkits_own_networks_keep_records_apart(name: str) -> None:
+    spec: Any = parse("models", name).spec
+    domain: Any = {"tokens": WORDS, "tables": CARS}.get(spec.domain) or fitting(spec)
+    lower = spec.build(domain, 2, positions=True, seed=0).lower
+    edge = Clients.build(lower, Clip(), domain, classes=2, seed=0)
+    assert rows_that_meet(edge, domain.random(5, generator()), 5) == 0

@@ -17,6 +17,7 @@ from privkit.defenses.charge import Noised
 from privkit.defenses.denoising import Masking
 from privkit.defenses.measured import contradiction, exceeds_charge
 from privkit.defenses.noise import GaussianNoise
+from privkit.defenses.own_receipts import IMAGE, refuted
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.receipts import Permuted
 from privkit.defenses.residual import unlike
@@ -95,6 +96,23 @@ def campaign(seeds: range) -> tuple[int, int, int]:
         )
         alarms += honest and not taken
     return above, alarms, total
+
+
+class FewRows(Own):
+    """It adds its noise to all rows of a message but one in the middle of it."""
+
+    def apply(self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None) -> Any:
+        release, receipt = super().apply(smashed, labels, generator)
+        made = release.smashed.clone()
+        if made.shape[1] > 20:
+            made[:, 20] = self.quiet(smashed)[:, 20]
+        return replace(release, smashed=made), receipt
+
+
+def test_noise_is_measured_in_every_row_of_a_batch_of_the_runs_size() -> None:
+    assert refuted(FewRows(), (24,), IMAGE) == ""
+    assert "row 20 got 0.000 times the declared Gaussian noise" in refuted(FewRows(), (24,), IMAGE, 50)
+    assert refuted(Own(law="laplace", bound="clamp"), (24,), IMAGE, 50) == ""
 
 
 def test_no_random_own_stage_is_accepted_above_its_charge() -> None:

@@ -14,7 +14,9 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.audit.goals.trained import TrainedContext
+from privkit.audit.standing import rests_on_rows
 from privkit.defenses.base import Receipt, ReleaseCount
+from privkit.defenses.charge import nothing
 from privkit.defenses.split_parts import held_parts
 from privkit.shared.certificate import Certificate
 from privkit.shared.seeds import derive
@@ -25,6 +27,8 @@ _EXPECTED_FROM = 8
 """Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
 _CANDIDATES = 1_024
 """Auxiliary images, times clients that each must see them, among which counterparts are looked for."""
+
+_MEET = "the lower segment lets the images of a batch meet"
 
 Look = Callable[[Tensor], Tensor]
 """Images [N, ...], whole rounds of them, to what is released of each without noise, [N, ...]."""
@@ -42,6 +46,7 @@ class Sending:
         claim: the certificate that such canaries test.
         mechanism: the claimed one; None if none is claimed.
         shared: why canaries depend on each other; empty if they are independent trials.
+        refuted: why the run's certificate cannot stand, whatever the scores are; empty if nothing shows it.
     """
 
     views: list[View]
@@ -51,6 +56,7 @@ class Sending:
     claim: Certificate
     mechanism: SplitMechanism | None
     shared: str
+    refuted: str = ""
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
@@ -81,18 +87,20 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     members = sent.members.view(passes, -1)
     why = _shared(sent.receipts[0], context.release_count)
     if not why and not _same_alone(look(images), _drawn(coins, present, absent), float((present - absent).abs().max())):
-        why = "the lower segment lets the images of a batch meet"
+        why = _MEET
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
     covered = context.certificate.covers == "release"
+    refuted = why if why == _MEET and rests_on_rows(context.certificate, edge.defense) else ""
     return Sending(
         views=sent.views,
         rows=rows_of(members, len(victims), sent.views[0].mixed),
         present=present,
         absent=absent,
-        claim=context.certificate if covered else no_protection(),
-        mechanism=sent.receipts[0].mechanism(context.release_count) if covered else None,
+        claim=nothing(refuted) if refuted else context.certificate if covered else no_protection(),
+        mechanism=sent.receipts[0].mechanism(context.release_count) if covered and not refuted else None,
         shared=why,
+        refuted=refuted,
     )
 
 

@@ -24,6 +24,7 @@ from privkit.errors import PrivkitError, one_line
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
+from privkit.training.no_labels import drawn_labels
 from privkit.wire.channel import answer_of, black_box_query, record_rounds, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
@@ -174,7 +175,7 @@ class HonestClients:
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)
-        labels = torch.zeros(images.shape[:2], dtype=torch.int64, device=images.device)
+        labels = drawn_labels(images.shape[:2], edge.classes, draws)
         for number in range(0, passes * rounds, rounds):
             seen.append(answer_of(edge.release(images, labels, draws, number), number, edge).view.smashed.flatten())
         return torch.cat(seen)

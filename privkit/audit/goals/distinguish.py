@@ -22,6 +22,8 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.seeds import derive
 
+_STANDS = "claim_stands"
+
 
 def ask(context: TrainedContext) -> Row:
     """Send every attacked image, or its counterpart, as often as the run sends a record, and guess which it was.
@@ -60,12 +62,14 @@ def ask(context: TrainedContext) -> Row:
         independent=not sending.shared,
     )
     audit = because(audit, sending.shared)
+    refuted = (Check(name=_STANDS, passed=False, detail=claim.statement, decisive=True),) if sending.refuted else ()
     return context.row.model_copy(
         update={
+            "certificate": claim if refuted else context.certificate,
             "answers": context.told(scores, coins),
             "limits": limits_of(claim, sending.mechanism),
             "empirical_bound": of_one_record(audit, claim),
-            "checks": (*checks, *bound_check(audit)),
+            "checks": (*checks, *bound_check(audit), *refuted),
         }
     )
 
@@ -75,7 +79,7 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
     if audit.claimed == inf:
         return ()
     passed = None if audit.idle else not audit.refuted
-    return (Check(name="claim_stands", passed=passed, detail=audit.statement, decisive=not audit.idle),)
+    return (Check(name=_STANDS, passed=passed, detail=audit.statement, decisive=not audit.idle),)
 
 
 def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:

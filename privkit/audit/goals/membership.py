@@ -21,6 +21,7 @@ from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
 from privkit.training.losses import class_scores
+from privkit.training.no_labels import drawn_labels
 from privkit.training.round import answered
 
 
@@ -96,7 +97,7 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
         draws = Generator(images.device).manual_seed(derive(seed, "members"))
         logits = []
         for part in asked.view(-1, edge.lowers.copies, size // edge.lowers.copies, *images.shape[1:]):
-            labels = torch.zeros(part.shape[:2], dtype=torch.int64, device=images.device)
+            labels = drawn_labels(part.shape[:2], edge.classes, draws)
             outputs = answered(model.upper, edge.infer(part, labels, draws), edge.protocol)
             logits.append(class_scores(outputs).float())
         return torch.cat(logits)[: len(images)]

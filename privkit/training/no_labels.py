@@ -1,0 +1,36 @@
+"""Labels for records that have none, or whose labels no stage may read."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Generator, Tensor
+
+
+def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tensor:
+    """Labels of records of an adversary's own, int64 of a shape on the device of `draws`.
+
+    They follow from the state of `draws` and leave it as it is, so that a stage that reads no labels draws and releases
+    the same bits with any labels. All zeros would tell a stage that it is queried.
+
+    >>> draws = Generator().manual_seed(0)
+    >>> before = draws.get_state()
+    >>> drawn_labels((2, 50), 3, draws).unique()
+    tensor([0, 1, 2])
+    >>> torch.equal(draws.get_state(), before)
+    True
+    """
+    state = hashlib.sha256(draws.get_state().numpy().tobytes()).digest()
+    own = Generator().manual_seed(int.from_bytes(state[:8], "big") >> 2)
+    return torch.randint(max(1, classes), shape, generator=own).to(draws.device)
+
+
+def of_others(labels: Tensor, seed: int) -> Tensor:
+    """Labels [N, ...] in another order, drawn with a seed: as frequent as they are, and of other records.
+
+    >>> of_others(torch.tensor([0, 0, 1, 2]), 0)
+    tensor([0, 0, 2, 1])
+    """
+    order = torch.randperm(len(labels), generator=Generator().manual_seed(seed))
+    return labels[order.to(labels.device)]
