@@ -24,7 +24,6 @@ from privkit.defenses.charge import given_labels, nothing
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
-from privkit.recording.replay import FAR
 from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check
 from privkit.run.records import TRAINED
@@ -252,7 +251,7 @@ def recorded_notes(context: AttackContext) -> tuple[str, ...]:
     if source.description.schema_version == 1:
         told.append("an old recording, of schema version 1")
         told.append("its recording.json has no checksum, so that a change of it would not show")
-    if context.declared.distance is not None and context.declared.distance > FAR:
+    if context.declared.doubt:
         told.append(context.declared.doubt)
     elif context.declared.unsent:
         told.append(f"not sent again through the recorded lower segment: {context.declared.unsent}")
