@@ -17,6 +17,8 @@ from privkit.accountants.spec.secrets import RandomAllocation
 from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, Known, OneHot, PatchBall
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
 from privkit.domains.base import several
+from privkit.errors import one_line
+from privkit.recording.apart import carried
 from privkit.recording.clipped import beyond, clipped_to, followed_out, law_of, scale_of
 from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
 
@@ -82,6 +84,8 @@ def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain:
                 rounds[number] = replay_round(recording, number, ask)
             except ValueError as reason:
                 why = str(reason)
+    if mechanism.unit == "record" and recording.round_rows > 1:
+        _apart(recording, ask, why, found)
     if plain:
         _form(recording, mechanism, found)
         _noise(recording, mechanism, rounds, why, found)
@@ -164,6 +168,24 @@ def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     rounded = 1 / shares[0].shape[2] if shares[0].shape[2] > 1 else 0.0  # ⌈λN⌉ of N positions
     said = f"shares of {most:.3g} at most, but a client has {largest:.3g} of a row"
     found.hold("the shares of mixed clients", said if largest > most + rounded + 1e-3 else "")
+
+
+def _apart(recording: Recording, ask: Ask | None, why: str, found: Compared) -> None:
+    """Whether the lower segment carries a record into the rows of others, in a batch as large as the recorded ones."""
+    sent, seats = recording.description.replay, recording.members_of(-1)[:, 0]
+    what = f"that records do not meet in the lower segment in {'eval' if sent is None else sent.mode} mode"
+    known = len(recording.truth) and bool((seats >= 0).all())
+    x = recording.truth.x[seats] if known else recording.own.x[: len(seats)]
+    if ask is None or len(x) < len(seats):
+        found.unchecked.append(f"{what} ({why or f'too few {recording.domain.records} were recorded'})")
+        return
+    try:
+        replaced, moved = carried(ask, x)
+    except (ValueError, RuntimeError) as reason:
+        found.unchecked.append(f"{what} ({one_line(reason)})")
+        return
+    said = f"noise that hides one record, but {replaced} records moved {moved} rows of a batch in the lower segment"
+    found.hold(what, f"{said}; use layers that treat each alone, such as layer normalization" if moved else "")
 
 
 def _form(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:

@@ -21,6 +21,7 @@ from privkit.recording.read import Recording
 from tests.recording.declarations import HALF, MECHANISM, ROUNDS, ROWS, SIGMA, changed, declared, drawn, noise
 
 NOISY = {"builder": "tests.recording.declarations:Noisy"}
+FIRST = {"builder": "tests.recording.declarations:First"}
 CATEGORIES = {"builder": "tests.recording.declarations:Twice"}
 ALL = ROUNDS * ROWS
 X = drawn()
@@ -161,6 +162,10 @@ LIES: dict[str, tuple[Made, str]] = {
     "labels beyond 1": (
         lie(9 * CLEAN + SIGMA * N, changed(smashed=BoxLabels(classes=64)), lower=None),
         "numbers in [0, 1] with their noise on them",
+    ),
+    "a segment in which records meet": (
+        lie((CLEAN.view(ROUNDS, ROWS, 64)[:, :1].expand(-1, ROWS, -1)).reshape(X.shape) + SIGMA * N, lower=FIRST),
+        "noise that hides one record, but 4 records moved 8 rows of a batch",
     ),
     "labels in the clear": (lie(HONEST, LABELLED, also=sent(LABELS)), "whole numbers were sent"),
     "labels with too little noise": (
@@ -329,6 +334,7 @@ def test_what_was_not_compared_is_said(tmp_path: Path) -> None:
     alone = declared_by(lie(HONEST, lower=None, truth=None)(tmp_path / "b")).compared
     assert alone.unchecked == [
         "how often a record is released (no true image was recorded)",
+        "that records do not meet in the lower segment in eval mode (no lower segment was recorded)",
         "what the noise was added to (no lower segment was recorded)",
         "whether the lower model was frozen",
     ]
