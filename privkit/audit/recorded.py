@@ -161,7 +161,8 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     declared, mechanism = declared_by(source), source.mechanism_of(passes)
     certificate = _certificate(source, declared, mechanism, config.delta)
     limits = limits_of(certificate, mechanism) if certificate is not None else None
-    doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
+    misleading = {"lower", "query", *(() if declared.quieter is None else ("imitate",))}
+    doubt = declared.doubt if misleading & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
     views = [moved_view(view, lambda value: value.to(device)) for view in source.views[:rounds]]
     if is_own_part(cell.attack.spec):  # it may change in place what the next cell reads
