@@ -18,7 +18,8 @@ from privkit.shared.certificate import Certificate
 Parameter = Literal["sigma", "rounds", "group"]
 _TOLERANCE = 1e-6
 _NUMERICAL_TOLERANCE = 1e-4
-_LARGEST = 2**40
+_LARGEST, _LOUDEST = 2**40, 2.0**120
+"""Of rounds, and of a factor on the noise: ε = 1e-12 at δ = 1e-30 takes 8e12 sensitivities."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,9 +185,12 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 
     low, high = 1.0, 1.0
     if misses(1.0):
-        low, high = doubled(misses, 1.0, 2.0, most=_LARGEST)
-        if high > _LARGEST:
-            raise ValueError(f"no noise reaches {target}: something else than the noised releases costs more")
+        low, high = doubled(misses, 1.0, 2.0, most=_LOUDEST)
+        if high > _LOUDEST:
+            most = mechanism.noise.smashed * _LOUDEST
+            raise ValueError(
+                f"no noise up to {most:.0e} reaches {target}: something else than the noised releases costs more"
+            )
     else:
         while low > 1 / _LARGEST and not misses(low):
             low, high = low / 2, low

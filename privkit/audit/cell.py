@@ -198,12 +198,17 @@ def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
     """Refuse a row whose parts changed in place what they were given: its own truth may be among it."""
-    edited = [name for name, pairs in lent.items() if not all(torch.equal(*pair) for pair in pairs)]
+    edited = [name for name, pairs in lent.items() if not all(_same(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
             f"a part of this cell changed {', '.join(changed)} in place, so that its numbers are no measurement; let "
             "it compute on a copy (x.clone(), deepcopy(module)); other cells have copies of their own"
         )
+
+
+def _same(one: Tensor, copy: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; a NaN is one of them."""
+    return one.shape == copy.shape and bool(((one == copy) | (one.isnan() & copy.isnan())).all())
 
 
 def _can_read_the_server(context: TrainedContext) -> None:

@@ -35,6 +35,7 @@ class Declared:
     Attributes:
         compared: result of comparing the declared mechanism with the data.
         distance: distance between the last release and the lower segment's output for the same images; None if unknown.
+        quieter: the variance of the last release about that output over that of the outputs, if it is clearly less.
         unsent: why the distance is unknown; empty without a lower segment.
         mode: training or evaluation mode of the lower segment.
         own: whether `privkit record` wrote the recording.
@@ -45,10 +46,16 @@ class Declared:
     unsent: str
     mode: str
     own: bool
+    quieter: float | None = None
 
     @property
     def doubt(self) -> str:
         """Why a failed attack with the lower segment or queries is no evidence; empty without a reason."""
+        if self.quieter is not None:
+            return (
+                "the recorded lower segment makes more noise than was released: the last round, sent again, has "
+                f"{self.quieter:.2f} times the variance of its answers; record the segment with the release's own noise"
+            )
         if self.distance is None or self.distance <= FAR:
             return ""
         return (
@@ -108,12 +115,13 @@ class _Clients:
 def _held(recording: Recording) -> Declared:
     """Build the lower segment, send the last round again, and compare what is declared."""
     described, mechanism = recording.description, recording.mechanism
-    known, distance = _clients(recording), None
+    known, distance, quieter = _clients(recording), None, None
     ask, why = known.ask, known.why
     if ask is not None:
         variance = variance_of(mechanism) if known.variance is None else known.variance
         try:
-            distance = replay_round(recording, len(recording.views) - 1, ask).distance(variance)
+            last = replay_round(recording, len(recording.views) - 1, ask)
+            distance, quieter = last.distance(variance), last.quieter(known.variance or 0.0)
         except ValueError as reason:
             why = str(reason)
         except Exception as error:
@@ -126,6 +134,7 @@ def _held(recording: Recording) -> Declared:
     return Declared(
         compared=compared,
         distance=distance,
+        quieter=quieter,
         unsent=why if distance is None and described.lower is not None else "",
         mode="eval" if described.replay is None else described.replay.mode,
         own=described.lower is not None and described.lower.builder == _BUILDER,

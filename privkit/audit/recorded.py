@@ -24,7 +24,6 @@ from privkit.defenses.charge import given_labels, nothing
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
-from privkit.recording.replay import FAR
 from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check
 from privkit.run.records import TRAINED
@@ -106,7 +105,7 @@ class RecordedContext(AttackContext):
         if source.description.schema_version == 1:
             told.append("an old recording, of schema version 1")
             told.append("its recording.json has no checksum, so that a change of it would not show")
-        if self.declared.distance is not None and self.declared.distance > FAR:
+        if self.declared.doubt:
             told.append(self.declared.doubt)
         elif self.declared.unsent:
             told.append(f"not sent again through the recorded lower segment: {self.declared.unsent}")
@@ -219,7 +218,8 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     declared, mechanism = declared_by(source), source.mechanism_of(passes)
     certificate = _certificate(source, declared, mechanism, config.delta)
     limits = limits_of(certificate, mechanism) if certificate is not None else None
-    doubt = declared.doubt if {"lower", "query"} & known_to(cell.attack.spec) else ""
+    misleading = {"lower", "query", *(() if declared.quieter is None else ("imitate",))}
+    doubt = declared.doubt if misleading & known_to(cell.attack.spec) else ""
     rounds = len(source.views) // described.passes * min(passes, described.passes)
     views = [moved_view(view, lambda value: value.to(device)) for view in source.views[:rounds]]
     if is_own_part(cell.attack.spec):  # it may change in place what the next cell reads

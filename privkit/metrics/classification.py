@@ -93,7 +93,8 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     else:
         predicted, classes = scores.argmax(1), scores.shape[1]
         targets = labels[:, None] == np.arange(classes)
-        scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)  # comparable from record to record
+        with np.errstate(invalid="ignore"):  # of a model that answers NaN or infinity
+            scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)  # comparable from record to record
     return TaskScores(
         accuracy=accuracy(labels, predicted),
         mcc=mcc(labels, predicted, classes),

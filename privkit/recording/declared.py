@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import log, prod, sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING
 
 import torch
-from scipy.special import betainc, betaincc, ndtri
+from scipy.special import betainc, betaincc
 from torch import Generator, Tensor
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import WithoutReplacement
 from privkit.accountants.spec.secrets import RandomAllocation
-from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, ClipSet, Known, OneHot, PatchBall
-from privkit.attacks.inversion.known_lower import mixed_release
-from privkit.defenses.noise import simplex
+from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, Known, OneHot, PatchBall
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
 from privkit.domains.base import several
+from privkit.errors import one_line
+from privkit.recording.apart import carried
+from privkit.recording.clipped import beyond, clipped_to, followed_out, law_of, scale_of
 from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain:
                 rounds[number] = replay_round(recording, number, ask)
             except ValueError as reason:
                 why = str(reason)
+    if mechanism.unit == "record" and recording.round_rows > 1:
+        _apart(recording, ask, why, found)
     if plain:
         _form(recording, mechanism, found)
         _noise(recording, mechanism, rounds, why, found)
@@ -167,6 +170,24 @@ def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     found.hold("the shares of mixed clients", said if largest > most + rounded + 1e-3 else "")
 
 
+def _apart(recording: Recording, ask: Ask | None, why: str, found: Compared) -> None:
+    """Whether the lower segment carries a record into the rows of others, in a batch as large as the recorded ones."""
+    sent, seats = recording.description.replay, recording.members_of(-1)[:, 0]
+    what = f"that records do not meet in the lower segment in {'eval' if sent is None else sent.mode} mode"
+    known = len(recording.truth) and bool((seats >= 0).all())
+    x = recording.truth.x[seats] if known else recording.own.x[: len(seats)]
+    if ask is None or len(x) < len(seats):
+        found.unchecked.append(f"{what} ({why or f'too few {recording.domain.records} were recorded'})")
+        return
+    try:
+        replaced, moved = carried(ask, x)
+    except (ValueError, RuntimeError) as reason:
+        found.unchecked.append(f"{what} ({one_line(reason)})")
+        return
+    said = f"noise that hides one record, but {replaced} records moved {moved} rows of a batch in the lower segment"
+    found.hold(what, f"{said}; use layers that treat each alone, such as layer normalization" if moved else "")
+
+
 def _form(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
     shape = list(recording.views[0].smashed.shape[1:])
     clip, numbers = mechanism.smashed, prod(shape)
@@ -194,9 +215,10 @@ def _noise(
     if noise.site == "client" and any(view.mixed > 1 and view.weights is None for view in recording.views):
         found.unchecked.append("the noise (clients add it before mixing, and their shares were not recorded)")
         return
-    law = _law(mechanism)
-    if isinstance(clip, Clamp):
-        found.hold("the range of releases", _beyond(recording, clip, mechanism))
+    law = law_of(mechanism)
+    if not isinstance(clip, Known):
+        what = "radius" if isinstance(clip, Ball | PatchBall) else "range"
+        found.hold(f"the {what} of releases", beyond(recording, mechanism))
     released, scales = _drawn_rows(recording, mechanism)
     declares = f"{law.capitalize()} noise of {'σ' if law == 'gaussian' else 'b'} = {noise.smashed:g}, but "
     if refutation := _alone(released, scales, law):
@@ -235,13 +257,13 @@ def _replayed(
     Returns:
         A sentence if it is not; its size in the last round over that of the noise; and of how many numbers that is.
     """
-    clip, law, outside = mechanism.smashed, _law(mechanism), ""
+    clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
     for number, one in rounds.items():
-        clean, scale = one.clean, _scale(recording.views[number].weights, one.released, mechanism)
-        inside = None if recording.description.mixed > 1 else _inside(clip, clean)
+        clean, scale = one.clean, scale_of(recording.views[number].weights, one.released, mechanism)
+        inside = None if recording.description.mixed > 1 else clipped_to(clip, clean)
         if inside is not None:
-            outside = outside or _outside(one, inside, scale, mechanism)
+            outside = outside or followed_out(one, inside, scale, mechanism)
             clean = inside
         every.append((*_part(one.released, scale), _part(clean, scale)[0]))
     if not isinstance(clip, Known) and recording.description.mixed == 1:
@@ -259,58 +281,6 @@ def _replayed(
     if blur and law == "gaussian":
         times /= sqrt(1 + (blur / float(one_scale)) ** 2)
     return refutation, times, last.numel()
-
-
-def _outside(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """Whether releases follow the replay out of the clip set, and not only as far as its border.
-
-    A lower segment may have been recorded without the clipping, which shows in releases that stop at the border.
-    """
-    over = (one.clean - inside).double()
-    reach = float(over.square().sum())
-    if float(over.abs().max()) <= 1e-4 * float(inside.abs().max()):
-        return ""
-    along = float((over * (one.released - inside).double()).sum())
-    chance = sqrt(float((over * scale).square().sum()) * mechanism.noise.distribution.variance_factor)
-    if along < max(0.5 * reach, float(-ndtri(LEVEL / 4)) * chance):
-        return ""
-    return f"a {mechanism.smashed.kind}, but releases follow lower(truth) out of it, by up to {over.abs().max():.3g}"
-
-
-def _inside(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
-    """Rows [N, ...] as the clip set would leave them; None if it says nothing about a row."""
-    if isinstance(clip, Clamp):
-        return clean.clamp(clip.low, clip.high)
-    if isinstance(clip, BoxLabels):
-        return clean.clamp(0, 1)
-    if isinstance(clip, OneHot):
-        return simplex(clean)
-    if not isinstance(clip, Ball | PatchBall):
-        return None
-    rows = clean.clamp(min=0) if clip.nonnegative else clean
-    if isinstance(clip, PatchBall) and clean.ndim == 3 and clean.shape[1] == clip.patches:
-        shrunk: Tensor = clip.radius / rows.norm(dim=2, keepdim=True).clamp(min=clip.radius)
-        return rows * shrunk
-    radius = clip.radius * (sqrt(clip.patches) if isinstance(clip, PatchBall) else 1.0)
-    shrunk = radius / rows.flatten(1).norm(dim=1).clamp(min=radius)
-    return rows * shrunk.view(-1, *[1] * (clean.ndim - 1))
-
-
-def _beyond(recording: Recording, clip: Clamp, mechanism: SplitMechanism) -> str:
-    """Whether a released number lies further out of the declared range than any noise would carry it."""
-    count = sum(view.smashed.numel() for view in recording.views)
-    reach = log(count / (2 * LEVEL)) if _law(mechanism) == "laplace" else float(-ndtri(LEVEL / (2 * count)))
-    apart = mechanism.mixing.kind != "none"  # masks leave zeros
-    low, high = (min(clip.low, 0.0), max(clip.high, 0.0)) if apart else (clip.low, clip.high)
-    for view in recording.views:
-        sent = view.smashed
-        over = torch.maximum(sent - high, low - sent) - _scale(view.weights, sent, mechanism) * reach
-        over -= 1e-5 * sent.abs()
-        if float(over.max()) > 0:
-            number = float(sent.flatten()[int(over.argmax())])
-            inside = f"numbers in [{clip.low:g}, {clip.high:g}] with their noise on them"
-            return f"{inside}, but {number:.3g} was released"
-    return ""
 
 
 def _answers(
@@ -352,7 +322,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     scales = torch.full_like(labels, mechanism.noise.labels, dtype=torch.float64)
     if mechanism.noise.site == "client" and recording.description.mixed > 1:
         scales = scales / sqrt(recording.description.mixed)  # the least that is left of it, for equal shares
-    law = _law(mechanism)
+    law = law_of(mechanism)
     refutation = _alone(labels, scales, law)
     seats = recording.members.repeat(recording.description.passes, 1)
     if recording.labels is not None and seats.shape[1] == 1 and bool((seats >= 0).all()):
@@ -360,19 +330,6 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
         clean = true if several(true) else true.unsqueeze(1) == torch.arange(labels.shape[1])
         refutation = refutation or refuted_by(clean.float(), labels, law=law, scale=scales, level=LEVEL / 4)
     found.hold("the noise of labels", said + refutation if refutation else "")
-
-
-def _law(mechanism: SplitMechanism) -> Law:
-    return "laplace" if mechanism.noise.law == "laplace" else "gaussian"
-
-
-def _scale(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) -> Tensor:
-    """The declared scale of the noise on every number of rows [N, ...], float64: it may be any number above 0."""
-    scale = torch.tensor(mechanism.noise.smashed, dtype=torch.float64)
-    if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:
-        return scale.expand(released.shape)
-    ones = torch.ones(len(released) * weights.shape[1], *released.shape[1:])
-    return scale * mixed_release(ones, weights.shape[1], weights.square()).sqrt()
 
 
 def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -392,7 +349,7 @@ def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor
     drawn = torch.randperm(sum(sizes), generator=Generator().manual_seed(2))[: 2 * max(8, _NUMBERS // width)]
     taken = torch.zeros(sum(sizes), dtype=torch.bool).index_fill(0, drawn, value=True).split(sizes)
     parts = [
-        _part(sent, _scale(None if view.weights is None else view.weights[rows], sent, mechanism))
+        _part(sent, scale_of(None if view.weights is None else view.weights[rows], sent, mechanism))
         for view, rows in zip(views, taken, strict=True)
         if len(sent := view.smashed[rows])
     ]

@@ -22,6 +22,7 @@ from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import packed
+from privkit.recording.apart import carried
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay, variance_of
 from privkit.recording.write import write_recording
@@ -180,7 +181,8 @@ class Recorder:
         files: dict[str, bytes] = {}
         if lower is not None:
             last = rounds[-1] if rounds[-1].x is not None and not described.get("defense") else None
-            described |= _lower(lower, lower_builder, x, last, variance_of(mechanism), files)
+            trained = lower.training or self._handle is not None  # a hook sees training mode alone
+            described |= _lower(lower, lower_builder, x, last, variance_of(mechanism), files, trained=trained)
         if upper is not None:
             described["upper"] = _described("upper", upper, upper_builder, rounds[0].smashed, files)
         if accuracy is not None:
@@ -226,25 +228,28 @@ def _lower(
     last: _Round | None,
     variance: float,
     files: dict[str, bytes],
+    *,
+    trained: bool,
 ) -> dict[str, Any]:
     """The fields that describe the lower segment, in the mode in which it comes closer to the last release.
 
-    Without a last round, of known records and with nothing behind the segment, it stays in evaluation mode.
+    Without a last round, of known records and with nothing behind the segment, it stays in evaluation mode. If noise
+    hides which mode is closer, a segment that was trained stays in training mode where records meet in that alone.
     """
     kept = _described("lower", module, builder, x, files)
     if last is None:
         return {"lower": kept}
-    found = {"eval": _distance(_ask("lower", module, builder, files), last, variance)}
-    if found["eval"] > FAR:
-        other: dict[str, bytes] = {}
+    found, other = {"eval": _distance(_ask("lower", module, builder, files), last, variance)}, dict[str, bytes]()
+    met = bool(trained and variance and _meet(deepcopy(module).cpu().train(), last))
+    if found["eval"] > FAR or met:
         with suppress(UsageError):  # of a module that cannot be traced in training mode
             _described("lower", module, builder, x, other, training=True)
             found["train"] = _distance(_ask("lower", module, builder, other, training=True), last, variance)
-        if found.get("train", inf) < found["eval"]:
-            files |= other
-    mode = min(found, key=lambda name: found[name])
+    mode = min(sorted(found, reverse=met), key=lambda name: found[name])
     if found[mode] == inf:
         return {"lower": kept}
+    if mode == "train":
+        files |= other
     return {"lower": kept, "replay": {"mode": mode, "distance": found[mode]}}
 
 
@@ -256,6 +261,15 @@ def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes],
         warnings.simplefilter("ignore")  # of torch, that programs are an old format
         program: Ask = torch.jit.load(io.BytesIO(files[f"{part}.pt"]), map_location="cpu")
     return program
+
+
+def _meet(ask: Ask, last: _Round) -> bool:
+    """Whether records of a batch meet; not if they cannot be sent again."""
+    assert last.x is not None
+    try:
+        return carried(ask, last.x) != (0, 0)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
 
 
 def _distance(ask: Ask, last: _Round, variance: float) -> float:

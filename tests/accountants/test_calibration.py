@@ -96,6 +96,13 @@ def test_the_smallest_group(sampled: bool, epsilon: float) -> None:
     assert found.certificate.epsilon == sizes[int(found.value) - 1]
 
 
+def test_a_tiny_target_takes_much_noise() -> None:
+    found = calibrate(one_release(), "sigma", epsilon=1e-12, delta=1e-30)
+    assert found.certificate.epsilon <= 1e-12
+    less = replace(found.mechanism.noise, smashed=found.value * (1 - 1e-3))
+    assert answer.epsilon(replace(found.mechanism, noise=less), 1e-30).epsilon > 1e-12
+
+
 def test_numerical_composition_needs_less_noise() -> None:
     quick, tight = (
         calibrate(KINDS["sampled"], "sigma", epsilon=2, delta=DELTA, tight=tight) for tight in (False, True)

@@ -296,6 +296,23 @@ def test_a_defense_that_changes_images_changes_no_row_of_the_baseline(tmp_path: 
     assert beside.rows[0] == alone.rows[0]
 
 
+class Undefined(NoDefense):
+    """A defense that makes a NaN after training."""
+
+    name: ClassVar[str] = "undefined"
+
+    def apply(self, smashed: Tensor, *given: Any, **named: Any) -> Any:
+        made = smashed if torch.is_grad_enabled() else torch.where(smashed == smashed.amax(), torch.nan, smashed)
+        return super().apply(made, *given, **named)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_release_with_nan_is_named_as_such_and_not_as_changed(tmp_path: Path) -> None:
+    given = {**SETTINGS, "attack": "black_box", "defense": f"{__name__}:Undefined"}
+    (row,) = (row for row in run_audit(out=tmp_path / "run", **given).rows if row.defense != "none")
+    assert "the release holds NaN or infinity" in row.reason
+
+
 class Blackening:
     """A metric that blackens what it compares."""
 

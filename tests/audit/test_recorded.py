@@ -330,3 +330,13 @@ def test_a_failed_attack_shows_nothing_if_it_was_not_given_what_made_the_release
     assert found.exit_code == 1
     assert len(found.failures) == 1
     assert "but it is not shown" in found.failures[0]
+
+
+def test_an_attack_that_learns_from_more_noise_than_was_released_shows_nothing(tmp_path: Path) -> None:
+    folder = written(tmp_path / "r", lower={"builder": "tests.recording.made:Half"}, defense="gaussian_noise:sigma=5")
+    attacks = ["black_box:epochs=1", "fora:epochs=1", "mid_grey"]
+    found = run_audit(recorded=folder, attack=attacks, out=tmp_path / "run", trust=["tests"], **TINY)
+    by = {row.attack.partition(":")[0]: row.doubt for row in found.rows}
+    assert "makes more noise than was released" in by["black_box"]
+    assert by["fora"] == by["black_box"]
+    assert by["mid_grey"] == ""

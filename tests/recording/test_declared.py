@@ -15,12 +15,13 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, ShuffledEpochs, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask
-from privkit.accountants.spec.sensitivity import Ball, Categories, Clamp, Known, OneHot, PatchBall
+from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, Known, OneHot, PatchBall
 from privkit.audit.declared import declared_by
 from privkit.recording.read import Recording
 from tests.recording.declarations import HALF, MECHANISM, ROUNDS, ROWS, SIGMA, changed, declared, drawn, noise
 
 NOISY = {"builder": "tests.recording.declarations:Noisy"}
+FIRST = {"builder": "tests.recording.declarations:First"}
 CATEGORIES = {"builder": "tests.recording.declarations:Twice"}
 ALL = ROUNDS * ROWS
 X = drawn()
@@ -132,6 +133,40 @@ LIES: dict[str, tuple[Made, str]] = {
         "releases follow lower(truth) out of it",
     ),
     "a radius that was left": (lie(HONEST, changed(smashed=Ball(radius=0.5))), "a ball, but releases follow"),
+    "a radius, and no lower segment": (
+        lie(2 * CLEAN + N, changed(smashed=Ball(radius=0.01), noise=Noise(smashed=1.0)), lower=None),
+        "times as far out of it",
+    ),
+    "one row outside of its radius": (
+        lie(
+            torch.cat([0.01 * CLEAN[:-1], 5 * CLEAN[-1:]]) + SIGMA * N,
+            changed(smashed=Ball(radius=0.05)),
+            None,
+            lower=None,
+        ),
+        "rows that lie in its ball before their noise, but one of norm 1",
+    ),
+    "one patch outside of its radius": (
+        lie(
+            torch.cat([0.01 * CLEAN[:-1], 5 * CLEAN[-1:]]).view(ALL, 8, 8) + SIGMA * N.view(ALL, 8, 8),
+            changed(smashed=PatchBall(radius=0.02, patches=8)),
+            None,
+            lower=None,
+        ),
+        "patches that lie in its patch_ball before their noise, but one of norm",
+    ),
+    "a ball of numbers above 0": (
+        lie(-CLEAN + SIGMA * N, changed(smashed=Ball(radius=4.0, nonnegative=True)), lower=None),
+        "rows that lie in its ball before their noise",
+    ),
+    "labels beyond 1": (
+        lie(9 * CLEAN + SIGMA * N, changed(smashed=BoxLabels(classes=64)), lower=None),
+        "numbers in [0, 1] with their noise on them",
+    ),
+    "a segment in which records meet": (
+        lie((CLEAN.view(ROUNDS, ROWS, 64)[:, :1].expand(-1, ROWS, -1)).reshape(X.shape) + SIGMA * N, lower=FIRST),
+        "noise that hides one record, but 4 records moved 8 rows of a batch",
+    ),
     "labels in the clear": (lie(HONEST, LABELLED, also=sent(LABELS)), "whole numbers were sent"),
     "labels with too little noise": (
         lie(HONEST, LABELLED, also={**sent(one_hot(LABELS, 4) + 0.05 * noise(ALL, 4)), "truth.labels": LABELS}),
@@ -193,6 +228,27 @@ def test_an_honest_recording_raises_no_alarm(number: int, tmp_path: Path) -> Non
     found = declared_by(honest(number, tmp_path / "r")).compared
     assert not found.refuted
     assert {"releases of a record", "dimensions", "the range of releases"} <= set(found.checked)
+
+
+def in_set(number: int, folder: Path) -> Recording:
+    """The honest recordings of points on the border of a ball, of one radius and one size."""
+    patched, above, radius = number % 2 == 1, number // 2 % 2 == 1, (0.01, 1.0, 50.0)[number // 4 % 3]
+    rows = (2, 8, 60)[number // 12 % 3]
+    clean = (1 if above else 2) * drawn(4 * rows, seed=number).view(-1, 8, 8) - (0 if above else 1)
+    flat = clean if patched else clean.flatten(1)
+    flat = flat * (radius / flat.norm(dim=-1, keepdim=True))
+    clip: PatchBall | Ball = (
+        PatchBall(radius=radius, patches=8, nonnegative=above) if patched else Ball(radius=radius, nonnegative=above)
+    )
+    released = flat + SIGMA * noise(*flat.shape, seed=100 + number)
+    return declared(folder, released, None, changed(smashed=clip), rows=rows, lower=None)
+
+
+@pytest.mark.parametrize("number", range(36))
+def test_points_on_the_border_of_a_ball_raise_no_alarm(number: int, tmp_path: Path) -> None:
+    found = declared_by(in_set(number, tmp_path / "r")).compared
+    assert not found.refuted
+    assert "the radius of releases" in found.checked
 
 
 HALVES = torch.tensor([[1.0] * 4 + [0.0] * 4, [0.0] * 4 + [1.0] * 4])
@@ -278,6 +334,7 @@ def test_what_was_not_compared_is_said(tmp_path: Path) -> None:
     alone = declared_by(lie(HONEST, lower=None, truth=None)(tmp_path / "b")).compared
     assert alone.unchecked == [
         "how often a record is released (no true image was recorded)",
+        "that records do not meet in the lower segment in eval mode (no lower segment was recorded)",
         "what the noise was added to (no lower segment was recorded)",
         "whether the lower model was frozen",
     ]

@@ -205,7 +205,7 @@ class Writes(torch.nn.Module):
 def test_a_program_that_touches_files_is_refused(canary: Path) -> None:
     folder = written(Path("r"), lower={"program": "lower.pt"})
     torch.jit.save(torch.jit.script(Writes()), folder / "lower.pt")
-    with pytest.raises(DataError, match="uses save, by which a program leaves its tensors"):
+    with pytest.raises(DataError, match="uses aten::save, by which a program leaves its tensors"):
         read_recording(redescribed(folder)).lower()
 
 

@@ -160,7 +160,7 @@ def must_be_mountable(context: AttackContext) -> None:
     if {"clients", "auxiliary_labels"} & attack.needs:
         must_have_one_label(context)
     if not all(bool(view.smashed.isfinite().all()) for view in context.recording.views):
-        raise NotApplicable("the release holds NaN or infinity: the model did not survive its training")
+        raise NotApplicable("the release holds NaN or infinity: the training diverged, or the defense makes them")
 
 
 def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:

@@ -1,0 +1,160 @@
+"""Segments of a recording that are programs: TorchScript that only computes, or an exported one that is trusted."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.jit._recursive import wrap_cpp_module
+
+from privkit.errors import DataError, one_line
+from privkit.files.import_path import Untrusted, is_trusted
+from privkit.recording.files import Files, archived
+
+_EXPORTED = "torch.export"
+"""The reader of exported programs, which evaluates text of the file as Python."""
+_OBJECTS = ("custom_obj_", "opaque_obj_")
+"""How members of an exported program begin that hold pickled objects."""
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_MEMBER = re.compile(
+    r"code/[\w/]+\.py(?:\.debug_pkl)?|(?:data|constants|traced_inputs)(?:\.pkl|/\d+)|version|byteorder"
+    r"|\.data/(?:version|serialization_id)|\.format_version|\.storage_alignment"
+)
+"""Members of a TorchScript file in its folder, as `torch.jit.save` writes them."""
+_UNREAD = re.compile(r"\.debug_pkl$|/traced_inputs[./]")
+"""Members that no segment needs to run: places in the source, and the records that it was traced on."""
+_RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
+"""What torch would call before its operators can be looked at: a method of the program, or an object in C++."""
+_COMPUTES = frozenset({"aten", "prim", "torchvision"})
+"""Namespaces of operators that a program may call; none may be registered by another library."""
+_REACHES_OUT = frozenset(
+    {
+        *("aten::from_file", "aten::save"),
+        *("prim::PythonOp", "prim::IgnoredPythonOp", "prim::rpc_async", "prim::rpc_remote", "prim::rpc_sync"),
+    }
+)
+"""Operators of these that read or write a file, reach another process, or leave TorchScript."""
+
+
+def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
+    """A TorchScript program, or an exported one, neither of which may hold a pickled object.
+
+    TorchScript may call operators that compute, and no others. The reader of exported programs evaluates text, so it
+    must be trusted by name.
+
+    Args:
+        name: of its file.
+        trust: modules that the command named.
+
+    Raises:
+        Untrusted: if it is an exported program, and the command does not trust the reader.
+        DataError: if it is damaged, holds what no segment needs, or calls what reaches out of its tensors.
+    """
+    data, here = files.content(name), files.folder / name
+    try:
+        members = archived(data)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            held = {member: archive.read(member) for member in members}
+    except zipfile.BadZipFile:
+        held = {}
+    except Exception as error:  # zipfile and zlib each raise their own kind
+        raise DataError(f"cannot read the program {here} ({one_line(error)}); save it again") from None
+    scripted = any("/code/" in f"/{member}" for member in held)
+    exported = any("models" in member.split("/")[:2] for member in held)  # not a package of that name in code
+    objects = any(member.rpartition("/")[2].startswith(_OBJECTS) for member in held)
+    objects |= any(b'"use_pickle": true' in held[member] for member in held if member.endswith("_config.json"))
+    if not (scripted or exported) or (exported and objects):
+        raise DataError(
+            f"{here} is no program without pickled objects; save the segment with torch.jit.save or "
+            "torch.export.save, or name a builder and weights"
+        )
+    if exported and not is_trusted(_EXPORTED, trust):
+        raise Untrusted(
+            f"{here} is an exported program, and torch runs text of such a file as Python when it reads "
+            f"it; if you know who wrote it, give --trust {_EXPORTED}, or trust=['{_EXPORTED}'] in Python"
+        )
+    if not exported and (strange := _strange(held)):
+        raise DataError(f"{here} {strange}; record a segment that only computes, as torch.jit.save writes it")
+    try:
+        with _weights_only(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if exported:
+                made: nn.Module = torch.export.load(io.BytesIO(data)).module()
+                called = frozenset[str]()
+            else:
+                made, called = _scripted(held)
+    except Exception as error:  # torch raises whatever its reader meets
+        raise DataError(f"cannot read the program {here} ({one_line(error)}); save it again") from None
+    if outside := sorted(one for one in called if one in _REACHES_OUT or one.partition("::")[0] not in _COMPUTES):
+        raise DataError(
+            f"{here} uses {outside[0]}, by which a program leaves its tensors; record a segment that only computes"
+        )
+    for weight in made.parameters():
+        weight.requires_grad_(False)
+    return made
+
+
+def _strange(held: dict[str, bytes]) -> str:
+    """What a TorchScript file has that no segment needs; empty if nothing.
+
+    torch finds members whatever the case of their names, so two may not differ in it alone.
+    """
+    for member in held:
+        folder, _, inside = member.partition("/")
+        if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:
+            return f"holds {member!r}, which is no part of a TorchScript program"
+    if len({member.casefold() for member in held}) < len(held):
+        return "holds two members whose names differ in their case alone"
+    read = (content for member, content in held.items() if not _UNREAD.search(member))
+    found = next(filter(None, map(_RUNS_WHEN_READ.search, read)), None)
+    return f"has {''.join(found[0].decode().split())}, which runs when it is read" if found else ""
+
+
+def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
+    """The module, compiled and not run, and every operator that any function of it calls.
+
+    The archive is written anew from the members that were looked at: torch and zipfile can see different ones in one
+    file. Operators are read from compiled graphs, since text can name them in many ways.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for member, content in held.items():
+            if not _UNREAD.search(member):
+                archive.writestr(member, content)
+    reader: Any = torch._C  # as torch.jit.load has it, which drops the unit that knows all functions
+    unit = reader.CompilationUnit()
+    module = reader.import_ir_module_from_buffer(unit, buffer.getvalue(), torch.device("cpu"), {}, False)
+    called = frozenset(one for function in unit.get_functions() for one in _called(function.graph))
+    made: nn.Module = wrap_cpp_module(module).eval()
+    return made, called
+
+
+def _called(block: Any) -> Iterator[str]:
+    """Kinds of all nodes of a graph or a block, and of those inside them; objects in C++ by their type."""
+    for node in block.nodes():
+        yield node.kind()
+        yield from (f"class::{made.type()}" for made in node.outputs() if "torch.classes" in str(made.type()))
+        graphs = [node.g(name) for name in node.attributeNames() if node.kindOf(name) == "g"]
+        for inner in (*node.blocks(), *graphs):
+            yield from _called(inner)
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Every `torch.load` inside refuses objects: that of an exported program would take them."""
+    before = os.environ.get(_FORCE)
+    os.environ[_FORCE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_FORCE]
+        if before is not None:
+            os.environ[_FORCE] = before
