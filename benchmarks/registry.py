@@ -86,7 +86,8 @@ def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, 
             written = [f"{name}:{one}" for one in STRENGTHS.get(name, ())] if options.strengths else [name]
             labels = [parse("defenses", one).label for one in written]
             if missing := [label for label in labels if (options.dataset, label, seed) not in had]:
-                attacks = choose(parse("defenses", name), "images").attacks
+                won = [one.attack for one in done if one.defense.partition(":")[0] == name]
+                attacks = dict.fromkeys((*choose(parse("defenses", name), "images").attacks, *won))
                 given = {"defense": missing, "attack": list(attacks), "dataset": options.dataset, "seed": seed}
                 root = {"data_root": options.data_root} if options.data_root else {}
                 yield {**given, **root, "threads": 1}, f"{options.dataset}-{seed}-{name}-{len(missing)}"
