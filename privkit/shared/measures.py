@@ -140,7 +140,16 @@ IMAGES = Records(
     "client's segment.",
     model="vit_micro",
     baseline="black_box:epochs=5",
-    general=("black_box", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix", "white_box:passes=8"),
+    general=(
+        "black_box",
+        "seen_tokens",
+        "jigsaw",
+        "white_box",
+        "jigsaw_white_box",
+        "adaptive",
+        "unmix",
+        "white_box:passes=8",
+    ),
     passive=("fora",),
     pictures=True,
 )
