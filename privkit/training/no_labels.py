@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from ctypes import string_at
 
 import torch
 from torch import Generator, Tensor
@@ -21,8 +22,9 @@ def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tens
     >>> torch.equal(draws.get_state(), before)
     True
     """
-    state = hashlib.sha256(draws.get_state().numpy().tobytes()).digest()
-    own = Generator().manual_seed(int.from_bytes(state[:8], "big") >> 2)
+    state = draws.get_state()  # in the host's memory, of every device: nothing waits for it
+    hashed = hashlib.sha256(string_at(state.data_ptr(), state.nbytes)).digest()
+    own = Generator().manual_seed(int.from_bytes(hashed[:8], "big") >> 2)
     return torch.randint(max(1, classes), shape, generator=own).to(draws.device)
 
 
