@@ -111,9 +111,13 @@ def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
     returned = {f"round_{number}.cut_gradient": torch.rand(6, 1, 8, 8) for number in range(2)}
     cases: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         ({}, {}, ["fora"]),
-        ({}, {"lower": HALF}, ["black_box", "jigsaw", "white_box", "jigsaw_white_box"]),
+        ({}, {"lower": HALF}, ["black_box", "seen_tokens", "jigsaw", "white_box", "jigsaw_white_box"]),
         ({"own.images": None}, {"lower": HALF}, ["white_box"]),
-        ({}, {"lower": HALF, "defense": "patch_shuffle"}, ["jigsaw", "jigsaw_white_box", "black_box", "white_box"]),
+        (
+            {},
+            {"lower": HALF, "defense": "patch_shuffle"},
+            ["jigsaw", "jigsaw_white_box", "black_box", "seen_tokens", "white_box"],
+        ),
         ({**alone, **returned, "truth.labels": labels}, {}, ["label_leak"]),
     ]
     for number, (tensors, described, attacks) in enumerate(cases):
