@@ -181,9 +181,12 @@ def test_noise_on_the_records_themselves_hides_them_whatever_network_follows() -
     assert not rests_on_rows(claim, DpCutMixSl(level="input", **noise))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in sorted({*MODELS} - {"hf"})]
-)
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    """Large networks take long, and ALBERT is a package of its own."""
+    return [pytest.mark.slow] * (name in LARGE) + [pytest.mark.needs("albert")] * (name == "albert")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in sorted({*MODELS} - {"hf"})])
 def test_privkits_own_networks_keep_records_apart(name: str) -> None:
     spec: Any = parse("models", name).spec
     domain: Any = {"tokens": WORDS, "tables": CARS}.get(spec.domain) or fitting(spec)
