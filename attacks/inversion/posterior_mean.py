@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, sqrt
 from typing import Annotated, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.ridge import correcting
+from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
@@ -35,8 +36,14 @@ class PosteriorMean(Checked):
 
     The noise must not depend on the image: of secret masks, say, it learns the wrong mean.
 
+    Where the same images crossed several times, their releases are averaged, and so are as many samples of the noise.
+    These are shrunk by √((n - R) / (n - 1)) for R passes and n releases of an own image, since the mean of those holds
+    1/n of the noise's variance already.
+
     Attributes:
         repeats: how often each own image is sent, at least 4; a quarter of these rounds shows the principal components.
+            The other n rounds must be at least the passes.
+        passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
         components: principal components at most.
         epochs: passes over the own images, but for those of one round, whose error is the curve; 0 for the mean image.
         width: of two hidden layers.
@@ -50,13 +57,28 @@ class PosteriorMean(Checked):
     uses: ClassVar[frozenset[str]] = frozenset()
 
     repeats: Annotated[int, Ge(4)] = 48
+    passes: Count = 1
     components: Count = 64
     epochs: Whole = 80
     width: Count = 512
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.passes > self._samples:
+            raise ValueError(
+                f"posterior_mean imitates the mean of passes={self.passes} releases by those of an own image, of which "
+                f"three quarters of repeats={self.repeats} are left: repeats must be at least {ceil(self.passes * 4 / 3)}"
+            )
+
+    @property
+    def _samples(self) -> int:
+        """n, the releases of an own image that are samples of the noise."""
+        return self.repeats - self.repeats // 4
+
     @property
     def mounting(self) -> ImageMounting:
         return Mounting(
+            passes=self.passes,
             undoes=frozenset({"maps", "scales"}),
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda an_epoch: replace(self, epochs=ceil(CONTROL_STEPS / an_epoch)),
@@ -83,13 +105,14 @@ class PosteriorMean(Checked):
                 f"it needs at least {2 * batch} own images, got {len(observation.auxiliary)}"
             )
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
-        seen = torch.cat([view.smashed.flatten(1) for view in views]).float()
-        draws, further = Generator(device).manual_seed(root), self.repeats - self.repeats // 4
+        rounds = [averaged(same) for same in by_round(views, self.passes)]
+        seen = torch.cat([view.smashed.flatten(1) for view in rounds]).float()
+        draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
             middle, basis = self._components(query, own, batch, draws)
-            sent = torch.stack([(_released(query, own, batch, draws) - middle) @ basis for _ in range(further)])
+            sent = torch.stack([(_released(query, own, batch, draws) - middle) @ basis for _ in range(self._samples)])
             scale = sent.flatten(0, 1).std(0).clamp_min(1e-12)
-            training = _Denoising(sent / scale, own.flatten(1), batch, self.width, self.epochs, root)
+            training = _Denoising(sent / scale, own.flatten(1), batch, self.width, self.epochs, root, self.passes)
         curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error")
         with torch.no_grad():
             images = training.drawn((seen - middle) @ basis / scale)
@@ -116,11 +139,14 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
 class _Denoising(Learner):
     """Trains on releases [R, N, k] of own images [N, P]; an epoch tells the error on the last `held` images."""
 
-    def __init__(self, sent: Tensor, truth: Tensor, held: int, width: int, epochs: int, seed: int) -> None:
+    def __init__(
+        self, sent: Tensor, truth: Tensor, held: int, width: int, epochs: int, seed: int, passes: int
+    ) -> None:
         self._clean = sent[:, :-held].mean(0)
-        self._noise = (sent[:, :-held] - self._clean).flatten(0, 1)
-        self._truth, self._seed = truth[:-held], seed
-        self._held, self._held_truth = sent[0, -held:], truth[-held:]
+        left = (len(sent) - passes) / max(len(sent) - 1, 1)
+        self._noise = (sent[:, :-held] - self._clean).flatten(0, 1) * sqrt(left)
+        self._truth, self._seed, self._passes = truth[:-held], seed, passes
+        self._held, self._held_truth = sent[:passes, -held:].mean(0), truth[-held:]
         self._middle = self._truth.mean(0)
         network = correcting(sent.shape[2], truth.shape[1], width).to(truth.device)
         optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
@@ -132,8 +158,8 @@ class _Denoising(Learner):
         self.network.train()
         with seeded(device, self._seed + number):
             for rows in torch.randperm(len(self._truth), device=device).split(_STEP_ROWS):
-                noise = self._noise[torch.randint(len(self._noise), rows.shape, device=device)]
-                guess = self._middle + self.network(self._clean[rows] + noise)
+                noise = self._noise[torch.randint(len(self._noise), (self._passes, *rows.shape), device=device)]
+                guess = self._middle + self.network(self._clean[rows] + noise.mean(0))
                 self.step(nn.functional.mse_loss(guess, self._truth[rows]))
         with torch.no_grad():
             return nn.functional.mse_loss(self.drawn(self._held), self._held_truth).item()

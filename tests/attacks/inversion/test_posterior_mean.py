@@ -1,5 +1,8 @@
 """The posterior mean reads what noise leaves, and nothing where it leaves nothing."""
 
+from dataclasses import replace
+from math import sqrt
+
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -16,8 +19,10 @@ QUICK = PosteriorMean(repeats=16, epochs=30, width=128)
 FLOOR = float((OWN.mean(0) - PRIVATE).square().mean())
 
 
-def observation(noise: float, seed: int = 0, signal: float = 1.0, own: Tensor = OWN) -> ImageObservation:
-    """Images behind a drawn linear map to 200 numbers, with noise on each."""
+def observation(
+    noise: float, seed: int = 0, signal: float = 1.0, own: Tensor = OWN, passes: int = 1
+) -> ImageObservation:
+    """Images behind a drawn linear map to 200 numbers, with noise on each; the private ones cross several times."""
     weight = signal * torch.randn(64, 200, generator=Generator().manual_seed(seed)) / 8
 
     def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -26,7 +31,7 @@ def observation(noise: float, seed: int = 0, signal: float = 1.0, own: Tensor = 
         return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
 
     draws = Generator().manual_seed(seed + 100)
-    views = [query(part, draws).view for part in PRIVATE.split(BATCH)]
+    views = [query(part, draws).view for _ in range(passes) for part in PRIVATE.split(BATCH)]
     return ImageObservation(views=views, batch_size=BATCH, image_shape=SHAPE, auxiliary=own, query=query)
 
 
@@ -51,6 +56,19 @@ def test_loud_noise_leaves_it_as_much_as_the_best_linear_guess(seed: int) -> Non
     found = error(QUICK, observation(1.0, seed))
     assert found < 0.7
     assert found < 1.03 * linear_optimum(1.0, seed)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_eight_passes_leave_it_as_much_as_noise_of_an_eighth_of_the_variance(seed: int) -> None:
+    found = error(replace(QUICK, passes=8, repeats=48), observation(2.0, seed, passes=8))
+    assert found < 1.1 * linear_optimum(2.0 / sqrt(8), seed)
+    assert linear_optimum(2.0, seed) > 1.5 * found  # one pass would show less
+
+
+def test_more_passes_than_samples_of_the_noise_are_refused() -> None:
+    with pytest.raises(ValueError, match="passes=13 .*repeats must be at least 18"):
+        replace(QUICK, passes=13)
+    assert replace(QUICK, passes=13, repeats=18).passes == 13
 
 
 def test_a_release_without_noise_shows_the_images() -> None:
