@@ -67,7 +67,8 @@ class PosteriorMean(Checked):
         if self.passes > self._samples:
             raise ValueError(
                 f"posterior_mean imitates the mean of passes={self.passes} releases by those of an own image, of which "
-                f"three quarters of repeats={self.repeats} are left: repeats must be at least {ceil(self.passes * 4 / 3)}"
+                f"three quarters of repeats={self.repeats} are left: take repeats of at least "
+                f"{ceil(self.passes * 4 / 3)}"
             )
 
     @property
@@ -139,9 +140,7 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
 class _Denoising(Learner):
     """Trains on releases [R, N, k] of own images [N, P]; an epoch tells the error on the last `held` images."""
 
-    def __init__(
-        self, sent: Tensor, truth: Tensor, held: int, width: int, epochs: int, seed: int, passes: int
-    ) -> None:
+    def __init__(self, sent: Tensor, truth: Tensor, held: int, width: int, epochs: int, seed: int, passes: int) -> None:
         self._clean = sent[:, :-held].mean(0)
         left = (len(sent) - passes) / max(len(sent) - 1, 1)
         self._noise = (sent[:, :-held] - self._clean).flatten(0, 1) * sqrt(left)
