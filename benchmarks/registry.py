@@ -20,6 +20,7 @@ import registry_pictures
 from privkit.audit.place import entries_of
 from privkit.audit.run import run_audit
 from privkit.defenses import DEFENSES
+from privkit.files.paths import file_name
 from privkit.parts.registry import parse
 from privkit.reports.registry import REGISTRY, Entry, read_registry, to_csv
 from privkit.reports.schema import Row
@@ -65,6 +66,8 @@ class Options:
         data_root: folder of the official datasets.
         seeds: of the audits.
         strengths: whether to measure further strengths beside the defaults.
+        attack: these alone, as a new one, and also on settings that were measured; by default what is the strongest or
+            was it on any setting of the defense.
         out: where run folders are kept.
         collect: finished run folders to read instead of running anything.
     """
@@ -74,6 +77,7 @@ class Options:
     data_root: str | None = None
     seeds: tuple[int, ...] = (0,)
     strengths: bool = False
+    attack: tuple[str, ...] = ()
     out: str = "privkit-runs/registry"
     collect: tuple[str, ...] = ()
 
@@ -85,12 +89,13 @@ def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, 
         for name in options.defense:
             written = [f"{name}:{one}" for one in STRENGTHS.get(name, ())] if options.strengths else [name]
             labels = [parse("defenses", one).label for one in written]
-            if missing := [label for label in labels if (options.dataset, label, seed) not in had]:
+            if missing := [one for one in labels if options.attack or (options.dataset, one, seed) not in had]:
                 won = [one.attack for one in done if one.defense.partition(":")[0] == name]
-                attacks = dict.fromkeys((*choose(parse("defenses", name), "images").attacks, *won))
+                attacks = options.attack or dict.fromkeys((*choose(parse("defenses", name), "images").attacks, *won))
                 given = {"defense": missing, "attack": list(attacks), "dataset": options.dataset, "seed": seed}
                 root = {"data_root": options.data_root} if options.data_root else {}
-                yield {**given, **root, "threads": 1}, f"{options.dataset}-{seed}-{name}-{len(missing)}"
+                parts = (options.dataset, str(seed), name, str(len(missing)), *map(file_name, options.attack))
+                yield {**given, **root, "threads": 1}, "-".join(parts)
 
 
 def main(options: Options) -> None:
@@ -103,10 +108,18 @@ def main(options: Options) -> None:
 
 
 def _add(folder: Path, rows: Sequence[Row]) -> None:
-    """Put a run into the registry, each line in the place of an older one of the same setting, adversary and seed."""
-    found = entries_of(rows)
-    kept = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in (*read_registry(), *found)}
-    REGISTRY.write_text(to_csv(kept.values()), encoding="utf-8")
+    """Put a run into the registry, each line in the place of an older one of the same setting, adversary and seed.
+
+    An older line stays where its attack identified more and was not mounted again.
+    """
+    had = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in read_registry()}
+    tried, found = {row.attack for row in rows}, []
+    for one in entries_of(rows):
+        old = had.get(key := (one.dataset, one.defense, one.threat_model, one.seed))
+        if old is None or old.attack in tried or old.identified <= one.identified:
+            had[key] = one
+            found.append(one)
+    REGISTRY.write_text(to_csv(had.values()), encoding="utf-8")
     registry_pictures.keep(folder, rows, found)
     for one in found:
         print(one.dataset, one.defense, one.threat_model, one.seed, one.attack, one.identified, flush=True)
