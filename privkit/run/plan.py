@@ -45,19 +45,17 @@ def plan(config: AuditConfig) -> list[Cell]:
 
     Every attack that the undefended model does not meet anyway has a twin there, which may prove superfluous.
     """
-    return [
-        cell
-        for seed in config.seeds
-        for part in config.parts
-        for defense in part.defenses
-        for cell in _on(part, defense, seed)
-    ]
+    return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
 
 def cell_counts(config: AuditConfig) -> tuple[int, int]:
-    """Number of cells that are computed in any case, and number of twins."""
-    twins = [bool(cell.twin_of) for cell in plan(config)]
-    return twins.count(False), twins.count(True)
+    """Number of cells that are computed in any case, and number of twins; every seed has as many."""
+    twins = [bool(cell.twin_of) for cell in _of_seed(config, config.seeds[0])]
+    return len(config.seeds) * twins.count(False), len(config.seeds) * twins.count(True)
+
+
+def _of_seed(config: AuditConfig, seed: int) -> list[Cell]:
+    return [cell for part in config.parts for defense in part.defenses for cell in _on(part, defense, seed)]
 
 
 def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
