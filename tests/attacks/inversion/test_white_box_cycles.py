@@ -176,7 +176,7 @@ def sent() -> ImageObservation:
     return replace(known(lower, None), views=views(lower, lambda z, draws: shuffled(noisy(z, draws), draws)))
 
 
-@pytest.mark.parametrize("dies_after", [1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("dies_after", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4, 5)), 6, 7])
 @pytest.mark.parametrize("name", CASES)
 def test_a_killed_one_goes_on_in_its_cycle_bit_for_bit(name: str, dies_after: int) -> None:
     """Its two chunks save four times each, or eight times; these are cut off in the middle of a cycle, too."""
