@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.parameter import is_lazy
 
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
@@ -72,6 +73,10 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
     if not torch.equal(torch.random.get_rng_state(), state):
         return "building it draws from torch's global generator; seed its weights inside torch.random.fork_rng()"
     for half in ("lower", "upper"):
+        if any(map(is_lazy, getattr(first, half).parameters())):
+            return (
+                f"the {half} segment draws lazy weights at its first batch, whatever the seed; give layers their sizes"
+            )
         a, b, c = (getattr(split, half).state_dict() for split in (first, again, other))
         if not all(torch.equal(a[key], b[key]) for key in a):
             return f"the same seed gives other weights of the {half} segment"

@@ -15,7 +15,7 @@ from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknow
 from privkit.files.import_path import imported
 from privkit.parts import docstrings
 from privkit.parts.own_parts import is_own_name, kind_noun, kinds_of
-from privkit.parts.registry import Component, load, parse, part_table, read_part, stages_given
+from privkit.parts.registry import Component, is_pair, load, parse, part_table, read_part, stages_given
 
 KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
 """Kinds of parts that have laws."""
@@ -70,7 +70,7 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part that a user named.
+    """The kind of a part that a user named; a pair of segments is a model.
 
     Raises:
         UsageError: if it is no part, or fits several kinds.
@@ -80,6 +80,8 @@ def kind_of(given: str) -> str:
     """
     if stages_given(given) is not None:
         return "defenses"
+    if is_pair(given):
+        return "models"
     name, _ = read_part(given, placed=True)
     own = is_own_name(name, {name for kind in KINDS for name in part_table(kind)})
     kinds = kinds_of(imported("the part", name)) if own else [kind for kind in KINDS if name in part_table(kind)]
@@ -103,7 +105,8 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
         root: the data root; None for none.
     """
     component = parse(kind, given)
-    yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
+    if not is_pair(given):  # privkit specifies a pair itself
+        yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
     home = load(f"privkit.laws.{kind}:LAWS")
     if kind == "datasets":
         pools = component.spec.open(root, download=False, train_images=1)

@@ -162,6 +162,37 @@ def test_models_that_break_a_law(fault: str, law: str) -> None:
     assert models.LAWS[law](Odd(fault=fault), SHAPE)
 
 
+class Lower(nn.Sequential):
+    """The first segment of a pair, of images of 784 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784, 12))
+
+
+class Upper(nn.Linear):
+    """The second one."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(12, classes)
+
+
+class Lazy(nn.LazyLinear):
+    """One that learns its size from its first batch."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(classes)
+
+
+def test_a_pair_of_segments_keeps_the_laws_of_a_model() -> None:
+    given = f"{__name__}.Lower:{__name__}.Upper"
+    assert kind_of(given) == "models"
+    asked = dict(laws(given, "models"))
+    assert asked.keys() == models.LAWS.keys()
+    assert not any(asked.values()), asked
+    lazy = dict(laws(f"{__name__}.Lower:{__name__}.Lazy", "models"))
+    assert [law for law, how in lazy.items() if "give layers their sizes" in how] == ["weights follow the seed"]
+
+
 def test_a_model_that_lies_about_cuts_or_positions() -> None:
     micro = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
     assert models.a_cut_changes_no_function(Vit(**micro), SHAPE) == ""  # type: ignore[arg-type]
