@@ -189,23 +189,34 @@ class _Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """[N, P] in [0, 1], each from the tokens of its row [T, D] that are seen, bool [T]."""
+        """[N, P] in [0, 1], each from the tokens of its row [T, D] that are seen, bool [T].
+
+        Rows that show the same places share the factors of one matrix.
+        """
         width, last = self.basis.shape[2], len(self.within) - 1
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()
         along = torch.cat([along, along.new_zeros(len(along), 1)], 1)
         shrink = penalty * self.within.trace().clamp_min(1e-300)
         guess = self.mean.expand(len(rows), -1).clone()
         numbers = torch.arange(width, device=rows.device)
-        by_length = seen.sum(1).argsort()
-        longest = max(1, int(seen.sum(1).max())) * width
-        for some in by_length.split(max(1, _NUMBERS_AT_ONCE // longest**2)):
-            length = int(seen[some].sum(1).max())
-            places = seen[some].int().argsort(dim=1, descending=True, stable=True)[:, :length]
+        sets, which, count = seen.unique(dim=0, return_inverse=True, return_counts=True)
+        ordered = which.argsort(stable=True)
+        seat = torch.empty_like(which)  # of a row among those that show the same
+        seat[ordered] = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[which[ordered]]
+        longest = max(1, int(sets.sum(1).max())) * width
+        for some in sets.sum(1).argsort().split(max(1, _NUMBERS_AT_ONCE // longest**2)):
+            length = int(sets[some].sum(1).max())
+            places = sets[some].int().argsort(dim=1, descending=True, stable=True)[:, :length]
             used = (places.unsqueeze(2) * width + numbers).flatten(1)
-            used = torch.where(seen[some].gather(1, places).repeat_interleave(width, 1), used, last)
+            used = torch.where(sets[some].gather(1, places).repeat_interleave(width, 1), used, last)
             within = self.within[used.unsqueeze(2), used.unsqueeze(1)]
             within.diagonal(dim1=1, dim2=2).add_(shrink)
-            lower = torch.linalg.cholesky(within)
-            solved = torch.cholesky_solve(along[some].gather(1, used).unsqueeze(2), lower).squeeze(2)
-            guess[some] += torch.einsum("nd,ndp->np", solved, self.across[used]).float()
+            number = torch.full((len(sets),), -1, device=rows.device)
+            number[some] = torch.arange(len(some), device=rows.device)
+            mine = (number[which] >= 0).nonzero().squeeze(1)
+            at = number[which[mine]], seat[mine]
+            shown = along.new_zeros(len(some), int(count[some].max()), used.shape[1])
+            shown[at] = along[mine].gather(1, used[at[0]])
+            solved = torch.cholesky_solve(shown.transpose(1, 2), torch.linalg.cholesky(within))
+            guess[mine] += torch.einsum("sdn,sdp->snp", solved, self.across[used]).float()[at]
         return guess.clamp(0, 1)
