@@ -110,16 +110,20 @@ def main(options: Options) -> None:
 def _add(folder: Path, rows: Sequence[Row]) -> None:
     """Put a run into the registry, each line in the place of an older one of the same setting, adversary and seed.
 
-    An older line stays where its attack identified more and was not mounted again.
+    An older line stays where its attack was not mounted again and identified more, or as much with a better likeness.
     """
     had = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in read_registry()}
     tried, found = {row.attack for row in rows}, []
     for one in entries_of(rows):
         old = had.get(key := (one.dataset, one.defense, one.threat_model, one.seed))
-        if old is None or old.attack in tried or old.identified <= one.identified:
+        if old is None or old.attack in tried or _found(old) <= _found(one):
             had[key] = one
             found.append(one)
     REGISTRY.write_text(to_csv(had.values()), encoding="utf-8")
     registry_pictures.keep(folder, rows, found)
     for one in found:
         print(one.dataset, one.defense, one.threat_model, one.seed, one.attack, one.identified, flush=True)
+
+
+def _found(one: Entry) -> tuple[float, float]:
+    return one.identified, one.likeness or 0.0
