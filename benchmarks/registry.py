@@ -10,7 +10,7 @@ to `docs/registry`; the same command goes on with what is missing. `privkit audi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from privkit.run.progress import Silent
 from privkit.run.records import read_rows
 from privkit.settings.quick_attacks import choose
 from privkit.settings.resolve import resolve
+from privkit.shared.threat_models import INCLUDES
 
 STRENGTHS: dict[str, tuple[str, ...]] = {
     "adv": ("strength=10",),
@@ -119,10 +120,20 @@ def _add(folder: Path, rows: Sequence[Row]) -> None:
         if old is None or old.attack in tried or _found(old) <= _found(one):
             had[key] = one
             found.append(one)
-    REGISTRY.write_text(to_csv(had.values()), encoding="utf-8")
+    REGISTRY.write_text(to_csv(nested(had.values())), encoding="utf-8")
     registry_pictures.keep(folder, rows, found)
     for one in found:
         print(one.dataset, one.defense, one.threat_model, one.seed, one.attack, one.identified, flush=True)
+
+
+def nested(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The lines, each with the better attack of an adversary who may do less, where another run found one."""
+    entries = list(entries)
+    lines = {(one.dataset, one.defense, one.seed, one.threat_model): one for one in entries}
+    for one in entries:
+        weaker = (lines.get((one.dataset, one.defense, one.seed, model)) for model in INCLUDES[one.threat_model])
+        best = max([one, *filter(None, weaker)], key=lambda each: each.identified)
+        yield best.model_copy(update={"threat_model": one.threat_model})
 
 
 def _found(one: Entry) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from privkit.errors import RunFolderError, UsageError
 from privkit.reports import registry
 from privkit.reports.registry import to_csv
 from privkit.shared.interval import clopper_pearson
+from privkit.shared.threat_models import INCLUDES
 from tests.reports.test_registry import entry
 
 
@@ -48,6 +49,14 @@ def test_what_nothing_registered_is_like_is_refused_with_what_is(copied: Path, r
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
         placed(tmp_path)
+
+
+def test_a_registered_adversary_who_may_do_more_identifies_no_less() -> None:
+    lines = {(one.dataset, one.defense, one.seed, one.threat_model): one for one in registry.read_registry()}
+    assert len(lines) > 400
+    for (*setting, _), one in lines.items():
+        weaker = [lines.get((*setting, model)) for model in INCLUDES[one.threat_model]]
+        assert one.identified == max(each.identified for each in weaker if each), one
 
 
 @pytest.mark.slow
