@@ -41,6 +41,7 @@ def test_exact_predictions_of_soft_labels_are_decoded_to_labels(spread: float) -
     assert head.train()(soft.log()).equal(soft.log())
 
 
+@pytest.mark.slow
 def test_the_model_learns_and_names_true_labels() -> None:
     edge, upper = fitted(ConfusionalLabels())
     data = digits(1000)

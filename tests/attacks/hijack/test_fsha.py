@@ -25,6 +25,7 @@ class Noise(nn.Module):
         return self.scale * torch.randn(len(x), 4, 4, 4, generator=self.draws)
 
 
+@pytest.mark.slow
 def test_clients_that_can_be_led_give_their_images_away(hijack: Any) -> None:
     attack = replace(hijack.quick, width=16)
     result = hijack.attacked(attack, hijack.client())
