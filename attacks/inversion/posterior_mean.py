@@ -68,7 +68,7 @@ class PosteriorMean(Checked):
             raise ValueError(
                 f"posterior_mean imitates the mean of passes={self.passes} releases by those of an own image, of which "
                 f"three quarters of repeats={self.repeats} are left: take repeats of at least "
-                f"{ceil(self.passes * 4 / 3)}"
+                f"{self.passes + (self.passes - 1) // 3}"
             )
 
     @property
@@ -142,8 +142,8 @@ class _Denoising(Learner):
 
     def __init__(self, sent: Tensor, truth: Tensor, held: int, width: int, epochs: int, seed: int, passes: int) -> None:
         self._clean = sent[:, :-held].mean(0)
-        left = (len(sent) - passes) / max(len(sent) - 1, 1)
-        self._noise = (sent[:, :-held] - self._clean).flatten(0, 1) * sqrt(left)
+        shrunk = sqrt((len(sent) - passes) / (len(sent) - 1))
+        self._noise = shrunk * (sent[:, :-held] - self._clean).flatten(0, 1)
         self._truth, self._seed, self._passes = truth[:-held], seed, passes
         self._held, self._held_truth = sent[:passes, -held:].mean(0), truth[-held:]
         self._middle = self._truth.mean(0)

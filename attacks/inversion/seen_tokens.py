@@ -197,14 +197,15 @@ class _Covariances:
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()
         along = torch.cat([along, along.new_zeros(len(along), 1)], 1)
         shrink = penalty * self.within.trace().clamp_min(1e-300)
-        guess = self.mean.expand(len(rows), -1).clone()
+        solved = torch.zeros_like(along)  # coefficients of all numbers, 0 of those that a row does not show
         numbers = torch.arange(width, device=rows.device)
         sets, which, count = seen.unique(dim=0, return_inverse=True, return_counts=True)
         ordered = which.argsort(stable=True)
         seat = torch.empty_like(which)  # of a row among those that show the same
         seat[ordered] = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[which[ordered]]
         longest = max(1, int(sets.sum(1).max())) * width
-        for some in sets.sum(1).argsort().split(max(1, _NUMBERS_AT_ONCE // longest**2)):
+        at_once = max(1, _NUMBERS_AT_ONCE // (longest * max(longest, int(count.max()))))
+        for some in sets.sum(1).argsort().split(at_once):
             length = int(sets[some].sum(1).max())
             places = sets[some].int().argsort(dim=1, descending=True, stable=True)[:, :length]
             used = (places.unsqueeze(2) * width + numbers).flatten(1)
@@ -217,6 +218,6 @@ class _Covariances:
             at = number[which[mine]], seat[mine]
             shown = along.new_zeros(len(some), int(count[some].max()), used.shape[1])
             shown[at] = along[mine].gather(1, used[at[0]])
-            solved = torch.cholesky_solve(shown.transpose(1, 2), torch.linalg.cholesky(within))
-            guess[mine] += torch.einsum("sdn,sdp->snp", solved, self.across[used]).float()[at]
-        return guess.clamp(0, 1)
+            found = torch.cholesky_solve(shown.transpose(1, 2), torch.linalg.cholesky(within))
+            solved[mine] = solved[mine].scatter(1, used[at[0]], found.transpose(1, 2)[at])
+        return (self.mean + (solved @ self.across).float()).clamp(0, 1)

@@ -271,9 +271,7 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
 
 def _new_seeds(one: Judged) -> str:
     """How many new seeds decide an ordering, and whether they were run; nothing if its first three decide it."""
-    if one.verdict == "not run":
-        return "" if one.ordering.takes is None else f"first three, {one.ordering.takes:.2g} h"
-    if one.needed == 0 or one.verdict == "at the floor":
+    if one.needed == 0 or one.verdict in ("not run", "at the floor"):
         return ""
     if one.needed is None or one.hours is None:
         return "more than 10,000 needed"

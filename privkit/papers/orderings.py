@@ -57,7 +57,6 @@ class Ordering:
         quantity: one of `QUANTITIES`.
         numbers: row and column of the printed values of `source`, first of the better method; None if the numbers are
             not printed, or were printed for other data.
-        takes: hours of one CPU core for the first three seeds that were not run, from a dry run or from one of them.
     """
 
     claim: str
@@ -66,7 +65,6 @@ class Ordering:
     worse: str
     quantity: str = "accuracy"
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
-    takes: float | None = None
 
     def published(self, paper: str) -> float | None:
         """The printed difference, as a share if the paper prints per cent; None if it prints no numbers."""

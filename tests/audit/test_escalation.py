@@ -68,21 +68,12 @@ def test_what_never_wins_has_not_learned(tmp_path: Path, monkeypatch: pytest.Mon
     assert check(row) == (None, "attack has not learned: it is no better than constant guesses")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("rate", "ended", "said"),
     [
-        pytest.param(
-            *(
-                0.02,
-                " and won",
-                (False, "attack not converged: the last doubling of its training lowered its own error"),
-            ),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *(0.01, ", which is the limit that is set", (False, "attack not converged: it is no better than constant")),
-            marks=pytest.mark.slow,
-        ),
+        (0.02, " and won", (False, "attack not converged: the last doubling of its training lowered its own error")),
+        (0.01, ", which is the limit that is set", (False, "attack not converged: it is no better than constant")),
         (0.0001, "; the last 2 doublings lowered the error by at most 5%", (None, "attack has not learned")),
     ],
 )

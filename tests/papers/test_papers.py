@@ -211,11 +211,10 @@ def test_no_ordering_is_judged_whose_sides_are_both_at_the_floor() -> None:
                 assert any(mean(side.values) < mean(side.floors) for side in sides), one.ordering
 
 
-def test_an_ordering_that_was_not_run_says_how_long_it_takes() -> None:
-    judged = [one for name in PAPERS for one in orderings.on_record(name)]
-    assert {one.ordering.claim for one in judged if one.verdict == "not run"} == {
-        one.ordering.claim for one in judged if one.ordering.takes
-    }
+def test_every_ordering_was_run_and_at_most_15_are_undecided() -> None:
+    verdicts = [one.verdict for name in PAPERS for one in orderings.on_record(name)]
+    assert (len(verdicts), verdicts.count("not run")) == (71, 0)
+    assert verdicts.count("undecided") <= 15
 
 
 def mean(of_seed: Mapping[int, float]) -> float:
