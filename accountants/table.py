@@ -212,7 +212,10 @@ def _participation_of_row(
         return Poisson(rate=_needed(get, "rate", "sampling = poisson"))
     if get("sampling") == "without_replacement":
         why = "sampling = without_replacement"
-        return WithoutReplacement(chosen=_needed(get, "group", why), clients=_needed(get, "clients", why))
+        group, clients = _needed(get, "group", why), _needed(get, "clients", why)
+        if group > clients:
+            raise ValueError(f"group must be at most clients = {clients}, of whom it is drawn, got {group}")
+        return WithoutReplacement(chosen=group, clients=clients)
     return EveryRound()
 
 

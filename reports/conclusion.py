@@ -8,7 +8,7 @@ from typing import Literal
 from privkit.reports.schema import Frozen, Row
 from privkit.reports.strongest import undefended
 from privkit.reports.tables import UNKNOWN, claim_text
-from privkit.reports.threats import Outcome, ThreatVerdict
+from privkit.reports.threats import NO_NUMBER, Outcome, ThreatVerdict
 from privkit.shared.measures import IDENTIFIED
 from privkit.shared.threat_models import THREAT_MODELS, threat_name
 
@@ -17,6 +17,7 @@ _WORDS: dict[Outcome, str] = {
     "class": "Gives away the class only under",
     "holds": "Holds under",
     "not_shown": "Not shown under",
+    "no_number": "No sound number under",
     "not_applicable": "Not possible:",
     "not_tried": "Not tried:",
 }
@@ -72,7 +73,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 tone="bad" if found == "falls" else "good" if held else "open",
                 sentence=f"{_sentence(most, row, rows)}{_cost(own, rows)}.",
                 models=_models(verdicts),
-                arrangement=_arrangement(row),
+                arrangement=_arrangement(row, own),
                 claim=claim_text(row).replace(UNKNOWN, "nothing"),
             )
         )
@@ -95,6 +96,8 @@ def _sentence(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
     if most.outcome == "not_shown":
         why = most.sentence.removeprefix("not shown: ").partition(";")[0]
         return f"It is not shown whether {what} protects {these}: {why}"
+    if most.outcome == "no_number":
+        return f"Nothing is shown about {what}: {most.sentence.removeprefix(f'{NO_NUMBER}: ')}"
     return f"Nothing was measured of {what}: {most.sentence}"
 
 
@@ -153,14 +156,15 @@ def _models(verdicts: Sequence[ThreatVerdict]) -> str:
     return " ".join(f"{words} {', '.join(models)}." for words, models in groups.items() if models)
 
 
-def _arrangement(row: Row) -> str:
+def _arrangement(row: Row, rows: Sequence[Row]) -> str:
     """What the conclusion is about: another cut, more passes or more own records may give another one."""
-    own = row.counts.get("auxiliary")
+    own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
+    most, upto = max(asked), "up to " if len(asked) > 1 else ""
     return ", ".join(
         (
             f"{row.model} on {row.dataset}",
             *row.arrangement,
             *([f"{own:,} own {row.records} ({row.auxiliary})"] if own is not None else []),
-            f"{row.queries:,} rounds of queries" if row.queries else "no queries",
+            f"{upto}{most:,} round{'s' * (most > 1)} of queries" if most else "no queries",
         )
     )

@@ -49,7 +49,7 @@ LIMITS = (
     "Checksums say which data, code and rows the numbers come from. They say nothing about who wrote them.",
 )
 """What the document does not say."""
-_UNMEASURED = ("not_tried", "not_applicable")
+_UNMEASURED = ("not_tried", "not_applicable", "no_number")
 """Outcomes without a number."""
 _FALLEN = ("refuted", "no proof")
 """Standings of claims that are not to be repeated."""

@@ -11,7 +11,7 @@ from math import isfinite
 
 from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
-from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows
+from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
 from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, OF_RECORDS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
@@ -33,8 +33,8 @@ class Gate:
 
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
     need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
-    defense. The same holds for an attack that fails on the undefended model as well, and for one that lacked the
-    segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`).
+    defense. The same holds for an attack that failed its control, that fails on the undefended model as well, or that
+    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`).
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
@@ -123,7 +123,7 @@ class Gate:
                 f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
-            if met and self._bounds_recovery(row) and (why := row.doubt or _powerless(row, twins)):
+            if met and self._bounds_recovery(row) and (why := row.doubt or unsound(row) or _powerless(row, twins)):
                 met, sentence = False, f"{sentence}; but it is not shown: {why}"
             results.append((row, None if open_ else met, sentence))
         return results

@@ -220,6 +220,7 @@ def environment() -> Environment:
         "interval": tables.interval,
         "claim_text": tables.claim_text,
         "threat_name": threat_name,
+        "in_words": threats.in_words,
         "label": label,
         "names": {name: measure.title for name, measure in OF_RECORDS.items()},
         "floor_names": {name: floor.title for name, floor in FLOORS.items()},

@@ -212,7 +212,7 @@ class Row(Frozen):
     auc_curve: Annotated[
         tuple[Interval, ...], Field(description="AUC of each epoch of training, if the attack was asked in each")
     ] = ()
-    attack_curve: Annotated[tuple[float, ...], Field(description="held-out error of each epoch of the attack")] = ()
+    attack_curve: Annotated[tuple[float, ...], Field(description="the attack's own objective, by epoch")] = ()
     seconds: Annotated[Seconds | None, Field(description="what the row took; None in older rows")] = None
     files: Annotated[dict[str, str], Field(description="SHA-256 of the files beside the row's own")] = {}
     provenance: Provenance = Provenance()

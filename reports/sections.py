@@ -125,8 +125,8 @@ def training_curves(rows: Sequence[Row]) -> list[Chart]:
 
 
 def attack_curve(row: Row) -> Chart | None:
-    """The loss that the attack minimizes, on its own held-out records, by epoch."""
-    return epoch_chart(row.attack_curve, "attack: held-out error", logarithmic=True)
+    """The attack's own objective by epoch: an error on its held-out records, or what it minimizes on the release."""
+    return epoch_chart(row.attack_curve, "attack: objective", logarithmic=True)
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:

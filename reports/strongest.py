@@ -199,6 +199,11 @@ def sound(row: Row) -> bool:
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
+def unsound(row: Row) -> str:
+    """Why the numbers of an attack say nothing for the defense: it failed its control experiments; empty otherwise."""
+    return "" if sound(row) else "the attack failed its control experiment"
+
+
 def metric_of(row: Row) -> str:
     """The metric by which a row is compared with others; empty without one."""
     return measures.deciding(list(row.recovered.get("unaligned", {})))

@@ -26,7 +26,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
-Outcome = Literal["falls", "class", "holds", "not_shown", "not_applicable", "not_tried"]
+Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_applicable", "not_tried"]
 
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
@@ -39,7 +39,7 @@ MEANING = (
     "adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
-NOT_TRIED = "not tried"
+NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
 STRONGER = "a stronger attack is known and was not mounted"
 """How the remark on such an attack begins."""
 UNCOMPARED = "compared with constant guesses alone"
@@ -69,8 +69,8 @@ class ThreatVerdict(Frozen):
         threat_model: one of `THREAT_MODELS`, or `OTHERS`.
         outcome: it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted
             attacks; it is not shown to hold, because a failed attack also fails on the undefended model, was still
-            learning, or did not read all that the server got (`Row.doubt`); no mounted attack applies; or none was
-            mounted.
+            learning, or did not read all that the server got (`Row.doubt`); every mounted attack failed its control or
+            ended in an error; no mounted attack applies; or none was mounted.
         attack: the strongest one over the seeds; empty if none gave a number.
         against: the other attacks that gave numbers.
         untried: registered attacks of this very model that were not mounted.
@@ -196,10 +196,16 @@ def _verdict(
         said = f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}"
         return ThreatVerdict(**given, outcome="not_applicable", sentence=said)
     if own:
-        broken = dict.fromkeys(row.attack for row in own if row.status != "not_applicable")
-        said = f"no number: {', '.join(broken)} failed"
-        return ThreatVerdict(**given, outcome="not_tried", sentence=said, against=tuple(ranked))
+        said = f"{NO_NUMBER}: {', '.join(f'{name} {why}' for name, why in _broken(own).items())}"
+        against = tuple(name for name in ranked if name not in _broken(own))
+        return ThreatVerdict(**given, outcome="no_number", sentence=said, against=against)
     return ThreatVerdict(**given, outcome="not_tried", sentence=NOT_TRIED)
+
+
+def _broken(rows: Sequence[Row]) -> dict[str, str]:
+    """Attack -> how it failed: in an error or in its control experiments."""
+    failed = [row for row in rows if row.status != "not_applicable"]
+    return {row.attack: "ended in an error" if row.status == "error" else "failed its control" for row in failed}
 
 
 def _unshown(rows: Sequence[Row], twins: Twins) -> str:
@@ -241,7 +247,7 @@ def _failed(rows: Sequence[Row]) -> str:
         for attack, each in seeds.items()
         if not all(each)
     ]
-    return f"no sound number: {', '.join(told)}" if told else ""
+    return f"{NO_NUMBER}: {', '.join(told)}" if told else ""
 
 
 def _single(rows: Sequence[Row]) -> str:
@@ -340,11 +346,16 @@ def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
     for number, one in enumerate(verdicts):
         if not number or one.defense != verdicts[number - 1].defense:
             lines.append(one.defense)
-        others = f"; also mounted: {', '.join(one.against)}" if one.against else ""
-        left = f"not tried: {', '.join(one.untried)}" if one.untried else ""
-        sentence = left if one.sentence == NOT_TRIED and left else f"{one.sentence}{others}{'; ' if left else ''}{left}"
-        lines.append(f"  {threat_name(one.threat_model):<{width}}  {sentence}")
+        lines.append(f"  {threat_name(one.threat_model):<{width}}  {in_words(one)}")
     return lines
+
+
+def in_words(one: ThreatVerdict) -> str:
+    """A verdict with the other attacks that were mounted, and those that were not tried."""
+    others = f"also mounted: {', '.join(one.against)}" if one.against else ""
+    left = f"{NOT_TRIED}: {', '.join(one.untried)}" if one.untried else ""
+    said = "" if one.sentence == NOT_TRIED and left else one.sentence
+    return "; ".join(filter(None, (said, others, left)))
 
 
 def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
@@ -354,7 +365,7 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
         for one in verdicts
     )
     return (
-        Table(headers=HEADERS, rows=lines, floor=tuple(one.outcome == "not_tried" for one in verdicts))
+        Table(headers=HEADERS, rows=lines, floor=tuple(one.outcome in ("not_tried", "no_number") for one in verdicts))
         if lines
         else None
     )

@@ -14,7 +14,9 @@ _MARK = 32
 """Numbers of each mark of a token; with 8, a jigsaw of a hundred steps did not find whose a token is."""
 
 
-def identity_lower(release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = ()) -> nn.Module:
+def identity_lower(
+    release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = (), *, as_tokens: bool = False
+) -> nn.Module:
     """A lower segment that outputs an image in the form closest to a release's; other records become one row.
 
     The categories of a table are replaced by codes, since their numbers mean nothing.
@@ -23,9 +25,12 @@ def identity_lower(release: Tensor, image_shape: tuple[int, ...], columns: tuple
         release: [N, T, D], [N, C, h, w] or [N, D].
         image_shape: (C, H, W), or (T,) of token sequences and table rows.
         columns: as in `ImageObservation`.
+        as_tokens: whether the patches under a map's cells come as tokens, for a defense that needs tokens.
 
     >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])
+    >>> identity_lower(torch.zeros(1, 9, 4, 4), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 4, 4, 4])
     >>> identity_lower(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 1, 8, 8])
     """
@@ -37,7 +42,8 @@ def identity_lower(release: Tensor, image_shape: tuple[int, ...], columns: tuple
         return nn.Flatten()
     channels, height, width = image_shape
     try:
-        return _Patches(Geometry.of(release, (channels, height, width)).patch)
+        patch = Geometry.of(release, (channels, height, width)).patch
+        return _Patches(patch) if as_tokens or release.ndim == 3 else nn.PixelUnshuffle(patch)
     except NotApplicable:
         if release.ndim == 4:
             return nn.Identity()

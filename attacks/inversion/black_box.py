@@ -42,10 +42,10 @@ class BlackBox(Checked):
     """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
 
     Attributes:
-        decoder: "mae" (the true MAE decoder; if tokens were dropped or merged, with a mask token for each patch; of
-            vectors, which hold no tokens, the "autoencoder"), "released" (the variant in the authors' repository),
-            "set" (which ignores the order of tokens), "message" (likewise, over all tokens of a round),
-            "convolutions", "autoencoder", "unet" or "pix2pix".
+        decoder: "mae" (the true MAE decoder; if tokens were dropped or merged, with a mask token for each patch),
+            "released" (the variant in the authors' repository), "set" (which ignores the order of tokens), "message"
+            (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None for "mae"
+            of tokens and "autoencoder" of feature maps and vectors.
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
         doublings: of these epochs, at most, as long as each lowers the held-out error by more than 5 %; see
             `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
@@ -71,7 +71,7 @@ class BlackBox(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
 
-    decoder: DecoderName = "mae"
+    decoder: DecoderName | None = None
     epochs: Whole | None = None
     doublings: Whole | None = 0
     augment: Augment = "none"
@@ -82,7 +82,7 @@ class BlackBox(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width is not None and self.decoder in ("mae", "set", "message"):
+        if self.width is not None and self.decoder in (None, "mae", "set", "message"):
             checked_width(self.width)
 
     @property

@@ -60,7 +60,7 @@ class Unmix(Checked):
     uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: Count = 8
-    decoder: DecoderName = "mae"
+    decoder: DecoderName | None = None
     epochs: Whole | None = None
     doublings: Whole | None = 0
 

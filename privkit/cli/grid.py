@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from privkit.cli.say import say, say_json
-from privkit.errors import UsageError, tell
+from privkit.errors import UsageError
 from privkit.run.plan import cell_counts
 from privkit.settings.resolve import resolve
 from privkit.settings.table import DEFAULTS
@@ -77,8 +77,7 @@ def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, han
             say_json(fields, indent=None)
         elif not shown.quiet:
             say(f"{folder}: {run.verdict.sentence}")
-        for failure in run.verdict.failures:
-            tell(f"{folder}: gate failed: {failure}")
+        shown.failures(run.verdict, f"{folder}: ")
     raise typer.Exit(max(verdict.exit_code for verdict in verdicts.values()))
 
 

@@ -76,12 +76,18 @@ class Shown:
         elif not self.quiet:
             _print_run(list(rows), page)
             say(f"run: {verdict.sentence}")
-        for failure in verdict.failures:
-            tell(f"gate failed: {failure}")
+        self.failures(verdict)
         if verdict.exit_code == 3:
             tell(verdict.sentence)
         self._for_ci(rows, verdict, page.parent.parent)
         raise typer.Exit(verdict.exit_code)
+
+    def failures(self, verdict: Any, before: str = "") -> None:
+        """One line for each check and gate of a verdict that is not met."""
+        for check in verdict.checks:
+            if check.met is False:
+                seed = "" if check.kind == "gate" or check.seed is None else f", seed {check.seed}"
+                tell(f"{before}{check.kind} failed{seed}: {check.sentence}")
 
     def _for_ci(self, rows: Sequence[Any], verdict: Any, run: Path) -> None:
         """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
-from privkit.defenses.base import Defense, Release, ReleaseCount
+from privkit.defenses.base import Defense, Effect, Release, ReleaseCount
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.measured import contradiction, exceeds_charge
 from privkit.laws.canaries import against_canaries
@@ -24,6 +24,8 @@ COUNTS = (
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
     ReleaseCount(rounds=200, epochs=20, clients=2, delta=1e-6),
 )
+_DRAWN: frozenset[Effect] = frozenset({"masks", "permutes", "mixes", "noises", "scales", "shortens"})
+"""Effects that draw."""
 _CANARIES = 2_000
 _FAR = 1e3
 
@@ -62,6 +64,20 @@ def _draws_from_its_generator_alone(defense: Defense) -> str:
         return "the same seed gives other bits; draw from the generator that is given, and from nothing else"
     if same(first, defense.apply(z, y, generator(1))[0]) == drew:
         return "it draws from its generator, and another seed gives the same release" if drew else "it ignores its seed"
+    return ""
+
+
+def _effects_name_its_randomness(defense: Defense) -> str:
+    """A stage that declares its effects and draws says how it draws, and how its noise is switched off."""
+    effects = defense.effects
+    if effects is None:
+        return ""
+    z, y = inputs(defense)
+    one, other = (defense.apply(z, y, generator(seed))[0].smashed for seed in (0, 1))
+    if not torch.equal(one, other) and not effects & _DRAWN:
+        return f"another seed gives another release, so its effects must name one of {', '.join(sorted(_DRAWN))}"
+    if "noises" in effects and not defense.noise_fields:
+        return "it declares noise, and noise_fields does not name the fields that scale it, which controls switch off"
     return ""
 
 
@@ -115,7 +131,10 @@ def _gradient_is_the_derivative(defense: Defense) -> str:
 
     if torch.autograd.gradcheck(released, (z.requires_grad_(),), fast_mode=fast, raise_exception=False):
         return ""
-    return "the gradient through apply is not its derivative; keep the release differentiable in the smashed data"
+    return (
+        "the gradient through apply is not its derivative; keep the release differentiable in the smashed data, "
+        "or, if it trains by another gradient on purpose (straight-through), say so in its `remarks`"
+    )
 
 
 def _releases_a_row_for_each_record(defense: Defense) -> str:
@@ -237,6 +256,7 @@ def _penalties_train(defense: Defense) -> str:
 
 LAWS: dict[str, Callable[[Defense], str]] = {
     "same seed, same bits; another seed, other bits": _draws_from_its_generator_alone,
+    "its effects say how it draws, and what scales its noise": _effects_name_its_randomness,
     "gradients that go back keep shape and seed": _gradients_keep_shape_and_seed,
     "global randomness and inputs stay as they are": _leaves_everything_else_alone,
     "the gradient that reaches the client is the derivative": _gradient_is_the_derivative,

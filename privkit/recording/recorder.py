@@ -10,7 +10,7 @@ from contextlib import suppress
 from copy import deepcopy
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from privkit.recording.apart import carried
 from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay, variance_of
 from privkit.recording.write import write_recording
+from privkit.shared.array import Array
+
+Sent = TypeVar("Sent", Tensor, Array)
 
 
 class _Round:
@@ -33,13 +36,13 @@ class _Round:
     features: Tensor | None = None
     sent_up: Tensor | None = None
 
-    def __init__(self, smashed: Tensor, x: Tensor | None, y: Tensor | None) -> None:
+    def __init__(self, smashed: Tensor | Array, x: Tensor | Array | None, y: Tensor | Array | None) -> None:
         self.smashed = self.crossing(smashed, "gradient")
         self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
 
-    def crossing(self, value: Tensor, name: str) -> Tensor:
+    def crossing(self, value: Tensor | Array, name: str) -> Tensor:
         """A copy of what crosses a cut, whose gradient is kept under this name when it comes back."""
-        if value.requires_grad:
+        if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
 
@@ -82,11 +85,11 @@ class Recorder:
         if module.training:  # an evaluation on test images is no round
             self(smashed, x=given[0])
 
-    def __call__(self, smashed: Tensor, *, x: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+    def __call__(self, smashed: Sent, *, x: Tensor | Array | None = None, y: Tensor | Array | None = None) -> Sent:
         """Remember one message, and return it unchanged.
 
         Args:
-            smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D].
+            smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D]; a tensor or an array, as all of these are.
             x: its records, for scoring: images [N, C, H, W] in [0, 1], or records [N, ...] of the domain that `save`
                 is given.
             y: their labels, int64 [N], or [N, L] of 0 and 1, for scoring.
@@ -99,7 +102,7 @@ class Recorder:
             self._rounds.append(made)
         return smashed
 
-    def features(self, features: Tensor) -> Tensor:
+    def features(self, features: Sent) -> Sent:
         """Remember what the server of a U-shape sends down in the last round, and return it unchanged.
 
         The gradient that the client sends up is recorded, too. Give the round's labels as `y`: they are for scoring.
@@ -117,8 +120,8 @@ class Recorder:
         folder: Path | str,
         *,
         name: str,
-        own: Tensor | None = None,
-        own_labels: Tensor | None = None,
+        own: Tensor | Array | None = None,
+        own_labels: Tensor | Array | None = None,
         lower: nn.Module | None = None,
         lower_builder: str = "",
         upper: nn.Module | None = None,
@@ -164,10 +167,11 @@ class Recorder:
             )
         if self._handle is not None:
             self._handle.remove()
+        mine, mine_labels = (None if value is None else _kept(value) for value in (own, own_labels))
         rounds, watched, left_out = list(self._rounds), self.watched, self.left_out  # a user's hooks hear the replay
         x, labels = (_together(kind, [getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
         if domain is None:
-            domain = _images(described.pop("image_shape", None), x, own)
+            domain = _images(described.pop("image_shape", None), x, mine)
         views = [
             View(round=number, smashed=one.smashed, cut_gradient=one.gradient) for number, one in enumerate(rounds)
         ]
@@ -196,7 +200,7 @@ class Recorder:
             domain=domain,
             second=second,
             files=files,
-            own=(own, own_labels),
+            own=(mine, mine_labels),
             truth=(x, labels),
             name=name,
             batch_size=len(rounds[0].smashed),
@@ -319,5 +323,15 @@ def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
     return torch.cat(known) if known and len(known) == len(parts) else None
 
 
-def _kept(value: Tensor) -> Tensor:
-    return value.detach().cpu().clone()
+def _kept(value: Any) -> Tensor:
+    """A copy of a tensor or an array.
+
+    Raises:
+        UsageError: for anything else.
+    """
+    try:
+        return torch.as_tensor(value).detach().cpu().clone()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"a recorder takes tensors and numeric arrays, got a {type(value).__name__}: {error}"
+        ) from None

@@ -99,6 +99,7 @@ def records(
             f"{here}: {kind}.labels has label {int(labels.max())}, and classes={described.classes} end below"
         )
     known = domain.zeros(0) if x is None else x
+    known = known.float() if known.dtype in (torch.float16, torch.bfloat16, torch.float64) else known
     try:
         domain.check(known)
     except DataError as error:

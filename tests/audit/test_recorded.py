@@ -281,7 +281,9 @@ def test_the_command_records_and_a_dry_run_names_the_cells(trained: AuditRun, tm
     )
     assert "2 rounds of none, 50 true and" in recorded.output
     shown = CliRunner().invoke(app, ["audit", "--recorded", str(tmp_path / "r"), "--attack", "mid_grey", "--dry-run"])
-    assert re.search(r"recorded-mid_grey-s0-\w+\n1 cells on a recording", shown.output), shown.output
+    assert re.search(r"recorded-mid_grey-s0-\w+  none / mid_grey, seed 0\n1 cells on a recording", shown.output), (
+        shown.output
+    )
 
 
 class Evaluated(nn.Module):

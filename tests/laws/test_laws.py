@@ -13,12 +13,12 @@ from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.laws import attacks, datasets, metrics, models
+from privkit.laws import attacks, datasets, defenses, metrics, models
 from privkit.laws.parts import kind_of, laws
 from privkit.models import SplitModel
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
-from privkit.templates import attack, metric, model
+from privkit.templates import attack, defense, metric, model
 
 SHAPE = Images(shape=(1, 8, 8))
 PARTS = (
@@ -57,6 +57,34 @@ def test_what_is_no_part_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             kind_of(given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noisy(defense.Template):
+    """It adds noise of a law of its own.
+
+    Attributes:
+        kinds: the effects that it declares.
+        fields: its noise_fields.
+    """
+
+    kinds: tuple[str, ...] = ("maps",)
+    fields: tuple[str, ...] = ()
+
+    effects: ClassVar[Any] = property(lambda self: frozenset(self.kinds))
+    noise_fields: ClassVar[Any] = property(lambda self: self.fields)
+
+    def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
+        release, receipt = super().apply(smashed, labels, generator, present)
+        return replace(release, smashed=release.smashed + torch.rand(smashed.shape, generator=generator)), receipt
+
+
+def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
+    law = defenses.LAWS["its effects say how it draws, and what scales its noise"]
+    assert law(defense.Template()) == ""
+    assert law(Noisy()).startswith("another seed gives another release, so its effects must name one of masks")
+    assert law(Noisy(kinds=("noises",))).startswith("it declares noise, and noise_fields does not name")
+    assert law(Noisy(kinds=("noises",), fields=("bound",))) == ""
 
 
 class Peeking(attack.Template):

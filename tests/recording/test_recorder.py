@@ -156,6 +156,22 @@ def test_a_round_without_images_and_a_named_defense_are_not_replayed(tmp_path: P
     assert saved.description.replay is None
 
 
+def test_arrays_are_recorded_like_tensors(tmp_path: Path) -> None:
+    saved = []
+    for kind in ("tensors", "arrays"):
+        given: list[Any] = [torch.linspace(0, 1, 32).double().view(8, 4), IMAGES[:8], torch.arange(8) % 2, IMAGES[8:]]
+        z, x, y, own = given if kind == "tensors" else [value.numpy() for value in given]
+        recorder = privkit.Recorder()
+        assert recorder(z, x=x, y=y) is z
+        saved.append(recorder.save(tmp_path / kind, name="plain", own=own))
+    one, other = saved
+    assert torch.equal(one.views[0].smashed, other.views[0].smashed)
+    assert torch.equal(one.truth.x, other.truth.x)
+    assert torch.equal(one.own.x, other.own.x)
+    with pytest.raises(UsageError, match="takes tensors and numeric arrays, got a str"):
+        privkit.Recorder()("smashed")  # type: ignore[type-var]
+
+
 def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="rounds must be a whole number >= 1, got 0"):
         privkit.Recorder(rounds=0)

@@ -56,7 +56,7 @@ def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() ->
         == "Falls under query, weights, many passes, weights and many passes. Not tried: passive, malicious."
     )
     assert found.arrangement == (
-        "vit_micro on digits, cut after block1, one pass, 2,000 own images (disjoint), 1,052 rounds of queries"
+        "vit_micro on digits, cut after block1, one pass, 2,000 own images (disjoint), up to 1,052 rounds of queries"
     )
 
 

@@ -202,8 +202,10 @@ def test_an_attack_that_failed_its_controls_is_told_with_its_failure_and_covers_
     (share,) = under(found, "query").identified
     assert not share.counted
     assert share.sentence.endswith("the verdict does not rest on this attack; on the image itself it has lost")
-    assert under(found, "query").sentence == "no number: black_box failed"
-    assert found.conclusions[0].sentence.startswith("Nothing was measured")
+    assert under(found, "query").sentence == "no sound number: black_box failed its control"
+    assert found.conclusions[0].sentence.startswith(
+        "Nothing is shown about batch_shuffle: black_box failed its control"
+    )
     assert found.audited.exit_code == 1
     assert requirement(found, "objective") == (NOT_COVERED, ())
 
@@ -302,7 +304,7 @@ def test_what_was_not_tried_is_listed_with_the_cells_that_gave_no_number() -> No
     assert found["batch_shuffle: query"] == ("", ("jigsaw",))
     assert found["batch_shuffle: weights"] == ("", ("white_box",))
     assert found["batch_shuffle: passive"] == ("not tried", ())
-    assert found["batch_shuffle: malicious"] == ("no number: fsha failed", ())
+    assert found["batch_shuffle: malicious"] == ("no sound number: fsha ended in an error", ())
     assert found["batch_shuffle: labels, members, canaries"] == ("", ("canaries",))
     assert found["batch_shuffle / fsha, seed 0"] == ("error: it broke", ())
 

@@ -10,7 +10,7 @@ from privkit.audit.run import AuditRun
 from privkit.reports.answers import answers_table
 from privkit.reports.columns import GATED, SHORT, assumed, flat_record, numbers
 from privkit.reports.gate import Gate, GateError
-from privkit.reports.schema import Metric, Row
+from privkit.reports.schema import Check, Metric, Row
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
@@ -142,6 +142,14 @@ def test_an_attack_that_fails_on_the_undefended_model_meets_no_gate_on_what_it_m
     assert failure.endswith("but it is not shown: the attack fails on the undefended model as well")
     assert Gate.parse("ssim<=.5").failures([failed, won]) == []
     assert Gate.parse("ssim<=.5").failures([failed]) == []
+
+
+def test_an_attack_that_failed_its_control_meets_no_gate_on_what_it_may_recover() -> None:
+    weak = Check(name="wins_on_identity", passed=False, detail="it lost", decisive=True)
+    row = attacked("weights", 0.2).model_copy(update={"checks": (weak,)})
+    (failure,) = Gate.parse("weights: ssim<=.9").failures([row])
+    assert failure.endswith("but it is not shown: the attack failed its control experiment")
+    assert Gate.parse("ssim>=.1").failures([row]) == []  # asks that the attack works
 
 
 def test_a_threat_model_that_was_not_tried_meets_no_gate() -> None:

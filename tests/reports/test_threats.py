@@ -128,8 +128,9 @@ def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> N
     untrusted = attacked("fsha", "malicious", 0.09, checks=(weak,))
     found = judged(forbidden, broken, untrusted, attacked("sdar", "passive", 0.08))
     assert found["query"].sentence == "not possible: no queries"
-    assert found["weights"].sentence == "no number: white_box failed"
-    assert found["malicious"].outcome == "not_tried"
+    assert found["weights"].sentence == "no sound number: white_box ended in an error"
+    assert found["malicious"].sentence == "no sound number: fsha failed its control"
+    assert found["weights"].outcome == found["malicious"].outcome == "no_number"
     assert found["passive"].outcome == "holds"
 
 

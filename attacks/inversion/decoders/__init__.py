@@ -28,8 +28,18 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
 """Name -> network; `build_decoder` makes one for a release."""
 
 
+def usual_decoder(release: Tensor) -> DecoderName:
+    """Name of the decoder that is strongest on releases of this form: "mae" of tokens, "autoencoder" of all others.
+
+    >>> import torch
+    >>> usual_decoder(torch.zeros(2, 16, 96)), usual_decoder(torch.zeros(2, 64, 8, 8))
+    ('mae', 'autoencoder')
+    """
+    return "mae" if release.ndim == 3 else "autoencoder"
+
+
 def build_decoder(
-    name: DecoderName,
+    name: DecoderName | None,
     release: Tensor,
     image_shape: tuple[int, int, int],
     *,
@@ -40,13 +50,12 @@ def build_decoder(
     """A decoder for releases like this one, with torch's global generator for its weights.
 
     Args:
-        name: in `DECODERS`.
+        name: in `DECODERS`; None for the `usual_decoder`.
         release: rows as they will come, [N, T, D], [N, D, h, w] or [N, D].
         image_shape: (C, H, W) of the images to be drawn.
         width: channels; None for a size scaled to the model.
         depth: blocks or halvings; None likewise.
-        whole: as `View.whole`; of tokens that were dropped or merged, "mae" is `AnyTokensDecoder`. Vectors have no
-            tokens at all, and "mae" is `Autoencoder`.
+        whole: as `View.whole`; of tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
 
     Raises:
         NotApplicable: if the decoder cannot read such a release.
@@ -54,11 +63,10 @@ def build_decoder(
     >>> import torch
     >>> build_decoder("set", torch.zeros(2, 16, 96), (1, 28, 28))(torch.zeros(2, 16, 96)).shape
     torch.Size([2, 1, 28, 28])
-    >>> type(build_decoder("mae", torch.zeros(2, 64), (1, 28, 28))).__name__
+    >>> type(build_decoder(None, torch.zeros(2, 64), (1, 28, 28))).__name__
     'Autoencoder'
     """
-    if name == "mae" and release.ndim == 2:
-        name = "autoencoder"
+    name = name or usual_decoder(release)
     if not whole and name != "mae":
         raise NotApplicable(
             f"tokens were dropped or merged, and decoder={name} reads one for each patch: take decoder=mae, which then "
@@ -67,4 +75,13 @@ def build_decoder(
     return (DECODERS[name] if whole else AnyTokensDecoder).of(release, image_shape, width=width, depth=depth)
 
 
-__all__ = ["DECODERS", "Decoder", "DecoderName", "Geometry", "MaeDecoder", "build_decoder", "checked_width"]
+__all__ = [
+    "DECODERS",
+    "Decoder",
+    "DecoderName",
+    "Geometry",
+    "MaeDecoder",
+    "build_decoder",
+    "checked_width",
+    "usual_decoder",
+]

@@ -111,8 +111,9 @@ class HonestClients:
         device = next(iter(edge.parameters()), torch.zeros(())).device
         with torch.no_grad(), seeded(device, seed):
             smashed = edge.lowers.copy(0).eval()(domain.zeros(1).to(device))
-        lower = identity_lower(smashed, shape, domain.column_sizes if isinstance(domain, Tables) else ())
-        tokens, block = lower(own.zeros(1)), edge.block
+        columns, block = domain.column_sizes if isinstance(domain, Tables) else (), edge.block
+        lower = identity_lower(smashed, shape, columns, as_tokens=marked or block is not None)
+        tokens = lower(own.zeros(1))
         told = marked and tokens.ndim == 3 and isinstance(own, Images)
         if block is not None and (tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]):
             raise NotApplicable(

@@ -128,7 +128,9 @@ class Images:
     def check(self, x: Tensor) -> None:
         check_images(x)
         if x.shape[1:] != self.shape:
-            raise DataError(f"images must be {list(self.shape)} each, got {list(x.shape[1:])}; resize them")
+            turned = (*x.shape[2:], x.shape[1]) == self.shape
+            cure = "a shape is [C, H, W], channels first" if turned else "resize them"
+            raise DataError(f"images must be {list(self.shape)} each, got {list(x.shape[1:])}; {cure}")
 
     def zeros(self, count: int) -> Tensor:
         return torch.zeros(count, *self.shape)

@@ -161,6 +161,8 @@ def test_the_image_in_the_form_of_a_release() -> None:
     x = torch.rand(2, 3, 8, 8)
     assert identity_lower(torch.zeros(1, 12), (3, 8, 8))(x).shape == (2, 192)
     assert identity_lower(torch.zeros(1, 16, 5, 5), (3, 8, 8))(x).shape == (2, 3, 8, 8)
+    assert identity_lower(torch.zeros(1, 16, 4, 4), (3, 8, 8))(x).shape == (2, 12, 4, 4)
+    assert identity_lower(torch.zeros(1, 16, 4, 4), (3, 8, 8), as_tokens=True)(x).shape == (2, 16, 12)
     assert identity_lower(torch.zeros(1, 17, 6), (3, 8, 8))(x).shape == (2, 16, 12)
     assert identity_lower(torch.zeros(1, 4, 6), (3, 8, 8))(x).shape == (2, 4, 48)
 

@@ -239,7 +239,7 @@ def test_feature_maps_are_decoded_too() -> None:
     def maps(images: Tensor, draws: Generator) -> Tensor:
         return identity(images, draws).transpose(1, 2).unflatten(2, (4, 4))
 
-    attack = BlackBox(epochs=1)
+    attack = BlackBox(decoder="mae", epochs=1)
     assert torch.equal(run(attack, maps, auxiliary=FEW).images, run(attack, auxiliary=FEW).images)
 
 

@@ -131,6 +131,18 @@ def test_decoders_of_maps_win_on_vectors_and_on_maps_too(name: Any, release: Any
     assert error(run(BlackBox(decoder=name, epochs=8), release)) < 0.4 * FLOOR
 
 
+def test_the_default_decoder_of_maps_is_stronger_than_the_one_of_tokens() -> None:
+    """A stage of strided convolutions and a ReLU, drawn at random: .10 of the floor against .45 in three epochs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        edge = nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU())
+    edge.requires_grad_(False)
+    usual, mae = (error(run(BlackBox(decoder=name, epochs=3), lambda x, draws: edge(x))) for name in (None, "mae"))
+    assert usual < 0.5 * mae
+    assert build_decoder(None, torch.zeros(2, 16, 4, 4), (1, 8, 8)).layout is MapGeometry
+    assert build_decoder(None, torch.zeros(2, 16, 16), (1, 8, 8)).layout is not MapGeometry
+
+
 def test_by_default_vectors_are_read_and_noise_is_not() -> None:
     def noise(images: Tensor, draws: Generator) -> Tensor:
         return torch.randn(len(images), 32, generator=draws)
