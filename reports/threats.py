@@ -173,7 +173,8 @@ def _verdict(
         best, times = numbers[winner], sum(map(falls, numbers[winner]))
         seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
         needs = "" if best[0].threat_model == model else f", as under {threat_name(best[0].threat_model)}"
-        return made("falls", f"falls to {winner}{needs}{seeds}", winner, ranked, [_narrowly(best), _uncompared(best)])
+        remarks = [_narrowly(best), _by_start(best), _uncompared(best)]
+        return made("falls", f"falls to {winner}{needs}{seeds}", winner, ranked, remarks)
     passed = [name for name in ranked if all(map(sound, numbers[name]))]
     mine = [name for name in passed if name in {row.attack for row in own}]
     if mine:
@@ -225,6 +226,17 @@ def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
     if best is None:
         return ""
     return f"{STRONGER}: {best.attack} with SSIM {best.ssim:.3f} on digits"
+
+
+def _by_start(rows: Sequence[Row]) -> str:
+    """A remark, if the attack's start identifies more records than the finished attack, as the mean over the seeds."""
+    shares = [
+        [found[IDENTIFIED.name].value for found in (row.recovered["unaligned"], row.floors[START]["unaligned"])]
+        for row in rows
+        if all(IDENTIFIED.name in known.get("unaligned", {}) for known in (row.recovered, row.floors.get(START, {})))
+    ]
+    after, before = (sum(each) / len(shares) for each in zip(*shares, strict=True)) if shares else (0.0, 0.0)
+    return f"its start alone identifies more, {before:.2f}" if before > after else ""
 
 
 def _uncompared(rows: Sequence[Row]) -> str:

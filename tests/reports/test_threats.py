@@ -265,6 +265,22 @@ def test_holding_and_the_class_alone_need_an_attack_with_power(
     assert alone(winning, *twin)["query"].outcome == "falls"  # what is recovered needs no twin
 
 
+@pytest.mark.parametrize(("before", "told"), [(0.72, "; its start alone identifies more, 0.72"), (0.5, "")])
+def test_a_start_that_identifies_more_than_the_finished_attack_is_told(before: float, told: str) -> None:
+    row = attacked("white_box", "weights", 0.05)
+    found = {
+        share: {**row.recovered["unaligned"], "identified": metric(share, share, share, worst=0.0, closer=True)}
+        for share in (0.56, before)
+    }
+    shown = {"recovered": {"unaligned": found[0.56]}, "floors": {**row.floors, "start": {"unaligned": found[before]}}}
+    (sentence,) = (
+        one.sentence for one in alone(row.model_copy(update=shown)).values() if one.threat_model == "weights"
+    )
+    assert sentence.startswith("falls to white_box: ")
+    assert ("; its start alone identifies more" in sentence) == bool(told)
+    assert told in sentence
+
+
 def test_the_class_alone_is_its_own_word() -> None:
     found = judged(attacked("black_box", "query", 0.0635), attacked("white_box", "weights", 0.08))
     start = "gives away the class only, to black_box; no record to black_box, which wins on the undefended model: SSIM"
