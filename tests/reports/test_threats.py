@@ -6,7 +6,7 @@ import pytest
 
 from privkit.parts.threats import threats_of
 from privkit.reports import tables
-from privkit.reports.columns import CLAIM, DECLARATION
+from privkit.reports.columns import CLAIM, DECLARATION, START
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import beats, falls
@@ -272,7 +272,7 @@ def test_a_start_that_identifies_more_than_the_finished_attack_is_told(before: f
         share: {**row.recovered["unaligned"], "identified": metric(share, share, share, worst=0.0, closer=True)}
         for share in (0.56, before)
     }
-    shown = {"recovered": {"unaligned": found[0.56]}, "floors": {**row.floors, "start": {"unaligned": found[before]}}}
+    shown = {"recovered": {"unaligned": found[0.56]}, "floors": {**row.floors, START: {"unaligned": found[before]}}}
     (sentence,) = (
         one.sentence for one in alone(row.model_copy(update=shown)).values() if one.threat_model == "weights"
     )
