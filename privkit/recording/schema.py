@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from privkit.errors import DataError, shortened
+from privkit.errors import DataError, shortened, unknown
 from privkit.files.paths import read_bytes
 from privkit.files.sealed import Broken, opened
 
@@ -217,6 +217,9 @@ def description(data: bytes, path: Path) -> Description:
     except ValidationError as error:
         first = error.errors()[0]
         where = shortened(".".join(map(str, first["loc"])))[1:-1] or "the whole"
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            told = unknown("field", str(first["loc"][0]), Description.model_fields)
+            raise DataError(f"{path}: {told}; see docs/reference/recording.md") from None
         said = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
         raise DataError(f"{path}: {where}: {said[:1].lower()}{said[1:]}; see docs/reference/recording.md") from None
 

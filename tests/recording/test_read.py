@@ -107,7 +107,7 @@ def without(*names: str) -> dict[str, Any]:
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"schema_version": 3}, "has schema version 3, and this privkit reads up to 2; install a newer privkit"),
     ({"schema_version": "1"}, "schema_version: "),
-    ({"batch_sise": 3}, "batch_sise: extra inputs are not permitted"),
+    ({"batch_sise": 3}, "unknown field 'batch_sise'; did you mean 'batch_size'?"),
     ({"rounds": 0}, "rounds: "),
     ({"passes": 2, "rounds": 3}, "2 passes of 3 rounds are no whole number of rounds each"),
     ({"defense": "gaussian_noise"}, "there is no lower; add it, or drop defense"),
