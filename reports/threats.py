@@ -196,17 +196,10 @@ def _verdict(
     if own and all(row.status == "not_applicable" for row in own):
         said = f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}"
         return ThreatVerdict(**given, outcome="not_applicable", sentence=said)
-    if own:
-        said = f"{NO_NUMBER}: {', '.join(f'{name} {why}' for name, why in _broken(own).items())}"
-        against = tuple(name for name in ranked if name not in _broken(own))
+    if said := _failed(own):
+        against = tuple(name for name in ranked if name not in {row.attack for row in own})
         return ThreatVerdict(**given, outcome="no_number", sentence=said, against=against)
     return ThreatVerdict(**given, outcome="not_tried", sentence=NOT_TRIED)
-
-
-def _broken(rows: Sequence[Row]) -> dict[str, str]:
-    """Attack -> how it failed: in an error or in its control experiments."""
-    failed = [row for row in rows if row.status != "not_applicable"]
-    return {row.attack: "ended in an error" if row.status == "error" else "failed its control" for row in failed}
 
 
 def _unshown(rows: Sequence[Row], twins: Twins) -> str:
@@ -250,14 +243,16 @@ def _name(row: Row) -> str:
 
 
 def _failed(rows: Sequence[Row]) -> str:
-    """A remark on attacks that ended in an error or did not pass their control experiments."""
-    seeds: dict[str, list[bool]] = {}
+    """A remark on attacks that ended in an error or did not pass their control experiments; empty if none did."""
+    seeds: dict[str, list[str]] = {}
     for row in rows:
-        seeds.setdefault(row.attack, []).append(row.status != "error" and sound(row))
+        how = "ended in an error" if row.status == "error" else "" if sound(row) else "failed its control"
+        seeds.setdefault(row.attack, []).append(how)
     told = [
-        attack + (f" in {each.count(False)} of {len(each)} seeds" if len(each) > 1 else "")
+        f"{attack} {' or '.join(dict.fromkeys(filter(None, each)))}"
+        + (f" in {len(each) - each.count('')} of {len(each)} seeds" if len(each) > 1 else "")
         for attack, each in seeds.items()
-        if not all(each)
+        if any(each)
     ]
     return f"{NO_NUMBER}: {', '.join(told)}" if told else ""
 

@@ -68,7 +68,7 @@ class Adaptive(Checked):
             "as_released" (below), or "auto". This is "average" if own images come back with their tokens in place or
             masked by public masks; otherwise "pool" if rows bring the same tokens again or a message is too large to be
             intersected; otherwise "intersect".
-        decoder: as in `BlackBox`; None for "set" if tokens have no places and are not concatenated.
+        decoder: as in `BlackBox`, except that None is "set" if tokens have no places and are not concatenated.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
@@ -138,9 +138,9 @@ class Adaptive(Checked):
                 view=plan.view(answers, draws), members=torch.arange(len(images), device=device).unsqueeze(1)
             )
 
-        form, combine = views[0].smashed.shape, plan.combine
-        placed = plan.places or combine in ("concatenate", "as_released")
+        placed = plan.places or plan.combine in ("concatenate", "as_released")
         name: DecoderName = self.decoder or (usual_decoder(views[0].smashed) if placed else "set")
+        form = views[0].smashed.shape
         width, depth = scaled_size(form[2 if len(form) == 3 else 1]) if len(form) > 2 else (None, None)
         attack = BlackBox(
             decoder=name,

@@ -120,7 +120,7 @@ class Leader:
         schedule, progress = self.schedule(), self.worker.progress
         with self.worker.computing():
             while (cell := schedule.take()) is not None:
-                progress.cell(len(self.rows) + 1, self.planned, _in_words(cell))
+                progress.cell(len(self.rows) + 1, self.planned, cell.in_words)
                 row = self.finish(cell, self.worker.run(cell, self.ledger))
                 schedule.finish(cell)
                 progress.ended(row.status)
@@ -131,7 +131,7 @@ class Leader:
             self._check_files(row, self.worker.made_of[cell.id].cell.files)
         self.rows[cell.id] = row = self.ledger.finish(row)
         if row.status != "done":
-            self.worker.progress.note(f"{_in_words(cell)}: {row.status}: {row.reason}")
+            self.worker.progress.note(f"{cell.in_words}: {row.status}: {row.reason}")
         ended, took = self._judged
         if perf_counter() - ended > _SHARE * took:
             self.judge()
@@ -161,11 +161,6 @@ class Leader:
                 "it, or give --again to recompute what it touches"
             )
         self._files = row.provenance.files | self._files
-
-
-def _in_words(cell: Cell) -> str:
-    """A cell, in words."""
-    return f"{cell.defense.label} / {cell.attack.label}, seed {cell.seed}"
 
 
 class Dispatch:
@@ -250,7 +245,7 @@ class Dispatch:
 
     def _show(self) -> None:
         """Show which cells are in work, and how many are done."""
-        now = [_in_words(cell) for cell, _ in self._futures.values()]
+        now = [cell.in_words for cell, _ in self._futures.values()]
         self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
         self._progress.step(len(self._leader.rows), self._leader.planned)
 
@@ -282,7 +277,7 @@ class Dispatch:
         """A cell has no row: it runs again, or ends as an error if workers answer at all."""
         self._lost[cell.id] += 1
         if self._lost[cell.id] < LIVES:
-            self._progress.note(f"{_in_words(cell)}: lost its worker ({why}); another one goes on with it")
+            self._progress.note(f"{cell.in_words}: lost its worker ({why}); another one goes on with it")
             self._schedule.again(cell)
             return
         self._given_up.append((cell, why))
@@ -314,4 +309,4 @@ class Dispatch:
         rate = (perf_counter() - self._start) / (done - self._before)
         rest = f", about {duration(rate * (total - done))} left" if done < total else ""
         status = row.status.replace("_", " ")
-        self._progress.note(f"cell {done} of {total}: {_in_words(cell)}: {status}{took}{rest}")
+        self._progress.note(f"cell {done} of {total}: {cell.in_words}: {status}{took}{rest}")

@@ -101,17 +101,12 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
     if config.recording is not None:
         cells = plan(config)
         return "\n".join(
-            [*(f"{cell.id}  {_name(cell)}" for cell in cells), f"{len(cells)} cells on a recording; {folder}"]
+            [*(f"{cell.id}  {cell.in_words}" for cell in cells), f"{len(cells)} cells on a recording; {folder}"]
         )
     found = estimate(config.parts)
-    lines = [f"{cell.id}  {_told(cell, timed)}  {_name(cell)}" for cell, timed in found.cells]
+    lines = [f"{cell.id}  {_told(cell, timed)}  {cell.in_words}" for cell, timed in found.cells]
     surely = sum(not cell.twin_of for cell, _ in found.cells)
     return "\n".join([*lines, f"{surely} cells, {found.sentence}; {folder}", *found.needs])
-
-
-def _name(cell: Cell) -> str:
-    """What the cell is, with all options, since its id names none."""
-    return f"{cell.defense.label} / {cell.attack.label}, seed {cell.seed}"
 
 
 def _told(cell: Cell, timed: Timed) -> str:

@@ -39,6 +39,11 @@ class Cell:
     seed: int
     twin_of: tuple[str, ...] = ()
 
+    @property
+    def in_words(self) -> str:
+        """What it is, with all options, which its id leaves out."""
+        return f"{self.defense.label} / {self.attack.label}, seed {self.seed}"
+
 
 def plan(config: AuditConfig) -> list[Cell]:
     """All cells in their order: by seed, then protocol, then defense, the baseline first.

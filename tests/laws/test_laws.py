@@ -1,7 +1,9 @@
 """The laws of parts: privkit's own and the templates keep them, and each law finds a part that breaks it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -291,3 +293,12 @@ def test_a_part_without_words_is_told_so() -> None:
     broken = {law: how for law, how in laws(part, "models") if how}
     assert broken == {"its docstring says what it is": "give its class a docstring whose first line says what it is"}
     assert parse("models", part).label == part
+
+
+@pytest.mark.slow
+def test_the_noisy_stage_of_the_page_keeps_its_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-parts.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n# hushed.py\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "hushed.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [(law, how) for law, how in laws("hushed:Hushed", kind_of("hushed:Hushed")) if how] == []

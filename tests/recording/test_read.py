@@ -47,6 +47,13 @@ def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (found.own_labels, found.labels, found.mechanism, found.lower()) == (False, None, None, None)
 
 
+def test_images_of_any_float_are_read_as_float32(tmp_path: Path) -> None:
+    wide: dict[str, torch.Tensor | None] = {name: tensors()[name].double() for name in ("truth.images", "own.images")}
+    found = read_recording(written(tmp_path / "r", wide))
+    assert found.truth.x.dtype == found.own.x.dtype == torch.float32
+    assert torch.equal(found.truth.x, tensors()["truth.images"])
+
+
 def test_a_further_pass_of_a_shuffled_run_is_a_further_release(tmp_path: Path) -> None:
     """A pass is shorter than an epoch, and holds every image once more."""
     found = read_recording(written(tmp_path / "r", {"truth.members": torch.arange(ROWS)}, passes=2))

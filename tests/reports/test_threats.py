@@ -158,13 +158,19 @@ def test_a_defense_does_not_hold_in_silence_against_attacks_that_failed() -> Non
     lost: dict[str, Any] = {"status": "error", "recovered": {}, "floors": {}}
     found = judged(held, attacked("jigsaw", "query", 0.0, reason="boom", **lost))["query"]
     assert found.outcome == "holds"
-    assert found.sentence.endswith("; no sound number: jigsaw")
-    assert found.remarks == ("no sound number: jigsaw",)
+    assert found.sentence.endswith("; no sound number: jigsaw ended in an error")
+    assert found.remarks == ("no sound number: jigsaw ended in an error",)
     assert found.measured.startswith("SSIM 0.180 [0.162, 0.198]")
     weak = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
-    assert judged(held, attacked("jigsaw", "query", 0.08, checks=(weak,)))["query"].sentence.endswith(": jigsaw")
+    assert judged(held, attacked("jigsaw", "query", 0.08, checks=(weak,)))["query"].sentence.endswith(
+        ": jigsaw failed its control"
+    )
+    two = [attacked("jigsaw", "query", 0.08, seed=0), attacked("jigsaw", "query", 0.08, seed=1, checks=(weak,))]
+    assert judged(*two)["query"].sentence == "no sound number: jigsaw failed its control in 1 of 2 seeds"
     seeds = [attacked("jigsaw", "query", 0.08, seed=0), attacked("jigsaw", "query", 0.0, seed=1, **lost)]
-    assert judged(held, *seeds)["query"].sentence.endswith("; no sound number: jigsaw in 1 of 2 seeds")
+    assert judged(held, *seeds)["query"].sentence.endswith(
+        "; no sound number: jigsaw ended in an error in 1 of 2 seeds"
+    )
 
 
 @pytest.mark.parametrize(("best", "floor", "told"), [(0.98, 0.5, True), (0.98, 0.99, False), (0.8, 0.5, False)])

@@ -29,7 +29,7 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
 
 
 def usual_decoder(release: Tensor) -> DecoderName:
-    """Name of the decoder that is strongest on releases of this form: "mae" of tokens, "autoencoder" of all others.
+    """Name of the decoder of a release's form: "mae" of tokens, as published, and "autoencoder" of maps and vectors.
 
     >>> import torch
     >>> usual_decoder(torch.zeros(2, 16, 96)), usual_decoder(torch.zeros(2, 64, 8, 8))

@@ -132,7 +132,7 @@ def test_decoders_of_maps_win_on_vectors_and_on_maps_too(name: Any, release: Any
 
 
 def test_the_default_decoder_of_maps_is_stronger_than_the_one_of_tokens() -> None:
-    """A stage of strided convolutions and a ReLU, drawn at random: .10 of the floor against .45 in three epochs."""
+    """Random convolutions, six seeds, three epochs: .12 to .20 of the floor against .82 to 1.03."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         edge = nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU())

@@ -9,6 +9,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from privkit.domains.base import TEST_ID_OFFSET, Pools
+from privkit.domains.images.domain import Images
 from privkit.domains.images.own import Arrays, Folder
 from privkit.errors import DataError, UsageError
 from privkit.settings.resolve import resolve
@@ -137,3 +138,12 @@ def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=message):
             opened(spec)
+
+
+@pytest.mark.parametrize(
+    ("shape", "cure"), [((8, 8, 3), "a shape is [C, H, W], channels first"), ((3, 16, 16), "resize them")]
+)
+def test_images_of_another_shape_are_refused_with_the_cure(shape: tuple[int, int, int], cure: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Images(shape=shape).check(torch.zeros(2, 3, 8, 8))
+    assert str(caught.value) == f"images must be {list(shape)} each, got [3, 8, 8]; {cure}"
