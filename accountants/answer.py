@@ -14,7 +14,7 @@ from privkit.accountants.base import RenyiCurve
 from privkit.accountants.bounds import bound
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.concentrated import gdp, zcdp
-from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.numerical_composition import tight_bounds
 from privkit.accountants.bounds.renyi_composition import renyi_bound
 from privkit.accountants.bounds.step import Steps
 from privkit.accountants.region import region
@@ -92,8 +92,8 @@ def epsilons(
     limits = iter(bound.epsilons([one for one, _ in every], np.array([delta for _, delta in every])))
     for mechanism, run, bounds, delta in zip(mechanisms, runs, rows, checked, strict=True):
         answered = [(one, next(limits)) for one in bounds]
-        if tight and not bounds[0].exact and (composed := composed_bound(run)) is not None:
-            answered.append((composed, composed.epsilon(delta)))
+        if tight and not bounds[0].exact:
+            answered += [(composed, composed.epsilon(delta)) for composed in tight_bounds(run)]
         best, least = _least(answered)
         lower = least.value if best.exact else next((one.lower for _, one in answered if one.lower is not None), None)
         yield _certified(mechanism, run, best, least, least.value, delta, lower if mechanism.attained else None)

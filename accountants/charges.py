@@ -12,7 +12,7 @@ from privkit.accountants import compile as compiled
 from privkit.accountants.bounds import gaussian, renyi
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.closed_forms import BALLE_WANG, GaussianBound
-from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.numerical_composition import tight_bounds
 from privkit.accountants.bounds.renyi_composition import CONVERSION, AddedCurves, RenyiBound
 from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
@@ -44,8 +44,8 @@ def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Boun
             source=f"Mironov 2017, Proposition 1; {CONVERSION}",
         )
     )
-    if tight and len(counts) > 1 and (composed := composed_bound(steps_of_charges(counts))) is not None:
-        holding.append(composed)
+    if tight and len(counts) > 1:
+        holding += tight_bounds(steps_of_charges(counts))
     return holding
 
 

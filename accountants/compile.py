@@ -28,6 +28,9 @@ from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, Patch
 from privkit.accountants.spec.shift import laplace_parts, laplace_shift
 from privkit.shared.array import Array
 
+_NUMERICAL = "numerical_composition", "third_record"
+"""Bounds that are tried only if tight ones are asked for."""
+
 
 def steps(mechanism: SplitMechanism) -> Steps:
     """The steps of a run: the releases of all rounds, and the noisy updates of the lower model.
@@ -135,7 +138,7 @@ def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
 
 @cache
 def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[[Steps], Bound | None]]:
-    wanted = [target.split(":") for name, target in table if tight or name != "numerical_composition"]
+    wanted = [target.split(":") for name, target in table if tight or name not in _NUMERICAL]
     return [cast("Callable[[Steps], Bound | None]", getattr(import_module(module), name)) for module, name in wanted]
 
 

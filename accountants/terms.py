@@ -5,12 +5,13 @@ Every entry follows from the specification and its certificate; the sentences ar
 
 from __future__ import annotations
 
+from contextlib import suppress
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import inf
 
 from privkit.accountants import compile as compiled
 from privkit.accountants.bounds import gdp
-from privkit.accountants.bounds.numerical_composition import composed_bound
+from privkit.accountants.bounds.numerical_composition import tight_bounds
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import NoMixing
 from privkit.accountants.spec.secrets import HiddenMask
@@ -108,11 +109,11 @@ def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str
     run = compiled.steps(mechanism)
     if not tight or all(step.shift(count) < inf and not step.remark for step, count in run):
         return text
-    composed = composed_bound(run)
-    try:
-        fit = None if composed is None else gdp.mu(composed.pairs)
-    except ValueError:  # no test has both error rates above the floor, or the grid would be too large
-        fit = None
+    fits = []
+    for composed in tight_bounds(run):
+        with suppress(ValueError):  # no test has both error rates above the floor, or the grid would be too large
+            fits.append(gdp.mu(composed.pairs))
+    fit = min(fits, key=lambda one: one.mu, default=None)
     if fit is None or fit.mu >= plain:
         return text
     return f"μ = {_digits(fit.mu)} at δ ≥ {_digits(fit.delta_floor)}; {text}"

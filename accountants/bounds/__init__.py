@@ -18,6 +18,7 @@ BOUNDS: dict[str, str] = {
     "coarse_composition": "privkit.accountants.bounds.coarse_composition:coarse_composition",
     "pure": "privkit.accountants.bounds.closed_forms:pure_bound",
     "numerical_composition": "privkit.accountants.bounds.numerical_composition:composed_bound",
+    "third_record": "privkit.accountants.bounds.numerical_composition:third_record_bound",
 }
 """Name -> "module:function" of every theorem: `Steps` in, a `Bound` out, or None if it does not hold for them."""
 

@@ -14,6 +14,7 @@ from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
 from privkit.accountants.bounds.subsampling import amplify, deamplify, without_replacement_delta
+from privkit.accountants.bounds.third_record import rounds_profile
 from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.shared.array import Array
 
@@ -108,6 +109,12 @@ class GaussianRelease(Step):
         if self.sampling == "poisson":
             return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)]
         return [(self._profile, count)]
+
+    def joined(self, count: int) -> Pairs | None:
+        if self.sampling != "without_replacement" or not 0 < self.rate < 1 or count == 1:
+            return None
+        several = rounds_profile(self.rate, self.mu, count)
+        return None if several is None else [several]
 
     @property
     def gains(self) -> bool:

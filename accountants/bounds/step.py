@@ -85,6 +85,10 @@ class Step(ABC):
         """Dominating profiles for numerical composition."""
         return None
 
+    def joined(self, count: int) -> Pairs | None:
+        """Profiles of several rounds each that are smaller than `pairs` composed; None if there are none."""
+        return None
+
     def pieces(self, count: int) -> list[Piece] | None:
         """Releases whose losses can be moved to a few nodes, for composition on a coarse grid; empty if none leaks."""
         return None

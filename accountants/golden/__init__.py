@@ -12,7 +12,9 @@ from math import isfinite
 from typing import Any
 
 from privkit.accountants import answer
+from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.calibration import calibrate
+from privkit.accountants.compile import steps
 from privkit.accountants.spec.records import from_json
 
 __all__ = ["Case", "cases", "read_cases"]
@@ -77,6 +79,13 @@ def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., A
 def epsilon(mechanism: Specification, delta: float) -> float:
     """ε of the certificate of a specification."""
     return answer.epsilon(from_json(mechanism), delta).epsilon
+
+
+def composed(mechanism: Specification, delta: float) -> float:
+    """ε of the numerical composition of single rounds."""
+    bound = composed_bound(steps(from_json(mechanism)))
+    assert bound is not None
+    return bound.epsilon(delta).value
 
 
 def delta(mechanism: Specification, epsilon: float) -> float:

@@ -1,0 +1,205 @@
+r"""k of n, composed over rounds: the record that stands in for the neighbors is the same under both.
+
+A round holds the record x with probability γ = k/n, and otherwise a third record y in its place; its neighbor holds x'
+or the same y. Given the others' sum, a round is one of
+
+    P = γ·N(x, 1) + (1 − γ)·N(y, 1)    and    Q = γ·N(x', 1) + (1 − γ)·N(y, 1),
+
+with x, x' and y at most μ apart, chosen before the round is seen. The tight profile of one round takes y = x' for ε > 0
+and y = x for ε < 0. Composed, that lets y be both in one round. Here y is one in each round, but may depend on all
+rounds before. With H_t(α) the largest hockey-stick divergence of t rounds and L = dP/dQ of the next,
+
+    H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
+
+**Which triples.** Only their distances matter. If two of the three are below μ, the point between them can be lifted
+into a new dimension until one of them is μ; the projection back is processing after the fact. So two sides are μ, and
+the third is μ√t: there are three families, each with 0 ≤ t ≤ 1. In a family the Gram matrix of x − y and x' − y is
+linear in t. A matrix that exceeds those of both ends of an interval of t exceeds those between, and is at least as bad.
+
+**Its use.** H_t is convex in α: linear between the nodes of a grid, it is an upper bound. H_m is the profile of m rounds.
+It composes with itself and with other mechanisms, in any order, as other profiles do.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil, log, log2, pi, sqrt
+from typing import TypeAlias
+
+import numpy as np
+from scipy import fft
+from scipy.special import logsumexp, ndtr
+
+from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile, from_profile, moments
+from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
+from privkit.shared.array import Array
+
+Gram: TypeAlias = tuple[float, float, float]
+"""|x − y|², |x' − y|² and the product of x − y and x' − y."""
+NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
+"""Ends of the intervals of t where y is √t·μ from x', or from x."""
+APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
+"""Ends of the intervals of t where x is √t·μ from x'; the nearer they are, the less a round tells."""
+_LARGEST_SHIFT = 2.5
+"""μ above which losses are too large for the grid to hold ε and δ."""
+_MOST = 256
+"""Rounds of one profile; more are composed from several."""
+_ERROR = 0.002
+"""What the grid may add to ε, relative to a rough guess of it."""
+_NODES = 2**12
+"""Most nodes of the grid on either side of 0."""
+_TAIL, _BEYOND = 1e-15, 1e-13
+"""Probability of a round's loss above its grid, and that for which the grid of several rounds is made."""
+_WIDE = 10.0
+"""Standard deviations of a normal variable that integrals reach."""
+
+
+@lru_cache(maxsize=64)
+def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] | None:
+    """A profile of several rounds of k of n, and how many of it are at least all rounds; None if no grid holds it.
+
+    Args:
+        rate: γ = k/n, in (0, 1).
+        mu: largest distance of two records over the noise's standard deviation, ≥ 0.
+        rounds: T ≥ 1.
+
+    Source: derived, see above; Balle, Barthe and Gaboardi 2018, Theorem 9, for one round; Zhu, Dong and Wang 2022 for
+    the composition of profiles.
+
+    >>> profile, times = rounds_profile(0.1, 1.0, 20)
+    >>> times, float(profile(np.array(2.0)).round(3))
+    (1, 0.002)
+    """
+    if not 0 < mu <= _LARGEST_SHIFT:
+        return None
+    times = ceil(rounds / _MOST)
+    each = ceil(rounds / times)
+    (worst,) = from_profile(without_replacement_gaussian(rate, mu), min(0.02, rate * mu / 4), tail=_TAIL)
+    spread = sqrt(moments(worst.masses, worst.losses)[1])
+    total, reach = spread * sqrt(rounds), 1.05 * _reach(worst, each)
+    interval = sqrt(_ERROR * (total**2 / 2 + 4 * total) / rounds)
+    interval = max(interval, reach / _NODES)
+    steps = [_losses(matrix, rate, mu, interval) for matrix in triples()]
+    values = _composed(steps, each, interval, ceil(reach / interval))
+    nodes = np.exp(interval * np.arange(values.size))
+    return (lambda epsilon: np.interp(np.exp(np.minimum(epsilon, 700)), nodes, values)), times
+
+
+def triples() -> list[Gram]:
+    """Gram matrices that exceed those of all triples.
+
+    Records are at most 1 apart. Triples with y near x are left out: they are those with y near x', exchanged.
+    """
+    near, apart = np.array([[1, 0], [0, 0]]), np.ones((2, 2))  # at t = 0
+    slopes = np.array([[0, 0.5], [0.5, 1]]), np.array([[0, -0.5], [-0.5, 0]])
+    return [
+        _above(low, high, start, slope)
+        for ends, start, slope in ((NEAR, near, slopes[0]), (APART, apart, slopes[1]))
+        for low, high in pairwise(ends)
+    ]
+
+
+def _above(low: float, high: float, start: Array, slope: Array) -> Gram:
+    """A matrix that exceeds `start + t·slope` at both ends of an interval of t, and so between them."""
+    sizes, axes = np.linalg.eigh(slope * (high - low) / 2)
+    matrix = start + slope * (low + high) / 2 + (axes * np.abs(sizes)) @ axes.T
+    return float(matrix[0, 0]), float(matrix[1, 1]), float(matrix[0, 1])
+
+
+def _losses(matrix: Gram, rate: float, mu: float, interval: float) -> tuple[LossDistribution, ...]:
+    """Loss distributions of a round in both directions, for one triple."""
+    a, b, c = (mu**2 * one for one in matrix)
+    return from_profile(
+        (lambda epsilon: hockey_stick(epsilon, a, b, c, rate), lambda epsilon: hockey_stick(epsilon, b, a, c, rate)),
+        interval,
+        tail=_TAIL,
+    )
+
+
+def hockey_stick(epsilon: Array, a: float, b: float, c: float, rate: float) -> Array:
+    """H(P‖Q) of one round at [J] ε ≥ 0, for |x − y|² = a, |x' − y|² = b > 0 and (x − y)·(x' − y) = c, c² < a·b.
+
+    With y at 0, let u and v be the noisy sum's products with x and x'. P exceeds e^ε·Q where e^{u − a/2} exceeds
+    e^{ε + v − b/2} + (e^ε − 1)(1 − γ)/γ. For each v that is a half-line of u, whose remaining standard deviation is
+    √(a − c²/b); the mean over v is a sum over equidistant nodes, which converges exponentially.
+
+    >>> same = hockey_stick(np.array([0.0]), 1.0, 1e-12, 0.0, 0.1)  # x' = y
+    >>> same.round(6).tolist()
+    [0.038292]
+    """
+    e, side = np.minimum(np.asarray(epsilon, float), 300.0), sqrt(b)
+    shift, left = c / side, sqrt(a - c * c / b)
+    step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)
+    z = np.arange(min(0.0, shift) - _WIDE, max(side, shift) + _WIDE, step)
+    normal, at_x, at_other = (np.exp(-((z - mean) ** 2) / 2) * (step / sqrt(2 * pi)) for mean in (0.0, shift, side))
+    weights = np.stack([rate * at_x, (1 - rate) * normal, rate * at_other, (1 - rate) * normal], axis=1)
+    values, here = np.empty(e.size), np.exp(side * z - b / 2)
+    for start in range(0, e.size, 512):
+        some = e.ravel()[start : start + 512, None]
+        outside = np.expm1(some) * ((1 - rate) / rate)
+        cut = (a / 2 + np.log(np.exp(some) * here + outside) - shift * z) / left
+        at_y = ndtr(-cut)
+        p = ndtr(left - cut) @ weights[:, 0] + at_y @ weights[:, 1]
+        values[start : start + 512] = p - np.exp(some[:, 0]) * (at_y @ (weights[:, 2] + weights[:, 3]))
+    return np.clip(values, 0.0, 1.0).reshape(e.shape)
+
+
+def _reach(one: LossDistribution, rounds: int) -> float:
+    """An ε that the losses of several rounds exceed with a probability of at most `_BEYOND`, by Chernoff."""
+    tilts = np.geomspace(0.05, 200, 80)
+    cumulants = logsumexp(one.log_masses + tilts[:, None] * one.losses, axis=1)
+    return float(np.min((rounds * cumulants - log(_BEYOND)) / tilts))
+
+
+def _composed(steps: list[tuple[LossDistribution, ...]], rounds: int, interval: float, last: int) -> Array:
+    """[n + 1] largest δ of all rounds at ε = 0, d, …, n·d.
+
+    The recursion runs on W(ε) = e^{−ε/2}·(H(e^ε) − max(1 − e^ε, 0)) at ε from −n·d to n·d. If P and Q are exchanged, W
+    is mirrored; the triples are closed under that, so that W is even, and half of them do.
+    """
+    width = max(int(np.rint(np.abs(one.losses).max() / interval)) for step in steps for one in step)
+    nodes = np.arange(-last, last + 1)
+    size = fft.next_fast_len(2 * (last + width) + 1, real=True)
+    kernels, firsts = np.zeros((len(steps), size)), np.empty((len(steps), nodes.size))
+    for at, (forward, backward) in enumerate(steps):
+        half = np.maximum(_tilted(forward, width), _tilted(backward, width)[::-1])
+        kernels[at, np.arange(-width, width + 1)] = half
+        firsts[at, last:] = _own(forward, last)
+        firsts[at, last::-1] = _own(backward, last)
+    firsts *= np.exp(-0.5 * interval * np.abs(nodes))
+    spectra = fft.rfft(kernels, axis=1)
+    beyond = np.exp(-0.5 * interval * np.arange(1, width + 1))  # δ does not increase beyond the last node
+    w = np.zeros(nodes.size)
+    for _ in range(rounds):
+        wide = np.zeros(size)
+        wide[: 2 * (last + width) + 1] = np.concatenate([w[0] * beyond[::-1], w, w[-1] * beyond])
+        after = fft.irfft(spectra * fft.rfft(wide), size, axis=1)[:, width : width + nodes.size]
+        after += firsts
+        most = after.max(0)
+        w = np.maximum(most, most[::-1])
+    alpha = np.exp(interval * np.arange(last + 1))
+    norms = sqrt(float(np.sum(wide**2))) * float(np.sqrt(np.sum(kernels**2, axis=1)).max())
+    rounding = rounds * np.finfo(float).eps * (6 * log2(size) * norms + 10)
+    values = w[last:] * np.sqrt(alpha) + rounding * (1 + alpha) / 2
+    return np.asarray(np.minimum.accumulate(np.minimum(values, 1.0)))
+
+
+def _tilted(losses: LossDistribution, width: int) -> Array:
+    """[2w + 1] masses times e^{−loss/2}, at the nodes −w to w."""
+    masses = np.zeros(2 * width + 1)
+    first = width + losses.lowest
+    masses[first : first + losses.masses.size] = losses.masses * np.exp(-losses.losses / 2)
+    return masses
+
+
+def _own(losses: LossDistribution, last: int) -> Array:
+    """[n + 1] δ of one round on its grid at the nodes 0 to n."""
+    some = losses.losses > 0
+    at = np.rint(losses.losses[some] / losses.interval).astype(int)
+    mass = np.zeros(max(last, int(at[-1]) if at.size else 0) + 1)
+    mass[at] = losses.masses[some]
+    other = mass * np.exp(-losses.interval * np.arange(mass.size))
+    more, less = np.cumsum(mass[::-1])[::-1], np.cumsum(other[::-1])[::-1]
+    above = np.append(more[1:], 0.0) - np.exp(losses.interval * np.arange(mass.size)) * np.append(less[1:], 0.0)
+    return np.asarray(np.maximum(above[: last + 1], 0.0) + losses.infinity)
