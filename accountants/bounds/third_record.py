@@ -16,8 +16,8 @@ into a new dimension until one of them is μ; the projection back is processing 
 the third is μ√t: there are three families, each with 0 ≤ t ≤ 1. In a family the Gram matrix of x − y and x' − y is
 linear in t. A matrix that exceeds those of both ends of an interval of t exceeds those between, and is at least as bad.
 
-**Its use.** H_t is convex in α: linear between the nodes of a grid, it is an upper bound. H_m is the profile of m rounds.
-It composes with itself and with other mechanisms, in any order, as other profiles do.
+**Its use.** H_t is convex in α: linear between the nodes of a grid, it is an upper bound. H_m is a profile of m rounds,
+and composes with itself and with other mechanisms, in any order, as other profiles do.
 """
 
 from __future__ import annotations
