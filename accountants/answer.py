@@ -112,9 +112,18 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     run = compiled.steps(mechanism)
     best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(run, tight=tight)])
     value, lower = exp(min(least.value, 0.0)), e if best.exact and mechanism.attained else None
-    if value == 0 and not mechanism.noise.distribution.pure:  # δ > 0 is too small for a float
-        value, lower = 5e-324, None  # the smallest positive float
+    if value == 0 and e < most_lost(run):
+        value, lower = SMALLEST, None
     return _certified(mechanism, run, best, least, e, value, lower)
+
+
+SMALLEST = 5e-324
+"""The smallest positive float: what δ is said to be where it underflows, since 0 would claim more."""
+
+
+def most_lost(run: Steps) -> float:
+    """The pure ε of a run, `inf` if it has none. Above it δ is 0, and below it is not known to be."""
+    return sum(step.pure(count) for step, count in run)
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:

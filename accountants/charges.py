@@ -18,6 +18,7 @@ from privkit.accountants.bounds.step import USUAL_ORDERS, Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.accountants.spec.secrets import has_secrets
+from privkit.accountants.wording import assumptions, warnings
 from privkit.shared.array import Array
 
 Counts = Mapping[SplitMechanism, tuple[int, int]]
@@ -106,3 +107,11 @@ def steps_of_charges(counts: Counts) -> Steps:
         run.append((step, units * count))
         run += [(update, charges * steps) for update, steps in compiled.updates(one)]
     return run
+
+
+def said_of_charges(counts: Counts, delta: float) -> list[str]:
+    """What all charges rest on, and then what only some of them do, with their number in order of first charge."""
+    each = [(*assumptions(one), *warnings(one, delta)) for one in counts]
+    shared = [sentence for sentence in each[0] if all(sentence in other for other in each)]
+    rest = [(number, sentence) for number, said in enumerate(each, 1) for sentence in said if sentence not in shared]
+    return shared + [f"mechanism {number} of {len(each)}: {sentence}" for number, sentence in rest]

@@ -15,13 +15,14 @@ import numpy as np
 from annotated_types import Gt, Lt
 
 from privkit.accountants import validate
-from privkit.accountants.answer import certificate
+from privkit.accountants.answer import SMALLEST, certificate, most_lost
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.charges import (
     bounds_of_charges,
     cost_of,
     plus,
+    said_of_charges,
     steps_of_charges,
     units_and_charges,
     within,
@@ -32,7 +33,7 @@ from privkit.accountants.ledger_lines import MECHANISM, charge_of_line, json_and
 from privkit.accountants.odometer import Reading, reading
 from privkit.accountants.search import narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.wording import assumptions, claim, warnings
+from privkit.accountants.wording import claim
 from privkit.constraints import Checked, Positive
 from privkit.shared.certificate import Certificate
 
@@ -235,7 +236,10 @@ class Ledger:
         if not self._counts:
             return self._nothing(e, 0.0)
         best, limit = self._least(lambda bound: bound.log_delta(e))
-        return self._certificate(best, limit, e, exp(min(limit.value, 0.0)), None)
+        value = exp(min(limit.value, 0.0))
+        if value == 0 and e < most_lost(steps_of_charges(self._counts)):
+            value = SMALLEST
+        return self._certificate(best, limit, e, value, None)
 
     def so_far(self, delta: float) -> Reading:
         """What the charges of an adaptive ledger have spent, true at every moment of the run at once (`odometer`).
@@ -270,10 +274,9 @@ class Ledger:
         run = steps_of_charges(self._counts) if self._filter is None else self._filter.run
         told = claim(first, epsilon, delta) if proven else "nothing is proven: no ε with δ < 1 follows"
         charged = f"{self.rounds:,} round{'s' * (self.rounds > 1)} in {len(self):,} charge{'s' * (len(self) > 1)}"
-        said = [sentence for one in self._counts for sentence in (*assumptions(one), *warnings(one, delta))]
-        said.append(ADAPTIVE if self.adaptive else FIXED)
+        said = (*said_of_charges(self._counts, delta), ADAPTIVE if self.adaptive else FIXED)
         answered = (epsilon, delta, lower) if proven else None
-        return certificate(first, run, best, limit, f"{told}, over {charged}", tuple(dict.fromkeys(said)), answered)
+        return certificate(first, run, best, limit, f"{told}, over {charged}", said, answered)
 
     def __len__(self) -> int:
         return self._file.lines

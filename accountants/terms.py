@@ -6,16 +6,15 @@ Every entry follows from the specification and its certificate; the sentences ar
 from __future__ import annotations
 
 from contextlib import suppress
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import inf
 
 from privkit.accountants import compile as compiled
 from privkit.accountants.bounds import gdp
 from privkit.accountants.bounds.numerical_composition import tight_bounds
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.parts import NoMixing
-from privkit.accountants.spec.secrets import HiddenMask
-from privkit.accountants.wording import said
+from privkit.accountants.spec.parts import NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.wording import rounded_down, rounded_up, said
 from privkit.shared.certificate import Certificate
 
 NOT_DERIVED = "not derived"
@@ -29,9 +28,10 @@ _NEIGHBORS = {
     "add_or_remove_one": "add-or-remove-one: one {unit} is present or absent; all others stay",
 }
 _SITES = {
+    "answers": "local: the client randomizes each answer before it leaves; the server is not trusted",
     "alone": "local: the client clips and adds noise before anything leaves it; the server is not trusted",
-    "client": "distributed: each client clips and adds noise, and the guarantee is that of the mixture; the server is "
-    "not trusted",
+    "client": "distributed: each client clips and adds noise, and the guarantee is that of the mixture; whoever mixes "
+    "is trusted, the server is not",
     "mixer": "a trusted mixer, or a sum under encryption: the noise is added to the mixture; the server is not trusted",
 }
 
@@ -56,7 +56,6 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
     ('one record: every release of it in the run', 'μ = 1 at every δ')
     """
     told = said(mechanism)
-    local = isinstance(mechanism.mixing, NoMixing | HiddenMask)
     return {
         "unit of privacy": _UNITS[mechanism.unit],
         "neighbors": _NEIGHBORS[mechanism.relation].format(unit=mechanism.unit),
@@ -67,9 +66,18 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
         "Gaussian DP": _mu(mechanism, certificate, tight),
         "composition": _composition(mechanism, certificate),
         "sampling": "; ".join(told.sampling),
-        "trust model": _SITES["alone" if local else mechanism.noise.site],
+        "trust model": _trust(mechanism),
         "lower model": "; ".join(told.lower_model),
     }
+
+
+def _trust(mechanism: SplitMechanism) -> str:
+    local = "answers" if mechanism.noise.distribution.answers else "alone"
+    site = _SITES[local if isinstance(mechanism.mixing, NoMixing | HiddenMask) else mechanism.noise.site]
+    secret = isinstance(mechanism.sampling, Poisson | WithoutReplacement) and mechanism.sampling.rate < 1
+    if not secret and not isinstance(mechanism.participation, RandomAllocation):
+        return site
+    return f"{site}; whoever draws who takes part, and carries messages without a name, is trusted to keep it secret"
 
 
 def _sensitivity(mechanism: SplitMechanism) -> str:
@@ -90,14 +98,14 @@ def _parameters(certificate: Certificate) -> str:
     at_least = (
         "no lower bound is known"
         if certificate.lower is None
-        else f"ε is at least {_digits(certificate.lower, ROUND_FLOOR)}"
+        else f"no proof from the specification alone gives less than ε = {rounded_down(certificate.lower, 6)}"
     )
-    return f"ε = {_digits(certificate.epsilon)}, δ = {_digits(certificate.delta)}; {at_least}"
+    return f"ε = {rounded_up(certificate.epsilon, 6)}, δ = {rounded_up(certificate.delta, 6)}; {at_least}"
 
 
 def _rho(certificate: Certificate) -> str:
     rho = certificate.quantities.get("zcdp_rho", inf)
-    return f"ρ = {_digits(rho)}" if rho < inf else NOT_DERIVED
+    return f"ρ = {rounded_up(rho, 6)}" if rho < inf else NOT_DERIVED
 
 
 def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:
@@ -105,7 +113,7 @@ def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str
     plain = certificate.quantities.get("gdp_mu", inf)
     if plain == inf:
         return NOT_DERIVED
-    text = f"μ = {_digits(plain)} at every δ"
+    text = f"μ = {rounded_up(plain, 6)} at every δ"
     run = compiled.steps(mechanism)
     if not tight or all(step.shift(count) < inf and not step.remark for step, count in run):
         return text
@@ -116,15 +124,10 @@ def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str
     fit = min(fits, key=lambda one: one.mu, default=None)
     if fit is None or fit.mu >= plain:
         return text
-    return f"μ = {_digits(fit.mu)} at δ ≥ {_digits(fit.delta_floor)}; {text}"
+    return f"μ = {rounded_up(fit.mu, 6)} at δ ≥ {rounded_up(fit.delta_floor, 6)}; {text}"
 
 
 def _composition(mechanism: SplitMechanism, certificate: Certificate) -> str:
     times = f"{mechanism.rounds:,} round{'s' * (mechanism.rounds > 1)}"
     times += f" of {mechanism.releases:,} releases" if mechanism.releases > 1 else ""
     return f"{times}, by {certificate.method} ({certificate.source})"
-
-
-def _digits(value: float, rounding: str = ROUND_CEILING) -> str:
-    """Six significant digits, rounded to the safe side."""
-    return f"{float(Context(prec=6, rounding=rounding).create_decimal(Decimal(value))):.6g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -18,7 +19,7 @@ from privkit.accountants.spec.parts import (
     WithoutReplacement,
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
-from privkit.accountants.spec.sensitivity import Categories
+from privkit.accountants.spec.sensitivity import Categories, Known
 
 _LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""
@@ -73,7 +74,7 @@ def _said_of_mechanism(mechanism: SplitMechanism) -> list[str]:
     noise = mechanism.noise
     if isinstance(categories := mechanism.smashed, Categories):
         return _said_of_answers(mechanism, categories)
-    said = [f"smashed data are clipped by the client before noise to {_spec(mechanism.smashed)}"]
+    said = [_said_of_clip(mechanism.smashed)]
     if mechanism.labels is None:
         said.append("labels stay with the client; nothing that reveals them is released")
     else:
@@ -89,6 +90,13 @@ def _said_of_mechanism(mechanism: SplitMechanism) -> list[str]:
     return said + _said_of_mixing(mechanism)
 
 
+def _said_of_clip(smashed: object) -> str:
+    if isinstance(smashed, Known):
+        apart = f"{smashed.value:g} apart in {smashed.norm.upper()} under {smashed.relation.replace('_', '-')}"
+        return f"neighbors' smashed data are at most {apart}, as was stated; no clip is known that holds it"
+    return f"smashed data are clipped by the client before noise to {_spec(smashed)}"
+
+
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     """The claim in one sentence.
 
@@ -96,7 +104,7 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
     >>> statement(one, 4.37717, 1e-5)
-    '(ε = 4.377, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
+    '(ε = 4.378, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
     """
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
     if isinstance(part := mechanism.participation, ShuffledEpochs):
@@ -107,7 +115,31 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     """The same without the number of rounds: what is proven of one unit under the mechanism's relation."""
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
-    return f"(ε = {epsilon:.4g}, δ = {delta:.3g})-differential privacy of one {mechanism.unit} under {relation}"
+    at = f"ε = {rounded_up(epsilon, 4)}, δ = {rounded_up(delta, 3)}"
+    return f"({at})-differential privacy of one {mechanism.unit} under {relation}"
+
+
+def rounded_up(value: float, digits: int) -> str:
+    """A number with so many significant digits, never below its own; a positive one is at least 1e-300.
+
+    >>> rounded_up(4.3771, 4), rounded_up(1e-5, 3), rounded_up(5e-324, 3)
+    ('4.378', '1e-05', '1e-300')
+    """
+    return _rounded(max(value, 1e-300) if value > 0 else value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int) -> str:
+    """A number with so many significant digits, never above its own.
+
+    >>> rounded_down(4.3778, 4)
+    '4.377'
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    decimal = Decimal(repr(value))  # as it was written: 1e-05, and not the binary fraction just above
+    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(decimal)):.{digits}g}"
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:

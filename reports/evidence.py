@@ -237,7 +237,9 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     privacy = "no differential privacy is proven, and none is declared"
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
-        least = "no lower bound is known" if found.lower is None else f"ε is at least {found.lower!r}"
+        least = "no lower bound is known"
+        if found.lower is not None:  # of the worst network behind the clip, which need not be this one
+            least = f"no proof from the clip and the noise alone gives less than ε = {found.lower!r}"
         remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
         said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"
         privacy = "; ".join(filter(None, (said, least, remark)))

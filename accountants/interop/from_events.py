@@ -26,15 +26,17 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
         event: Gaussian or Laplace noise, Gaussian noise after Poisson sampling or sampling without replacement, or
             compositions of one of them. Unsampled Gaussians may differ: together they are one, with 1/σ² = Σ 1/σᵢ².
             Beside one kind of samples without replacement they are the releases, and the samples are noisy updates.
-        relation: the one that the event is meant for. `REPLACE_ONE` needs samples without replacement, for which noise
-            is over the distance of neighbors; about other events its two accountants disagree. In `REPLACE_SPECIAL` and
-            `ADD_OR_REMOVE_ONE` a neighbor moves a release by 1.
+        relation: the one that the event is meant for. `REPLACE_ONE` needs samples without replacement, and noise that
+            is given over the distance of neighbors: with noise over one record's norm, give half of it. About other
+            events dp_accounting's accountants disagree. In `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE` a neighbor moves a
+            release by one norm. Both become add-or-remove-one, since the special record stands for an absent one.
         unit: what neighbors differ in.
 
     Raises:
         ValueError: for any other event or relation, with the reason. A ledger composes mechanisms of several kinds.
 
-    Source: dp_accounting 0.6. After `to_dp_event`, ε is that of the first mechanism but for rounding.
+    Source: dp_accounting 0.6. After `to_dp_event`, ε is that of the first mechanism but for rounding; a mechanism that
+    replaced one and did not sample comes back as one that adds or removes one.
 
     >>> from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
     >>> mechanism = from_dp_event(SelfComposedDpEvent(GaussianDpEvent(2.0), 4), NeighboringRelation.REPLACE_SPECIAL)
@@ -49,7 +51,7 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
         found = f"{len(others)} kinds of releases" if others else "no release"
         raise ValueError(f"the event holds {found}, and a mechanism has one: charge each in a ledger")
     given: dict[str, Any] = {"smashed": _ONE, "unit": unit, "lower_model": "frozen"}
-    given["relation"] = "add_or_remove_one" if relation.name == "ADD_OR_REMOVE_ONE" else "replace_one"
+    given["relation"] = "replace_one" if relation.name == "REPLACE_ONE" else "add_or_remove_one"
     if plain:
         given |= _one_gaussian(plain)
         given |= {"lower_model": _updates(others[0], counts[others[0]])} if others else {}

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtrit
+from scipy.special import bdtr, ndtri, stdtrit
 
 from privkit.constraints import real
 from privkit.shared.array import Array
@@ -135,22 +135,38 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
 
 
 def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Interval:
-    """Share of positives found while at most this share of negatives is accused, with Clopper–Pearson limits.
+    """Share of positives found while at most this share of negatives is accused, with limits.
 
     The false positive rate is in [0, 1), such as 0.01; higher values of the result leak more. Other arguments and
     errors are those of `pooled_auc`.
 
-    Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. The threshold depends on the negatives
-    only, so the count of positives is binomial given it.
+    The limits are those of the best threshold whose *true* false positive rate is allowed. The negatives tell it only
+    roughly. So the lower limit is taken at a threshold that is surely high enough, the upper one at one that is surely
+    low enough. Few negatives show no threshold to be high enough: below 437 of them, the lower limit at 1 % is 0.
 
-    >>> tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01).value
-    1.0
+    Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the rate at the j-th largest of
+    n negatives is Beta-distributed, and a quarter of the error goes to each of the two thresholds and two shares.
+
+    >>> found = tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01)
+    >>> found.value, found.low
+    (1.0, 0.0)
     """
     values, truth = _scores_and_truth(scores, positive, confidence)
     if not 0 < truth.sum() < truth.size:
         raise ValueError("tpr_at needs examples of both kinds, positive and negative")
-    hits = values[truth] >= threshold_at(values[~truth], false_positive_rate)
-    return clopper_pearson(int(hits.sum()), hits.size, confidence)
+    members, others = values[truth], np.sort(values[~truth])[::-1]
+    found = float(np.mean(members >= threshold_at(others, false_positive_rate)))
+    sure, numbers = 1 - (1 - confidence) / 4, np.arange(len(others))
+    at_most = bdtr(numbers, len(others), false_positive_rate)  # how surely the true rate is at least the allowed one
+    low, high = 0.0, 1.0
+    if (enough := numbers[1 - at_most >= sure]).size:
+        above = int((members > others[enough[-1]]).sum())
+        low = clopper_pearson(above, members.size, 1 - (1 - confidence) / 2).low
+    if (enough := numbers[at_most >= sure]).size:
+        reached = int((members >= others[enough[0]]).sum())
+        high = clopper_pearson(reached, members.size, 1 - (1 - confidence) / 2).high
+    method = "Clopper–Pearson, for the true false positive rate"
+    return Interval(value=found, low=low, high=high, n=members.size, confidence=confidence, method=method)
 
 
 def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Interval:

@@ -1,6 +1,7 @@
 """The floor of reconstruction: equal to the exact error of affine maps, below it for every other map."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -100,12 +101,15 @@ def test_no_map_has_a_smaller_error_than_its_floor(name: str, count: int) -> Non
         prior = any_prior(size, size, generator)
         weights = generator.normal(size=size)
         sigma, releases = float(np.exp(generator.uniform(np.log(0.15), np.log(5)))), int(generator.integers(1, 6))
-        floor = error_floor(
-            prior, of_number(derivative, weights), Noise(smashed=sigma), releases=releases, draws=400, seed=seed
-        )
+        along, noise = of_number(derivative, weights), Noise(smashed=sigma)
+        try:
+            floor = error_floor(prior, along, noise, releases=releases, draws=400, seed=seed)
+        except ValueError:  # a clip that no draw lies within: the release never moves
+            continue
         exact = least_error(function, weights, prior, sigma, releases)
         assert exact <= floor.prior * 1.001  # the quadrature's own check
         ratios.append(floor.low / exact)
+    assert len(ratios) > 0.9 * count
     assert max(ratios) <= 1.002, ratios
     assert np.median(ratios) > 0.5, ratios  # a floor of zero would pass the line above
 
@@ -199,6 +203,8 @@ ONE = GaussianPrior(mean=np.zeros(2), directions=np.eye(2))
         ({"along": lambda x, ways: ways[0]}, "finite derivatives"),
         ({"along": lambda x, ways: ways * np.nan}, "not finite"),
         ({"along": lambda x, ways: x[:, None] * ways, "affine": True}, "derivatives at two records differ"),
+        ({"lipschitz": 0.9}, "derivatives at a drawn record exceed it"),
+        ({"along": lambda x, ways: 0 * ways}, "moved at none of 100 drawn records"),
     ],
 )
 def test_what_is_not_covered_is_refused(change: dict[str, object], words: str) -> None:
@@ -233,4 +239,24 @@ def test_the_sentence_names_the_prior_and_the_word() -> None:
         "proven: for records drawn from the stated Gaussian prior, no reconstruction has a mean squared error below "
         "0.5; the prior's mean alone has 1. Nothing is said of other records"
     )
-    assert "estimated, at 95% confidence" in error_floor(ONE, of_matrix(np.eye(2)), Noise(smashed=1.0)).sentence
+    estimated = error_floor(ONE, of_matrix(np.eye(2)), Noise(smashed=1.0))
+    assert estimated.sentence.startswith("estimated from 100 draws: ")
+    assert "confidence" not in estimated.sentence
+    bounded = error_floor(ONE, of_matrix(np.eye(2)), Noise(smashed=1.0), lipschitz=1.0, draws=10_000)
+    assert bounded.sentence.startswith("proven at 95% confidence: ")
+    assert 0.49 < bounded.low < 0.5
+
+
+def test_a_rectifier_that_few_draws_exceed_is_proven_only_by_its_slope() -> None:
+    """50·relu(x − 2): many samples of 100 show too little of its slope, so that their limits are above the bound."""
+    prior, sigma = GaussianPrior(mean=np.zeros(1), directions=np.eye(1)), 1.0
+    exact = 1 / (1 + 2500 * float(norm.sf(2)) / sigma**2)
+    along = of_number(lambda x: np.where(x > 2, 50.0, 0.0), np.ones(1))
+    too_high = 0
+    for seed in range(60):
+        with suppress(ValueError):  # no draw exceeded it
+            too_high += error_floor(prior, along, Noise(smashed=sigma), seed=seed).low > exact
+        proven = error_floor(prior, along, Noise(smashed=sigma), lipschitz=50.0, draws=2000, seed=seed)
+        assert proven.proven
+        assert proven.low <= exact
+    assert too_high > 6

@@ -58,7 +58,8 @@ def test_there_and_back_costs_the_same(name: str, tight: bool) -> None:
     mechanism = MECHANISMS[name]
     found = to_dp_event(mechanism)
     back = from_dp_event(found.event, found.relation, unit=mechanism.unit)
-    assert (back.relation, back.unit) == (mechanism.relation, mechanism.unit)
+    assert back.relation == ("replace_one" if found.relation is REPLACE else "add_or_remove_one")
+    assert back.unit == mechanism.unit
     for delta in (1e-3, 1e-6):
         ours, theirs = (answer.epsilon(one, delta, tight=tight).epsilon for one in (mechanism, back))
         assert theirs == pytest.approx(ours, rel=1e-9)
@@ -79,7 +80,7 @@ def test_many_drawn_specifications_there_and_back() -> None:
         found = to_dp_event(mechanism)
         back = from_dp_event(found.event, found.relation)
         again = to_dp_event(back)
-        assert again.relation is found.relation
+        assert again.relation is (REPLACE if found.relation is REPLACE else ADD)
         ours, theirs = (answer.epsilon(one, 1e-5, tight=False).epsilon for one in (mechanism, back))
         assert theirs == pytest.approx(ours, rel=1e-9, abs=1e-12)
 
@@ -122,6 +123,14 @@ DRAWN = SampledWithoutReplacementDpEvent(100, 5, G(2.0))
 def test_refuses_what_is_not_one_mechanism(event: Any, relation: Any, because: str) -> None:
     with pytest.raises(ValueError, match=because):
         from_dp_event(event, relation)
+
+
+def test_a_special_record_is_an_absent_one() -> None:
+    """A record replaced by zero moves a release by one norm; replaced by any other it may move twice as far."""
+    found = answer.epsilon(from_dp_event(SelfComposedDpEvent(G(1.0), 10), SPECIAL), 1e-5)
+    assert "under add-or-remove-one" in found.statement
+    any_other = PLDAccountant(REPLACE, 1e-4).compose(SelfComposedDpEvent(G(1.0), 10)).get_epsilon(1e-5)
+    assert any_other > 2 * found.epsilon
 
 
 def test_a_unit_is_what_the_caller_says() -> None:

@@ -79,8 +79,9 @@ def test_true_positive_rate_by_trying_every_threshold(members: list[float], othe
     exact = binomtest(hits, len(members)).proportion_ci(0.9, method="exact")
     assert found.value == hits / len(members)
     assert sum(b >= threshold_at(np.array(others), rate) for b in others) <= rate * len(others)
-    assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-10)
     assert found.low <= found.value <= found.high
+    assert found.low <= exact.low + 1e-10
+    assert found.high >= exact.high - 1e-10
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
@@ -137,6 +138,18 @@ def test_true_positives_at_a_low_rate_of_false_ones() -> None:
     assert found.value == (scores[truth] > others[-allowed - 1]).mean()
     assert (others >= threshold_at(others, 0.01)).mean() <= 0.01
     assert found.low < found.value < found.high
+
+
+@pytest.mark.parametrize(("count", "shift"), [(50, 0.0), (50, 2.0), (1000, 2.0)])
+def test_limits_hold_for_the_best_threshold_of_the_truth(count: int, shift: float) -> None:
+    """The measured threshold accuses more or fewer than allowed; limits that forget it missed in up to half of runs."""
+    true, generator = norm.sf(norm.isf(0.01) - shift), np.random.default_rng(0)
+    truth = np.arange(2 * count) < count
+    missed = 0
+    for _ in range(300):
+        found = tpr_at(generator.standard_normal(2 * count) + shift * truth, truth, 0.01)
+        missed += not found.low <= true <= found.high
+    assert missed <= 15  # 5 %
 
 
 @pytest.mark.parametrize(
