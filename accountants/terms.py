@@ -12,7 +12,7 @@ from privkit.accountants import compile as compiled
 from privkit.accountants.bounds import gdp
 from privkit.accountants.bounds.numerical_composition import tight_bounds
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.parts import NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.spec.parts import NoMixing, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.wording import rounded_down, rounded_up, said
 from privkit.shared.certificate import Certificate
@@ -130,4 +130,6 @@ def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str
 def _composition(mechanism: SplitMechanism, certificate: Certificate) -> str:
     times = f"{mechanism.rounds:,} round{'s' * (mechanism.rounds > 1)}"
     times += f" of {mechanism.releases:,} releases" if mechanism.releases > 1 else ""
+    if isinstance(updates := mechanism.lower_model, PrivateUpdates):
+        times += f" and {updates.steps:,} updates of the lower model"
     return f"{times}, by {certificate.method} ({certificate.source})"

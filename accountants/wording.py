@@ -109,6 +109,8 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
     if isinstance(part := mechanism.participation, ShuffledEpochs):
         rounds += f" in shuffled epochs of {part.epoch_rounds:,}"
+    if isinstance(updates := mechanism.lower_model, PrivateUpdates):
+        rounds += f" and {updates.steps:,} update{'s' * (updates.steps > 1)} of the lower model"
     return f"{claim(mechanism, epsilon, delta)}, over {rounds}{_said_of_draws(mechanism)}"
 
 
