@@ -37,8 +37,8 @@ class Reading:
         """The reading in one sentence."""
         return (
             f"for any two neighboring data sets, with probability at least 1 − {self.delta:g}, the privacy loss of all "
-            f"releases so far is at most {rounded_up(self.epsilon, 4)}, and at every other moment it is at most its own "
-            "reading"
+            f"releases so far is at most {rounded_up(self.epsilon, 4)}, and at every other moment it is at most its "
+            "own reading"
         )
 
 
