@@ -15,11 +15,13 @@ from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, ShuffledEpoc
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.shared.certificate import Certificate
 
-Parameter = Literal["sigma", "rounds", "group"]
+Parameter = Literal["sigma", "noise_parameter", "rounds", "group"]
 _TOLERANCE = 1e-6
 _NUMERICAL_TOLERANCE = 1e-4
 _LARGEST, _LOUDEST = 2**40, 2.0**120
 """Of rounds, and of a factor on the noise: ε = 1e-12 at δ = 1e-30 takes 8e12 sensitivities."""
+_QUIET, _QUIETEST = 2.0**-8, 2.0**-120
+"""A factor on the noise at which the smallest one is tried, too: below it numerical composition takes seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class Calibrated:
 
     Attributes:
         parameter: the name of the parameter that was searched.
-        value: smallest σ of smashed data (that of labels is scaled alike), largest number of rounds, or smallest group.
+        value: smallest σ of smashed data (that of labels is scaled alike), smallest noise parameter of randomized
+            response, largest number of rounds, or smallest group.
         mechanism: the mechanism with that value.
         certificate: its certificate; if the target is an ε, its ε is at most the target.
     """
@@ -60,17 +63,18 @@ class Target:
 def calibrate(
     mechanism: SplitMechanism, parameter: Parameter, *, epsilon: float, delta: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size for a target ε. The result meets the target.
+    """Find noise, rounds or group size for a target ε. The result meets the target.
 
     Args:
         mechanism: the specification; its value of the parameter is where the search starts.
-        parameter: "sigma", "rounds" or "group".
+        parameter: "sigma", "noise_parameter" (of randomized response), "rounds" or "group".
         epsilon: target > 0.
         delta: in (0, 1).
         tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
 
     Raises:
-        ValueError: if no value reaches the target (the error names the best one), or an argument is out of range.
+        ValueError: if no value reaches the target (the error names the best one), if any noise or any number of rounds
+            does, or if an argument is out of range.
 
     Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
 
@@ -160,7 +164,7 @@ def _calibrated(
     certified: Callable[[SplitMechanism], Certificate] | None = None,
 ) -> Calibrated:
     """The certificate is that at ε = 0 unless a function gives it."""
-    search = {"sigma": _sigma, "rounds": _rounds, "group": _group}
+    search = {"sigma": _sigma, "noise_parameter": _noise_parameter, "rounds": _rounds, "group": _group}
     value, reached = search[validate.choice("parameter", parameter, tuple(search))](mechanism, target, tight)
     certificate = certified(reached) if certified else answer.delta(reached, 0.0, tight=tight)
     return Calibrated(parameter=parameter, value=value, mechanism=reached, certificate=certificate)
@@ -171,7 +175,8 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(
-            "randomized response has no sigma: randomized_response.noise_for gives the noise_parameter of one answer"
+            "randomized response has no sigma: its noise is the noise_parameter, so calibrate noise_parameter instead "
+            "(randomized_response.noise_for gives that of one answer)"
         )
     labels = None if noise.labels is None else noise.labels * factor
     return replace(mechanism, noise=replace(noise, smashed=noise.smashed * factor, labels=labels))
@@ -191,11 +196,53 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
             raise ValueError(
                 f"no noise up to {most:.0e} reaches {target}: something else than the noised releases costs more"
             )
+        _, high = _halved(misses, low, high, tolerance)
     else:
-        while low > 1 / _LARGEST and not misses(low):
-            low, high = low / 2, low
-    _, high = narrowed(misses, low, high, near=lambda a, b: b / a <= 1 + tolerance, middle=lambda a, b: (a * b) ** 0.5)
+        high = _least_noise(misses, target, "sigma", mechanism.noise.smashed, tolerance)
     return mechanism.noise.smashed * high, scaled(mechanism, high)
+
+
+def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
+    """Smallest probability of a uniform answer; at 1 an answer tells nothing, so that every target is met."""
+    if not mechanism.noise.distribution.answers:
+        raise ValueError("noise_parameter is that of randomized response: for other noise calibrate sigma")
+
+    def of(parameter: float) -> SplitMechanism:
+        return replace(mechanism, noise=replace(mechanism.noise, smashed=parameter))
+
+    def misses(parameter: float) -> bool:
+        return target.cost(of(parameter)) > target.value
+
+    least = _least_noise(misses, target, "noise_parameter", 1.0, _TOLERANCE)
+    return least, of(least)
+
+
+def _least_noise(misses: Callable[[float], bool], target: Target, name: str, start: float, tolerance: float) -> float:
+    """The least factor on `start` that meets a target which 1 meets.
+
+    Raises:
+        ValueError: if the smallest factor meets it, too: then any noise does.
+    """
+    low, high = 0.5, 1.0
+    while low > _QUIETEST and not misses(low):
+        if low == _QUIET and _meets_quietest(misses):
+            raise ValueError(
+                f"any noise meets {target}, even {name}={start * _QUIETEST:.1g}: there is no smallest; give a smaller "
+                "target"
+            )
+        low, high = low / 2, low
+    return _halved(misses, low, high, tolerance)[1]
+
+
+def _meets_quietest(misses: Callable[[float], bool]) -> bool:
+    try:
+        return not misses(_QUIETEST)
+    except ValueError:  # so little noise is not accounted for
+        return False
+
+
+def _halved(misses: Callable[[float], bool], low: float, high: float, tolerance: float) -> tuple[float, float]:
+    return narrowed(misses, low, high, near=lambda a, b: b / a <= 1 + tolerance, middle=lambda a, b: (a * b) ** 0.5)
 
 
 def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
@@ -210,9 +257,14 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
     def within(times: int) -> bool:
         return target.cost(replace(mechanism, rounds=times * unit)) <= target.value
 
-    low, high = doubled(within, 1, 2, most=_LARGEST)
-    if high <= _LARGEST:
-        low, _ = narrowed(within, low, high)
+    most = max(1, _LARGEST // unit)
+    low, high = doubled(within, 1, 2, most=most)
+    if high > most:
+        raise ValueError(
+            f"any number of rounds up to {low * unit:,} meets {target}: there is no largest; give a smaller target, or "
+            "less noise"
+        )
+    low, _ = narrowed(within, low, high)
     return float(low * unit), replace(mechanism, rounds=low * unit)
 
 

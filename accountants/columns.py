@@ -26,33 +26,51 @@ class Column:
         parse: text or JSON value -> value; raises ValueError with what is allowed.
         what: description for `privkit epsilon --schema`.
         default: the value if the cell is empty or the column absent.
+        belongs: what gives the column a meaning; empty if every row does.
     """
 
     name: str
     parse: Callable[[str, Any], Any]
     what: str
     default: Any = None
+    belongs: str = ""
 
 
-def _decimal(name: str, value: Any) -> float:
-    """A finite number, with a fraction of two numbers such as 16/255 allowed."""
-    if isinstance(value, str):
-        top, slash, bottom = value.partition("/")
-        try:
-            value = float(top) / float(bottom) if slash else float(top)
-        except (ValueError, ZeroDivisionError):
-            if fullmatch(r"\s*-?\d*,\d+\s*", value):
-                raise ValueError(f"{name} must have a decimal point, such as 0.5, got {value!r}") from None
-            raise ValueError(f"{name} must be a number such as 0.5 or 16/255, got {value!r}") from None
-    return value if type(value) is float and isfinite(value) else validate.real(name, value)
+def _number(name: str, text: str) -> float:
+    """A number in digits, or a fraction of two such as 16/255."""
+    top, slash, bottom = text.partition("/")
+    try:
+        if "_" in text:  # Python reads 1_0 as 10
+            raise ValueError
+        return float(top) / float(bottom) if slash else float(top)
+    except (ValueError, ZeroDivisionError):
+        if fullmatch(r"\s*-?\d*,\d+\s*", text):
+            raise ValueError(f"{name} must have a decimal point, such as 0.5, got {text!r}") from None
+        raise ValueError(f"{name} must be a number such as 0.5 or 16/255, got {text!r}") from None
 
 
-def _whole(name: str, value: Any) -> int:
+def _decimal(**limits: float) -> Callable[[str, Any], float]:
+    """A finite number inside the limits of `validate.real`."""
+
+    def parsed(name: str, value: Any) -> float:
+        return validate.real(name, _number(name, value) if isinstance(value, str) else value, **limits)
+
+    return parsed
+
+
+def _whole(least: int = 1) -> Callable[[str, Any], int]:
     """A whole number; 3.0 and 1e6 are, 3.5 is not."""
-    number = _decimal(name, value) if isinstance(value, str) else value
-    if isinstance(number, float) and isfinite(number) and number == int(number):
-        number = int(number)
-    return validate.whole(name, number, least=0)
+
+    def parsed(name: str, value: Any) -> int:
+        number = _number(name, value) if isinstance(value, str) else value
+        if isinstance(number, float) and isfinite(number) and number == int(number):
+            number = int(number)
+        return validate.whole(name, number, least=least)
+
+    return parsed
+
+
+_positive = _decimal(above=0)
 
 
 def _word(*allowed: str) -> Callable[[str, Any], str]:
@@ -83,34 +101,62 @@ def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
 _WAYS = ("every_round", "shuffled_epochs", "without_replacement", "poisson", "random_allocation")
 _RATIOS = ("equal", "fixed", "counts", "dirichlet", "dirichlet_counts")
 
+_NUMBERS = "every mechanism but randomized_response, which has noise_parameter"
+_OTHERS = "every mechanism but hidden_mask and randomized_response"
+_MIXES = "mechanism = dp_mixsl or dp_cutmixsl"
+_RANDOM = "ratio = dirichlet or dirichlet_counts"
+
 COLUMNS: tuple[Column, ...] = (
     Column("name", _any_text, "any text; names the row in the answer"),
     Column("mechanism", _word(*_MECHANISMS), f"required: {', '.join(_MECHANISMS)}"),
     Column(
         "sigma",
-        _decimal,
+        _positive,
         "required: noise's standard deviation, or scale b for laplace; > 0; empty for randomized_response",
+        belongs=_NUMBERS,
     ),
     Column(
         "noise_parameter",
-        _decimal,
+        _decimal(above=0, most=1),
         "for randomized_response: probability in (0, 1] of a uniform answer instead of the true one",
+        belongs="mechanism = randomized_response",
     ),
-    Column("sigma_labels", _decimal, "the same on labels; the value of sigma if labels are released"),
-    Column("sensitivity", _decimal, "for gaussian (L2) and laplace (L1): known sensitivity instead of a clip"),
+    Column(
+        "sigma_labels",
+        _positive,
+        "the same on labels; the value of sigma if labels are released",
+        belongs="labels = one_hot or box",
+    ),
+    Column(
+        "sensitivity",
+        _positive,
+        "for gaussian (L2) and laplace (L1): known sensitivity instead of a clip",
+        belongs=_NUMBERS,
+    ),
     Column(
         "dimensions",
-        _whole,
+        _whole(),
         "coordinates of one record's smashed data, with clip_high; answers in a release, for randomized_response",
+        belongs="clip_high, or mechanism = randomized_response",
     ),
-    Column("clip_low", _decimal, "lower end of the coordinate clamp", 0.0),
-    Column("clip_high", _decimal, "upper end of the coordinate clamp (Δ)"),
-    Column("clip_norm", _decimal, "L2 norm of the whole release, instead of the clamp"),
-    Column("clip_patch", _decimal, "L2 norm of every patch, with patches, instead of the clamp"),
+    Column("clip_low", _decimal(), "lower end of the coordinate clamp", 0.0, belongs="clip_high"),
+    Column("clip_high", _decimal(), "upper end of the coordinate clamp (Δ)", belongs=_NUMBERS),
+    Column("clip_norm", _positive, "L2 norm of the whole release, instead of the clamp", belongs=_NUMBERS),
+    Column("clip_patch", _positive, "L2 norm of every patch, with patches, instead of the clamp", belongs=_NUMBERS),
     Column("labels", _word("none", "one_hot", "box"), "none, one_hot, or box for [0,1]^L", "none"),
-    Column("classes", _whole, "L, for labels = box; categories of an answer, for randomized_response"),
-    Column("group", _whole, "clients that are mixed, k; for dp_sl clients drawn a round"),
-    Column("clients", _whole, "n, for sampling = without_replacement"),
+    Column(
+        "classes",
+        _whole(),
+        "L, for labels = box; categories of an answer, for randomized_response",
+        belongs="labels = box, or mechanism = randomized_response",
+    ),
+    Column(
+        "group",
+        _whole(),
+        "clients that are mixed, k; for dp_sl clients drawn a round",
+        belongs=f"{_MIXES}, or sampling = without_replacement",
+    ),
+    Column("clients", _whole(), "n, for sampling = without_replacement", belongs="sampling = without_replacement"),
     Column(
         "sampling",
         _word(*_WAYS),
@@ -119,39 +165,62 @@ COLUMNS: tuple[Column, ...] = (
         "epoch_rounds)",
         "every_round",
     ),
-    Column("participations", _whole, "k of every t rounds, for sampling = random_allocation", 1),
-    Column("epoch_rounds", _whole, "t, for sampling = random_allocation or shuffled_epochs; empty means all rounds"),
-    Column("rate", _decimal, "for sampling = poisson, in (0, 1]"),
+    Column(
+        "participations",
+        _whole(),
+        "k of every t rounds, for sampling = random_allocation",
+        1,
+        belongs="sampling = random_allocation",
+    ),
+    Column(
+        "epoch_rounds",
+        _whole(),
+        "t, for sampling = random_allocation or shuffled_epochs; empty means all rounds",
+        belongs="sampling = random_allocation or shuffled_epochs",
+    ),
+    Column("rate", _decimal(above=0, most=1), "for sampling = poisson, in (0, 1]", belongs="sampling = poisson"),
     Column(
         "rounds",
-        _whole,
+        _whole(),
         "rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn; "
         "shuffled_epochs: all batches of the run)",
         1,
     ),
-    Column("releases", _whole, "releases a round that belong to one client", 1),
-    Column("delta", _decimal, "in (0, 1); --delta where empty"),
+    Column("releases", _whole(), "releases a round that belong to one client", 1),
+    Column("delta", _decimal(above=0, below=1), "in (0, 1); --delta where empty"),
     Column("relation", _word("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
     Column("unit", _word("record", "client"), "record or client", "record"),
     Column("lower_model", _word("frozen", "trained", "averaged"), "what trains it", "frozen"),
-    Column("ratio", _word(*_RATIOS), "law of the mixing ratios", "equal"),
-    Column("ratios", _list_of(_decimal), "for ratio = fixed: 0.7;0.3"),
-    Column("counts", _list_of(_whole), "for ratio = counts: 32;32"),
-    Column("concentration", _decimal, "α_M, for ratio = dirichlet and dirichlet_counts"),
+    Column("ratio", _word(*_RATIOS), "law of the mixing ratios", "equal", belongs=_MIXES),
+    Column("ratios", _list_of(_decimal()), "for ratio = fixed: 0.7;0.3", belongs=f"ratio = fixed, with {_MIXES}"),
+    Column("counts", _list_of(_whole(0)), "for ratio = counts: 32;32", belongs=f"ratio = counts, with {_MIXES}"),
+    Column(
+        "concentration",
+        _positive,
+        "α_M, for ratio = dirichlet and dirichlet_counts",
+        belongs=f"{_RANDOM}, with {_MIXES}",
+    ),
     Column(
         "drawn",
         _word("every_round", "once"),
         "when ratio = dirichlet and dirichlet_counts are drawn: every_round, or once and kept for all rounds",
         "every_round",
+        belongs=f"{_RANDOM}, with {_MIXES}",
     ),
-    Column("patches", _whole, "N, for dp_cutmixsl, hidden_mask and clip_patch"),
-    Column("kept", _whole, "patches that a hidden mask keeps, for hidden_mask"),
-    Column("noise_site", _word("mixer", "client"), "where noise is added", "mixer"),
+    Column(
+        "patches",
+        _whole(),
+        "N, for dp_cutmixsl, hidden_mask and clip_patch",
+        belongs="mechanism = dp_cutmixsl or hidden_mask, or clip_patch",
+    ),
+    Column("kept", _whole(), "patches that a hidden mask keeps, for hidden_mask", belongs="mechanism = hidden_mask"),
+    Column("noise_site", _word("mixer", "client"), "where noise is added", "mixer", belongs=_OTHERS),
     Column(
         "colluding",
         _word("no", "yes"),
         "yes if other clients may tell the server their data, their noise and who took part",
         "no",
+        belongs=_OTHERS,
     ),
     Column("source", _any_text, "any text; copied to the answer"),
 )
@@ -248,12 +317,20 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
         row.setdefault("sampling", "poisson")
     if any(name in given for name in _ADD_OR_REMOVE):
         row.setdefault("relation", "add_or_remove_one")
-    return _with_sigma(row) if _MULTIPLIER in row else row
+    return _with_sigma(row, words(given)) if _MULTIPLIER in row else row
 
 
-def _with_sigma(row: dict[str, Any]) -> dict[str, Any]:
+def words(cells: Mapping[str, Any]) -> dict[str, str]:
+    """Column -> the name by which a row gives it, for an error message.
+
+    >>> words({"max_grad_norm": 0})
+    {'clip_norm': 'max_grad_norm'}
+    """
+    return {_SAME.get(name, name): name for name, value in cells.items() if value not in (None, "")}
+
+
+def _with_sigma(row: dict[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
     multiplier = BY_NAME["sigma"].parse(_MULTIPLIER, row.pop(_MULTIPLIER))
-    multiplier = validate.real(_MULTIPLIER, multiplier, above=0)
     kind = row.setdefault("mechanism", "gaussian")
     if kind not in ("gaussian", "dp_sl"):
         raise ValueError(f"{_MULTIPLIER} is defined for Gaussian noise without mixing; for {kind} give sigma")
@@ -267,4 +344,4 @@ def _with_sigma(row: dict[str, Any]) -> dict[str, Any]:
     norm = row.get("clip_norm")
     if norm is None:
         return {**row, "sigma": multiplier, "sensitivity": 1.0}
-    return {**row, "sigma": multiplier * BY_NAME["clip_norm"].parse("clip_norm", norm)}
+    return {**row, "sigma": multiplier * BY_NAME["clip_norm"].parse(said["clip_norm"], norm)}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from privkit.accountants import validate
-from privkit.accountants.columns import BY_NAME, DEFAULTS, translated
+from privkit.accountants.columns import BY_NAME, DEFAULTS, translated, words
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants.spec.mixing import LARGEST, DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
 from privkit.accountants.spec.parts import (
     CutMix,
@@ -65,47 +65,84 @@ class TableEntry:
         return f"row {self.row}" + (f" ({self.name})" if self.cells.get("name") else "")
 
 
-def mechanism_of(cells: Mapping[str, Any]) -> SplitMechanism:
+class _Row:
+    """The values of one row, which remembers those that were asked for.
+
+    Attributes:
+        given: the parsed cells by column name.
+        said: column -> the name by which the row gives it.
+    """
+
+    def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
+        self.said = said
+        self.given = {name: BY_NAME[name].parse(said.get(name, name), value) for name, value in cells.items()}
+        self._values = {**DEFAULTS, **start, **self.given}
+        self._asked: set[str] = set()
+
+    def __call__(self, name: str) -> Any:
+        self._asked.add(name)
+        return self._values[name]
+
+    def needed(self, name: str, why: str) -> Any:
+        value = self(name)
+        if value is None:
+            raise ValueError(f"{name} is empty; {why} needs it ({BY_NAME[name].what})")
+        return value
+
+    def check_all_asked(self) -> None:
+        """Refuse a cell that nothing asked for, since it would change nothing; a default may stand."""
+        for name, value in self.given.items():
+            column = BY_NAME[name]
+            if column.belongs and name not in self._asked and value != column.default:
+                said = self.said.get(name, name)
+                raise ValueError(
+                    f"{said} would be ignored, as it belongs to {column.belongs}: leave {said} empty, or give what it "
+                    "belongs to"
+                )
+
+
+def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> SplitMechanism:
     """The mechanism that one row describes.
 
-    Cells are column name -> value, words of other libraries among the names; missing ones take the column's default. A
-    ValueError names the column, what is allowed and what was given.
+    Cells are column name -> value, words of other libraries among the names; missing ones take the value in `start`,
+    where a search begins, or else the column's default. A ValueError names the column, what is allowed and what was
+    given. A cell that would change nothing is refused, too.
 
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
     """
-    return _mechanism_of_row(translated(cells))
+    return _mechanism_of_row(translated(cells), words(cells), start or {})
 
 
-def _mechanism_of_row(given: Mapping[str, Any]) -> SplitMechanism:
-    if "variance" in given:
+def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> SplitMechanism:
+    if "variance" in cells:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")
-    values = DEFAULTS | {name: BY_NAME[name].parse(name, value) for name, value in given.items()}
-    get = values.__getitem__
+    get = _Row(cells, said, start)
     kind = get("mechanism")
     named: LawName = kind if kind in NOISE_LAWS else "gaussian"
     law = NOISE_LAWS[named]
     for name in ("mechanism",) if law.answers else ("mechanism", "sigma"):
         if get(name) is None:
             raise ValueError(f"{name} is empty; it must be {BY_NAME[name].what.removeprefix('required: ')}")
-    if unused := [name for name in _foreign(kind) if name in given]:
-        raise ValueError(f"{unused[0]} means nothing for mechanism = {kind}: leave it empty")
     labels = _label_set(get)
-    sigma_labels = get("sigma_labels") if get("sigma_labels") is not None else get("sigma")
+    smashed = _clip(get, law.norm, law.answers)
+    noise = Noise(
+        law=named,
+        smashed=get.needed("noise_parameter", kind) if law.answers else get("sigma"),
+        labels=None if labels is None else get("sigma_labels") or get("sigma") or 1.0,  # 1 for what has no sigma
+        site="mixer" if law.answers or kind == "hidden_mask" else get("noise_site"),
+    )
+    mixing, participation = _mixing_of_row(get), _participation_of_row(get)
+    get.check_all_asked()
     return SplitMechanism(
-        smashed=_clip(get, law.norm, law.answers),
-        noise=Noise(
-            law=named,
-            smashed=_needed(get, "noise_parameter", kind) if law.answers else get("sigma"),
-            labels=sigma_labels if labels else None,
-            site=get("noise_site"),
-        ),
+        smashed=smashed,
+        noise=noise,
         lower_model=get("lower_model"),
         relation=get("relation"),
         unit=get("unit"),
         labels=labels,
-        mixing=_mixing_of_row(get),
-        participation=_participation_of_row(get),
+        mixing=mixing,
+        participation=participation,
         rounds=get("rounds"),
         releases=get("releases"),
     )
@@ -124,7 +161,8 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
         called = str(name) if name else f"row {number}"
         try:
             row = translated(cells)
-            mechanism = _mechanism_of_row(row)  # first: a mistyped mechanism matters more than a missing δ
+            # First: a mistyped mechanism matters more than a missing δ.
+            mechanism = _mechanism_of_row(row, words(cells), {})
             given = row.get("delta")
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
@@ -136,10 +174,10 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             yield replace(refused, error=f"{refused.where}: {error}")
 
 
-def _clip(get: Callable[[str], Any], norm: Norm, answers: bool) -> ClipSet | Categories:
+def _clip(get: _Row, norm: Norm, answers: bool) -> ClipSet | Categories:
     """The clip set that the row names, exactly one of four ways; or what randomized response answers."""
     if answers:
-        return Categories(classes=_needed(get, "classes", "randomized_response"), answers=get("dimensions") or 1)
+        return Categories(classes=get.needed("classes", "randomized_response"), answers=get("dimensions") or 1)
     ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]
     if len(ways) > 1:
         raise ValueError(f"{ways[0]} and {ways[1]} are both given; one of them must be empty")
@@ -153,74 +191,65 @@ def _clip(get: Callable[[str], Any], norm: Norm, answers: bool) -> ClipSet | Cat
     if ways == ["clip_norm"]:
         return Ball(radius=get("clip_norm"))
     if ways == ["clip_patch"]:
-        return PatchBall(radius=get("clip_patch"), patches=_needed(get, "patches", "clip_patch"))
-    return Clamp(low=get("clip_low"), high=get("clip_high"), dimensions=get("dimensions"))
+        return PatchBall(radius=get("clip_patch"), patches=get.needed("patches", "clip_patch"))
+    low = get("clip_low")
+    return Clamp(low=low, high=validate.real("clip_high", get("clip_high"), above=low), dimensions=get("dimensions"))
 
 
-def _foreign(kind: str) -> tuple[str, ...]:
-    if kind in NOISE_LAWS and NOISE_LAWS[kind].answers:
-        return ("sigma", "sigma_labels", "sensitivity", "clip_high", "clip_norm", "clip_patch")
-    return ("noise_parameter",) if kind == "hidden_mask" else ("noise_parameter", "kept")
-
-
-def _label_set(get: Callable[[str], Any]) -> ClipSet | None:
+def _label_set(get: _Row) -> ClipSet | None:
     if get("labels") == "none":
         return None
-    return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=_needed(get, "classes", "labels = box"))
+    return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=get.needed("classes", "labels = box"))
 
 
-def _mixing_of_row(get: Callable[[str], Any]) -> NoMixing | Mixup | CutMix | HiddenMask:
-    colluding = get("colluding") == "yes"
+def _mixing_of_row(get: _Row) -> NoMixing | Mixup | CutMix | HiddenMask:
     if get("mechanism") == "hidden_mask":
-        return HiddenMask(kept=_needed(get, "kept", "hidden_mask"), patches=_needed(get, "patches", "hidden_mask"))
+        return HiddenMask(kept=get.needed("kept", "hidden_mask"), patches=get.needed("patches", "hidden_mask"))
+    if get("mechanism") == "randomized_response":
+        return NoMixing()
+    colluding = get("colluding") == "yes"
     if get("mechanism") not in ("dp_mixsl", "dp_cutmixsl"):
         return NoMixing(colluding=colluding)
     ratio = _ratio(get)
     if get("mechanism") == "dp_mixsl":
         return Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # it refuses counts with a sentence
-    return CutMix(ratio=ratio, patches=_needed(get, "patches", "dp_cutmixsl"), colluding=colluding)
+    return CutMix(ratio=ratio, patches=get.needed("patches", "dp_cutmixsl"), colluding=colluding)
 
 
-def _ratio(get: Callable[[str], Any]) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
+def _ratio(get: _Row) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
     law = get("ratio")
-    if law == "fixed":
-        return FixedRatio(ratios=_needed(get, "ratios", "ratio = fixed"))
-    if law == "counts":
-        return FixedCounts(counts=_needed(get, "counts", "ratio = counts"))
-    group = _needed(get, "group", f"ratio = {law}")
+    if law in ("fixed", "counts"):
+        name = "ratios" if law == "fixed" else "counts"
+        values = get.needed(name, f"ratio = {law}")
+        if "group" in get.given and get("group") != len(values):
+            raise ValueError(f"group must be {len(values)}, as many as {name}, or left empty, got {get('group')}")
+        return FixedRatio(ratios=values) if law == "fixed" else FixedCounts(counts=values)
+    group = validate.whole("group", get.needed("group", f"ratio = {law}"), most=LARGEST)
     if law == "equal":
         return FixedRatio.equal(group)
-    concentration = _needed(get, "concentration", f"ratio = {law}")
+    concentration = get.needed("concentration", f"ratio = {law}")
     cls = DirichletRatio if law == "dirichlet" else DirichletCounts
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
 def _participation_of_row(
-    get: Callable[[str], Any],
+    get: _Row,
 ) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
-    epoch = get("rounds") if get("epoch_rounds") is None else get("epoch_rounds")
     if get("sampling") == "shuffled_epochs":
         if get("rate") is not None:
             raise ValueError(
                 "rate belongs to sampling = poisson, which a loader that shuffles epochs does not draw: leave rate "
                 "empty, or let the loader draw each record by a coin of its own"
             )
-        return ShuffledEpochs(epoch_rounds=epoch)
+        return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"))
     if get("sampling") == "random_allocation":
-        return RandomAllocation(participations=get("participations"), epoch_rounds=epoch)
+        return RandomAllocation(participations=get("participations"), epoch_rounds=get("epoch_rounds") or get("rounds"))
     if get("sampling") == "poisson":
-        return Poisson(rate=_needed(get, "rate", "sampling = poisson"))
+        return Poisson(rate=get.needed("rate", "sampling = poisson"))
     if get("sampling") == "without_replacement":
         why = "sampling = without_replacement"
-        group, clients = _needed(get, "group", why), _needed(get, "clients", why)
+        group, clients = get.needed("group", why), get.needed("clients", why)
         if group > clients:
             raise ValueError(f"group must be at most clients = {clients}, of whom it is drawn, got {group}")
         return WithoutReplacement(chosen=group, clients=clients)
     return EveryRound()
-
-
-def _needed(get: Callable[[str], Any], name: str, why: str) -> Any:
-    value = get(name)
-    if value is None:
-        raise ValueError(f"{name} is empty; {why} needs it ({BY_NAME[name].what})")
-    return value

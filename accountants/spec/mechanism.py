@@ -79,6 +79,9 @@ class SplitMechanism(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        law = self.noise.distribution
+        law.check(self)  # first: what is never derived is no matter of a relation or a sampling that fits it better
+        check_secrets(self)
         if isinstance(self.mixing, CutMix) and isinstance(self.smashed, PatchBall):
             validate.choice("patches of the clip set", str(self.smashed.patches), (str(self.mixing.patches),))
         if (self.labels is None) != (self.noise.labels is None):
@@ -88,9 +91,6 @@ class SplitMechanism(Checked):
             )
         self._check_composition()
         self._check_participation()
-        law = self.noise.distribution
-        law.check(self)
-        check_secrets(self)
         if not law.answers:
             over_noise(self, law.norm)  # refuses what the clip set has no answer for
 

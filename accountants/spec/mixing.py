@@ -22,9 +22,9 @@ _MOST_PIECES = 100_000
 """Pieces of a quadrature over ratios, at most ten nodes each."""
 EXACT_PATCHES = 4096
 """Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
-_LARGEST = 1_000_000
+LARGEST = 1_000_000
 """Clients in a group and patches of an image that are accounted for, since laws are arrays."""
-ArrayCount = Annotated[int, Ge(1), Le(_LARGEST)]
+ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]
 """A number of clients or patches."""
 
 
@@ -121,7 +121,7 @@ class FixedRatio(_Fixed):
     @classmethod
     def equal(cls, group: int) -> FixedRatio:
         """λ_i = 1/k."""
-        return cls(ratios=(1 / validate.whole("group", group, most=_LARGEST),) * group)
+        return cls(ratios=(1 / validate.whole("group", group, most=LARGEST),) * group)
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -78,10 +78,10 @@ class ResponseLaw(GaussianLaw):
             raise ValueError(ONE_SECRET)
         if mechanism.labels is not None:
             raise ValueError("no bound is derived for randomized response together with labels: leave out the labels")
-        if mechanism.relation != "replace_one":
-            raise ValueError("randomized response shows that somebody answered, so use relation='replace_one'")
         if mechanism.mixing.kind != "none" or mechanism.participation.kind != "every_round":
             raise ValueError("randomized response is derived without mixing and without sampling: leave out both")
+        if mechanism.relation != "replace_one":
+            raise ValueError("randomized response shows that somebody answered, so use relation='replace_one'")
         if mechanism.lower_model not in ("frozen", "trained"):
             raise ValueError("randomized response covers its answers only: use lower_model='frozen'")
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from privkit.shared.certificate import Certificate
 
 _FORMATS = (".csv", ".json", ".md", ".tex")
+_NOISE = ("sigma", "noise_parameter")
+_SEARCHED = (*_NOISE, "rounds", "group", "delta")
 
 Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
@@ -97,7 +99,7 @@ def epsilon(
 
 @_with_columns
 def calibrate(
-    parameter: Annotated[str, typer.Argument(help="sigma, rounds, group or delta.")],
+    parameter: Annotated[str, typer.Argument(help="sigma, noise_parameter, rounds, group or delta.")],
     epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None,
     delta: Annotated[
         float | None, typer.Option(help="δ in (0, 1), with --epsilon; not if δ itself is searched.")
@@ -112,14 +114,15 @@ def calibrate(
 
     The target is an ε, an advantage of any attack, or a true positive rate at a false positive rate.
 
-    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter.
+    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter. A target that any
+    noise or any number of rounds meets is refused. Randomized response has a noise_parameter in place of a sigma.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
 
     given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
-    if parameter not in ("sigma", "rounds", "group", "delta"):
-        raise unknown("parameter", parameter, ["sigma", "rounds", "group", "delta"])
+    if parameter not in _SEARCHED:
+        raise unknown("parameter", parameter, _SEARCHED)
     if parameter == "sigma" and "sigma_labels" in given and "sigma" not in given:
         raise UsageError("sigma_labels keeps its proportion to sigma: give --sigma, too, as the start of the search")
     if sum(target is not None for target in (epsilon, advantage, tpr)) != 1:
@@ -137,7 +140,8 @@ def calibrate(
         if parameter == "delta":
             least = answer.delta(mechanism_of(given), epsilon, **how)  # type: ignore[arg-type]
             return _print_found("delta", least.delta, least, as_json)
-        start: Any = (mechanism_of({parameter: 1, **given}), parameter)
+        begun = _NOISE if parameter in _NOISE else (parameter,)  # the noise that a mechanism has not says so itself
+        start: Any = (mechanism_of(given, dict.fromkeys(begun, 1)), parameter)
         if tpr is not None:
             true, false = _rates(tpr)
             solved = calibration.calibrate_rates(*start, true_positives=true, false_positives=false, **how)

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import answer
-from privkit.accountants.calibration import calibrate
+from privkit.accountants.bounds.randomized_response import noise_for
+from privkit.accountants.calibration import calibrate, calibrate_advantage
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.sensitivity import Categories
 from privkit.papers.dp_cutmixsl.mechanisms import specification as table_1
 from tests.accountants.one_release import one_release
 
@@ -114,12 +116,13 @@ def test_numerical_composition_needs_less_noise() -> None:
 @pytest.mark.parametrize(
     ("start", "parameter", "epsilon", "match"),
     [
-        (one_release(), "noise", 1, "parameter must be one of sigma, rounds, group"),
+        (one_release(), "noise", 1, "parameter must be one of sigma, noise_parameter, rounds, group"),
         (one_release(), "sigma", 0, "epsilon must be a finite number > 0"),
         (one_release(), "sigma", nan, "epsilon must be"),
         (one_release(), "sigma", inf, "epsilon must be"),
         (one_release(), "sigma", True, "epsilon must be"),
         (one_release(), "group", 1, "group needs mixing"),
+        (one_release(), "noise_parameter", 1, "for other noise calibrate sigma"),
         (one_release(), "rounds", 1, "a single round already costs epsilon=4.377"),
         (table_1(CutMix(ratio=FixedRatio.equal(2), patches=10), chosen=2), "group", 1, "10 give 18.77"),
         (one_release(mixing=Mixup(ratio=FixedRatio(ratios=(0.7, 0.3)))), "group", 1, "use equal or Dirichlet"),
@@ -134,3 +137,60 @@ def test_numerical_composition_needs_less_noise() -> None:
 def test_what_cannot_be_reached_is_said(start: SplitMechanism, parameter: Any, epsilon: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         calibrate(start, parameter, epsilon=epsilon, delta=DELTA, tight=False)
+
+
+RARELY = one_release(relation="add_or_remove_one", participation=Poisson(rate=0.01))
+
+
+def test_noise_that_nothing_asks_for_is_no_answer() -> None:
+    """Every σ meets the advantage, since it is at most the rate; the end of the search was returned."""
+    with pytest.raises(ValueError, match=r"any noise meets advantage=0.5, even sigma=.*give a smaller target"):
+        calibrate_advantage(RARELY, "sigma", advantage=0.5, tight=False)
+    found = calibrate_advantage(RARELY, "sigma", advantage=0.009, tight=False)
+    assert found.certificate.delta == pytest.approx(0.009, rel=1e-3)
+
+
+def test_numerical_composition_finds_soon_that_any_noise_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds where there is hardly any noise; all 40 halvings were composed."""
+    tried: list[float] = []
+
+    def certified(mechanism: SplitMechanism, delta: float, *, tight: bool) -> Any:
+        tried.append(mechanism.noise.smashed)
+        return replace(epsilon(mechanism, delta, tight=False), epsilon=0.0)
+
+    epsilon = answer.epsilon
+    monkeypatch.setattr(answer, "epsilon", certified)
+    with pytest.raises(ValueError, match="any noise meets epsilon=5"):
+        calibrate(RARELY, "sigma", epsilon=5, delta=0.3)
+    assert sum(sigma < 1e-3 for sigma in tried) == 1
+    assert len(tried) < 12
+
+
+@pytest.mark.parametrize("sigma", [1.0, 1e20])
+def test_the_search_may_start_anywhere(sigma: float) -> None:
+    """From 1e20 it ended at 2⁻⁴⁰ of that, and called this the smallest noise."""
+    start = one_release(noise=Noise(smashed=sigma))
+    assert calibrate(start, "sigma", epsilon=1, delta=DELTA).value == pytest.approx(3.7306316, rel=1e-4)
+
+
+def test_rounds_without_end_are_no_answer() -> None:
+    with pytest.raises(ValueError, match="any number of rounds up to 1,099,511,627,776 meets epsilon=1"):
+        calibrate(one_release(noise=Noise(smashed=1e9)), "rounds", epsilon=1, delta=0.5)
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_the_smallest_noise_parameter(rounds: int) -> None:
+    start = SplitMechanism(
+        smashed=Categories(classes=4),
+        noise=Noise(law="randomized_response", smashed=0.5),
+        lower_model="frozen",
+        rounds=rounds,
+    )
+    found = calibrate(start, "noise_parameter", epsilon=2, delta=DELTA)
+    assert found.certificate.epsilon <= 2
+    less = replace(found.mechanism.noise, smashed=found.value * (1 - 1e-5))
+    assert answer.epsilon(replace(found.mechanism, noise=less), DELTA).epsilon > 2
+    if rounds == 1:
+        assert found.value == pytest.approx(noise_for(2, 4), rel=1e-3)
+    with pytest.raises(ValueError, match=r"randomized response has no sigma: .* calibrate noise_parameter"):
+        calibrate(start, "sigma", epsilon=2, delta=DELTA)

@@ -288,6 +288,29 @@ def test_calibrating_to_an_attacks_rates(privkit_cli: CLI) -> None:
         assert (done.returncode, sentence in one_line(done.stderr)) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("sigma --advantage .5 --relation add_or_remove_one --sampling poisson --rate .01 --fast", "any noise meets"),
+        ("rounds --epsilon 1 --delta .5 --sigma 1e9", "any number of rounds up to 1,099,511,627,776"),
+        ("group --epsilon 1 --delta 1e-5 --sigma 1", "group needs mixing"),
+        ("noise_parameter --epsilon 1 --delta 1e-5", "for other noise calibrate sigma"),
+        ("sigma --epsilon 1 --delta 1e-5 --rate .01", "rate would be ignored"),
+    ],
+)
+def test_a_search_without_an_answer_says_why(privkit_cli: CLI, command: str, sentence: str) -> None:
+    done = privkit_cli("calibrate", *command.split(), "--mechanism", "gaussian", "--sensitivity", "1")
+    assert (done.returncode, sentence in one_line(done.stderr), done.stdout) == (2, True, "")
+
+
+def test_randomized_response_has_its_own_noise(privkit_cli: CLI) -> None:
+    flags = ("--mechanism", "randomized_response", "--classes", "4", "--epsilon", "2", "--delta", "1e-5")
+    done = privkit_cli("calibrate", "sigma", *flags, "--noise-parameter", ".5")
+    assert (done.returncode, "calibrate noise_parameter" in one_line(done.stderr)) == (2, True)
+    done = privkit_cli("calibrate", "noise_parameter", *flags)
+    assert done.stdout.startswith("noise_parameter = 0.38501")
+
+
 def test_the_noise_that_is_printed_reaches_the_target(privkit_cli: CLI) -> None:
     """3.73063 was printed where 3.7306316 is needed: rounded down, below the noise of the claim."""
     done = privkit_cli(

@@ -120,7 +120,7 @@ def test_a_row_of_a_table() -> None:
     row = {"mechanism": "randomized_response", "classes": "10", "noise_parameter": "1/2", "rounds": "3"}
     assert mechanism_of(row) == responses(0.5, 10, rounds=3)
     for wrong, sentence in (
-        ({"sigma": 1}, "sigma means nothing"),
+        ({"sigma": 1}, "sigma would be ignored"),
         ({"noise_parameter": ""}, "noise_parameter is empty"),
     ):
         with pytest.raises(ValueError, match=sentence):
