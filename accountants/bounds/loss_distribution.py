@@ -120,15 +120,25 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
         return validate.real("interval", wanted, above=0)
     finest, variance, reach = inf, 0.0, 0.0
     for profile, rounds in steps:
-        pair = profile if isinstance(profile, tuple) else (profile, profile)
-        far = max(_reach(one, tail) for one in pair)
-        coarse = from_profile(profile, far / 4096, tail=tail)[0]
-        if not np.any(coarse.masses):  # every loss lies beyond the farthest node
-            raise GridTooLarge(inf, far / 4096)
+        coarse, far = coarsely(profile, tail)
         spread = max(moments(coarse.masses, coarse.losses)[1], (far / 1e6) ** 2)
         finest, variance, reach = min(finest, sqrt(spread)), variance + rounds * spread, max(reach, far)
     width = 20 * sqrt(variance)
     return max(min(finest / 100, 0.01, width / 2**15), reach / 2**19, width / 2**21)
+
+
+def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, float]:
+    """The losses of the first direction on some 4,096 nodes, and an ε where δ is below the tail in both.
+
+    Raises:
+        GridTooLarge: if all losses lie beyond the farthest node.
+    """
+    pair = profile if isinstance(profile, tuple) else (profile, profile)
+    far = max(_reach(one, tail) for one in pair)
+    coarse = from_profile(profile, far / 4096, tail=tail)[0]
+    if not np.any(coarse.masses):
+        raise GridTooLarge(inf, far / 4096)
+    return coarse, far
 
 
 def moments(masses: Array, losses: Array) -> tuple[float, float]:

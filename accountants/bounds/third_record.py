@@ -11,6 +11,9 @@ rounds before. With H_t(α) the largest hockey-stick divergence of t rounds and 
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 
+That needs: any two records are at most μ apart, the third included; records drawn for a round take its seats at random,
+if seats differ; γ, μ and the number of rounds are fixed before the first round.
+
 **Which triples.** Only their distances matter. If two of the three are below μ, the point between them can be lifted
 into a new dimension until one of them is μ; the projection back is processing after the fact. So two sides are μ, and
 the third is μ√t: there are three families, each with 0 ≤ t ≤ 1. In a family the Gram matrix of x − y and x' − y is
@@ -31,7 +34,14 @@ import numpy as np
 from scipy import fft
 from scipy.special import logsumexp, ndtr
 
-from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile, from_profile, moments
+from privkit.accountants.bounds.loss_distribution import (
+    GridTooLarge,
+    LossDistribution,
+    Profile,
+    coarsely,
+    from_profile,
+    moments,
+)
 from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
 from privkit.shared.array import Array
 
@@ -51,6 +61,10 @@ _NODES = 2**12
 """Most nodes of the grid on either side of 0."""
 _TAIL, _BEYOND = 1e-15, 1e-13
 """Probability of a round's loss above its grid, and that for which the grid of several rounds is made."""
+_FARTHEST = 200.0
+"""ε above which the grid holds no δ of use."""
+_SMALLEST_SPREAD = 1e-7
+"""Standard deviation of a round's loss below which rounding would be as large."""
 _WIDE = 10.0
 """Standard deviations of a normal variable that integrals reach."""
 
@@ -73,11 +87,22 @@ def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] |
     """
     if not 0 < mu <= _LARGEST_SHIFT:
         return None
+    try:
+        worst, _ = coarsely(without_replacement_gaussian(rate, mu), _TAIL)
+        return _several(rate, mu, rounds, worst)
+    except GridTooLarge:
+        return None
+
+
+def _several(rate: float, mu: float, rounds: int, worst: LossDistribution) -> tuple[Profile, int] | None:
     times = ceil(rounds / _MOST)
     each = ceil(rounds / times)
-    (worst,) = from_profile(without_replacement_gaussian(rate, mu), min(0.02, rate * mu / 4), tail=_TAIL)
     spread = sqrt(moments(worst.masses, worst.losses)[1])
-    total, reach = spread * sqrt(rounds), 1.05 * _reach(worst, each)
+    if spread < _SMALLEST_SPREAD:
+        return None
+    total, reach = spread * sqrt(rounds), 1.05 * _reach(worst, each, spread)
+    if reach > _FARTHEST:
+        return None
     interval = sqrt(_ERROR * (total**2 / 2 + 4 * total) / rounds)
     interval = max(interval, reach / _NODES)
     steps = [_losses(matrix, rate, mu, interval) for matrix in triples()]
@@ -145,10 +170,10 @@ def hockey_stick(epsilon: Array, a: float, b: float, c: float, rate: float) -> A
     return np.clip(values, 0.0, 1.0).reshape(e.shape)
 
 
-def _reach(one: LossDistribution, rounds: int) -> float:
+def _reach(one: LossDistribution, rounds: int, spread: float) -> float:
     """An ε that the losses of several rounds exceed with a probability of at most `_BEYOND`, by Chernoff."""
-    tilts = np.geomspace(0.05, 200, 80)
-    cumulants = logsumexp(one.log_masses + tilts[:, None] * one.losses, axis=1)
+    tilts = np.geomspace(0.05, 50, 40) / min(1.0, spread * sqrt(rounds))
+    cumulants = np.array([logsumexp(one.log_masses + tilt * one.losses) for tilt in tilts])
     return float(np.min((rounds * cumulants - log(_BEYOND)) / tilts))
 
 
@@ -179,10 +204,10 @@ def _composed(steps: list[tuple[LossDistribution, ...]], rounds: int, interval: 
         most = after.max(0)
         w = np.maximum(most, most[::-1])
     alpha = np.exp(interval * np.arange(last + 1))
+    # Both directions of a triple come from grids that dominate it: a kernel and its first term belong together.
     norms = sqrt(float(np.sum(wide**2))) * float(np.sqrt(np.sum(kernels**2, axis=1)).max())
     rounding = rounds * np.finfo(float).eps * (6 * log2(size) * norms + 10)
-    values = w[last:] * np.sqrt(alpha) + rounding * (1 + alpha) / 2
-    return np.asarray(np.minimum.accumulate(np.minimum(values, 1.0)))
+    return np.asarray(np.minimum.accumulate(np.minimum((w[last:] + rounding) * np.sqrt(alpha), 1.0)))
 
 
 def _tilted(losses: LossDistribution, width: int) -> Array:

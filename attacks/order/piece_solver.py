@@ -160,7 +160,7 @@ def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
     n, t, d = tokens.shape
     first = torch.arange(n, device=tokens.device).unsqueeze(1) // size * size * t
     rows = (source.to(tokens.device) + first).flatten()
-    return torch.empty_like(tokens).view(-1, d).index_copy(0, rows, tokens.reshape(-1, d)).view(n, t, d)
+    return tokens.new_empty(n * t, d).index_copy(0, rows, tokens.reshape(-1, d)).view(n, t, d)
 
 
 def restored(view: View, source: Tensor) -> View:

@@ -7,6 +7,7 @@ from torch import Generator
 
 from privkit.attacks.assign import by_capacity, sinkhorn
 from privkit.attacks.order.assembly import Frame, Puzzles, assign, best_arrangement, coordinates, starts
+from privkit.attacks.order.piece_solver import put
 
 
 def ideal(side: int, pictures: int = 1) -> tuple[Puzzles, np.ndarray]:
@@ -56,3 +57,13 @@ def test_images_take_as_many_tokens_as_they_can_hold() -> None:
     chances = sinkhorn(logits.T, 20, 10).T.exp()
     assert torch.allclose(chances.sum(1), torch.ones(40), atol=1e-4)
     assert torch.allclose(chances.sum(0), torch.full((4,), 10.0), atol=0.5)
+
+
+def test_the_places_of_a_feature_map_are_put_back_too() -> None:
+    """The tokens of a map are a transposed view of it."""
+    maps = torch.arange(2.0 * 3 * 2 * 2).view(2, 3, 2, 2)
+    tokens = maps.flatten(2).transpose(1, 2)
+    same = torch.arange(4).expand(2, 4)
+    assert torch.equal(put(tokens, same, 1), tokens)
+    turned = put(tokens, same.flip(1), 1)
+    assert torch.equal(turned, tokens.flip(1))
