@@ -49,6 +49,11 @@ LIMITS = (
     "Checksums say which data, code and rows the numbers come from. They say nothing about who wrote them.",
 )
 """What the document does not say."""
+RECORDED = (
+    "What crossed the cut was recorded by whoever owns the system. privkit did not see the training; what it could not "
+    "check is noted above."
+)
+"""The same of a recording."""
 _UNMEASURED = ("not_tried", "not_applicable", "no_number")
 """Outcomes without a number."""
 _FALLEN = ("refuted", "no proof")
@@ -91,8 +96,13 @@ def evidence(
         requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
         origins=tuple(_origin(members, made) for members, made in made_of(rows)),
         records=dict(records),
-        limits=LIMITS,
+        limits=LIMITS + (RECORDED,) * any(map(recorded, rows)),
     )
+
+
+def recorded(row: Row) -> bool:
+    """Whether a row speaks of a recording: privkit saw neither the training nor the network's task."""
+    return row.protocol == "recorded"
 
 
 def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
@@ -103,21 +113,24 @@ def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
 
 def _audited(rows: Sequence[Row], defenses: Sequence[str], manifest: Manifest, verdict: Verdict) -> Audited:
     first = rows[0]
-    counts = [f"{number:,} {name.replace('_', ' ')}" for name, number in first.counts.items()] or ["not counted"]
+    counts = [f"{number:,} {name.replace('_', ' ')}" for name, number in first.counts.items() if number]
+    told = [] if recorded(first) else [f"partition {_distinct(row.partition for row in rows)}"]
     network = (
         _distinct(row.model for row in rows),
         f"protocol {_distinct(row.protocol for row in rows)}",
-        f"partition {_distinct(row.partition for row in rows)}",
+        *told,
         f"batch {first.batch_size}",
         _distinct(", ".join(row.arrangement) or "arrangement not recorded" for row in rows),
     )
     return Audited(
-        data=f"{_distinct(row.dataset for row in rows)}, {first.records}: {', '.join(counts)}; {first.attacked} ones "
-        f"are attacked, and the adversary's own are {first.auxiliary}",
+        data=f"{_distinct(row.dataset for row in rows)}, {first.records}: {', '.join(counts) or 'not counted'}; "
+        f"{first.attacked} ones are attacked, and the adversary's own are {first.auxiliary}",
         network="; ".join(network),
         defenses=tuple(defenses),
         state=verdict.sentence,
+        gates=verdict.gates,
         failures=verdict.failures,
+        notes=tuple(dict.fromkeys(note for row in rows for note in row.notes)),
         exit_code=verdict.exit_code,
         mixed=mixture(rows),
         command=shlex.join(manifest.argv),

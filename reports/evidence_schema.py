@@ -28,7 +28,9 @@ class Audited(Frozen):
     network: str = Field(title="Network and protocol")
     defenses: tuple[str, ...] = Field(title="Defenses")
     state: str = Field(title="State of the run")
+    gates: tuple[str, ...] = Field(title="Gates that were set")
     failures: tuple[str, ...] = Field(title="Checks and gates that failed")
+    notes: tuple[str, ...] = Field(title="What its rows note")
     exit_code: int
     mixed: str = Field(title="Rows that were not made alike")
     command: str = Field(title="Command")
@@ -127,7 +129,7 @@ class Origin(Frozen):
 class Evidence(Frozen):
     """What `evidence.json` holds. `evidence_version` is raised whenever a field changes."""
 
-    evidence_version: Literal[1] = 1
+    evidence_version: Literal[2] = 2
     run: str
     title: str
     audited: Audited = Field(title="What was audited")

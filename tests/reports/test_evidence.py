@@ -354,3 +354,14 @@ def test_the_reference_lists_every_field_of_this_version() -> None:
         reference = re.search(r"#/\$defs/(\w+)", json.dumps(field))
         inner = list(schema["$defs"][reference[1]]["properties"]) if reference else []
         assert listed[name] == inner, name
+
+
+def test_the_notes_of_a_recording_and_the_gates_are_handed_on() -> None:
+    row = counted("black_box", "one_pass", 0.01, 40, protocol="recorded", partition="iid")
+    row = row.model_copy(update={"notes": ("as the recording says, unchecked: accuracy",)})
+    found = of(row)
+    assert found.audited.notes == ("as the recording says, unchecked: accuracy",)
+    assert "partition" not in found.audited.network
+    assert found.limits[-1].startswith("What crossed the cut was recorded by whoever owns the system.")
+    assert not any("recorded by" in limit for limit in of(counted("black_box", "one_pass", 0.01, 40)).limits)
+    assert found.audited.gates == ()
