@@ -258,7 +258,7 @@ TOO_MANY = ""
 """Name under which a reader keeps cells that no header names."""
 _MULTIPLIER = "noise_multiplier"
 _RATES = ("sample_rate", "sampling_rate", "sampling_probability")
-_ADD_OR_REMOVE = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")
+DP_SGD = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")
 """Words of DP-SGD: they imply neighbors by adding or removing a record, unless the row says otherwise."""
 
 
@@ -315,7 +315,7 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
         row[column] = value
     if any(name in given for name in _RATES):
         row.setdefault("sampling", "poisson")
-    if any(name in given for name in _ADD_OR_REMOVE):
+    if any(name in given for name in DP_SGD):
         row.setdefault("relation", "add_or_remove_one")
     return _with_sigma(row, words(given)) if _MULTIPLIER in row else row
 

@@ -36,6 +36,16 @@ _SITES = {
 }
 
 
+DP_SGD_TERMS = {
+    "mechanism": "DP-SGD, as the row's words say: the gradient of each record is clipped, and their sum gets Gaussian "
+    "noise in every step; nobody here checks that it does",
+    "sampling": "each record is in a batch by an independent secret coin if there is a sample rate, else in every one",
+    "trust model": "central: whoever trains holds the records and is trusted; whoever reads the model is not",
+    "lower model": "none: the whole model is what is released",
+}
+"""What takes the place of these terms if a row speaks of DP-SGD: the same number for another system."""
+
+
 def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:
     """The guarantee of a certificate of that mechanism, term -> text.
 

@@ -10,8 +10,9 @@ from math import isinf
 from typing import TYPE_CHECKING, Any
 
 from privkit.accountants import answer
-from privkit.accountants.columns import TOO_MANY
+from privkit.accountants.columns import DP_SGD, TOO_MANY
 from privkit.accountants.table import TableEntry
+from privkit.accountants.terms import DP_SGD_TERMS
 from privkit.accountants.terms import terms as in_terms
 from privkit.accountants.wording import warnings
 from privkit.papers.as_published import Paper, as_published
@@ -48,7 +49,10 @@ def budgets(
         for entry in chunk:
             row, certificate = _row(entry, entry.error or answers[entry.row], compare)
             if terms and certificate is not None and entry.mechanism is not None:
-                row = replace(row, terms=tuple(in_terms(entry.mechanism, certificate, tight=tight).items()))
+                said = in_terms(entry.mechanism, certificate, tight=tight)
+                if any(word in entry.given for word in DP_SGD):
+                    said |= DP_SGD_TERMS
+                row = replace(row, terms=tuple(said.items()))
             yield row, certificate
 
 

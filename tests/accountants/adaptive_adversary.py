@@ -49,9 +49,7 @@ def lower(
     return max(guess, _epsilon(program(rate, mu, rounds, -0.7 * top, 1.4 * top, nodes, shapes), rounds, delta))
 
 
-def program(
-    rate: float, mu: float, rounds: int, low: float, high: float, nodes: int, shapes: Sequence[float]
-) -> Tests:
+def program(rate: float, mu: float, rounds: int, low: float, high: float, nodes: int, shapes: Sequence[float]) -> Tests:
     """[nodes] thresholds a from low < 0 to high > 0, and c and e^a·d of the test kept for each."""
     a = np.linspace(low, high, nodes)
     h = a[1] - a[0]

@@ -45,6 +45,15 @@ def test_a_huge_epsilon_is_remarked(privkit_cli: CLI, sigma: str, told: bool) ->
     assert ("proves nothing of use" in privkit_cli(*command.split()).stdout) == told
 
 
+def test_a_row_in_words_of_dp_sgd_is_told_as_dp_sgd(privkit_cli: CLI, tmp_path: Path) -> None:
+    table = tmp_path / "opacus.csv"
+    table.write_text("noise_multiplier,sample_rate,steps,max_grad_norm,target_delta\n1.1,.01,100,1,1e-5\n")
+    said = privkit_cli("epsilon", str(table), "--terms").stdout
+    assert "trust model: central: whoever trains holds the records" in said
+    assert "local:" not in said
+    assert "smashed data are clipped" not in said.partition("unit of privacy")[2]
+
+
 def test_a_guarantee_in_the_terms_of_nist(privkit_cli: CLI, tmp_path: Path) -> None:
     command = ("epsilon", "--mechanism", "gaussian", "--sensitivity", "1", "--sigma", "2", "--rounds", "4", "--terms")
     printed = privkit_cli(*command, "--delta", "1e-5").stdout
