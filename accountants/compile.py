@@ -118,7 +118,8 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     """Every bound that holds for a run of at least one step. An exact bound is returned alone, since none is smaller.
 
-    Numerical composition (`tight`) takes tens of milliseconds for each ε or δ.
+    Numerical composition (`tight`) takes tens of milliseconds for each ε or δ, and up to a second for many rounds of k
+    of n.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']
