@@ -128,19 +128,20 @@ def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
         resolve({"recorded": str(written(tmp_path / "none", alone)), "attack": "auto"})
 
 
-def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
+def test_a_budget_takes_the_last_rounds_and_the_first_own_images(tmp_path: Path) -> None:
     members = torch.arange(12).flip(0)
     folder = written(tmp_path / "recording", {"truth.members": members, "truth.labels": torch.arange(12)}, lower=HALF)
     whole = resolve({"recorded": str(folder), "attack": "mid_grey", **TRUST}).recording
     budget = "smoke:victims=6,auxiliary=3"
-    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
+    last = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
     assert whole is not None
-    assert first is not None
+    assert last is not None
     assert (len(whole.views), len(whole.own), len(whole.truth)) == (2, 40, 12)
-    assert (len(first.views), len(first.own), len(first.truth)) == (1, 3, 6)
-    assert torch.equal(first.truth.x[first.members.flatten()], whole.truth.x[members[:6]])
-    assert first.labels is not None
-    assert torch.equal(first.labels[first.members.flatten()], members[:6])
+    assert (len(last.views), len(last.own), len(last.truth)) == (1, 3, 6)
+    assert torch.equal(last.views[0].smashed, whole.views[1].smashed)
+    assert torch.equal(last.truth.x[last.members.flatten()], whole.truth.x[members[6:]])
+    assert last.labels is not None
+    assert torch.equal(last.labels[last.members.flatten()], members[6:])
 
 
 def test_labels_without_images_give_no_guess_a_score(tmp_path: Path) -> None:
@@ -189,15 +190,15 @@ def test_guesses_are_compared_record_by_record_in_any_order_of_the_rows(tmp_path
     assert (row.ahead["mean_image"]["mse"].low, row.ahead["mean_image"]["mse"].high) == (0.0, 0.0)
 
 
-def test_a_row_whose_image_is_unknown_stays_so_in_the_first_rounds(tmp_path: Path) -> None:
+def test_a_row_whose_image_is_unknown_stays_so_in_the_last_rounds(tmp_path: Path) -> None:
     members = torch.arange(12).flip(0)
-    members[1] = -1
+    members[7] = -1
     folder = written(tmp_path / "recording", {"truth.members": members, "truth.labels": torch.arange(12)}, lower=HALF)
     budget = "smoke:victims=6,auxiliary=3"
-    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
-    assert first is not None
-    assert first.truth.ids.tolist() == [6, 7, 8, 9, 11]
-    assert first.members.flatten().tolist() == [4, -1, 3, 2, 1, 0]
+    last = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
+    assert last is not None
+    assert last.truth.ids.tolist() == [0, 1, 2, 3, 5]
+    assert last.members.flatten().tolist() == [4, -1, 3, 2, 1, 0]
 
 
 def test_what_is_not_recorded_is_not_applicable_and_the_row_says_what_lacks(tmp_path: Path) -> None:
