@@ -129,7 +129,10 @@ class RecordedContext(AttackContext):
             "upper": "upper" in wanted and source.description.upper is None,
         }
         what = " and ".join(name for name, lacks in absent.items() if lacks)
-        return what and f"; the recording lacks {what}"
+        lacks, data, nouns = what and f"; the recording lacks {what}", self.seed_data, source.domain.records
+        if "auxiliary" in wanted and data.dropped and len(data.auxiliary) < 4 * self.round_size:
+            lacks += f"; {data.dropped} own {nouns} were left out, since they are true ones: record others as own"
+        return lacks
 
     def rounds(self) -> Transcript:
         """The recorded rounds of the last pass, with their true labels."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from privkit.audit.compare import compare
 from privkit.audit.export import export
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
@@ -347,3 +348,27 @@ def test_an_attack_that_learns_from_more_noise_than_was_released_shows_nothing(t
     assert "makes more noise than was released" in by["black_box"]
     assert by["fora"] == by["black_box"]
     assert by["mid_grey"] == ""
+
+
+def test_a_folder_of_another_seed_or_recording_is_refused_with_that_difference(tmp_path: Path) -> None:
+    """It was said to differ in "dataset.builders: [] there, [] here"."""
+    given: dict[str, Any] = {"out": tmp_path / "run", "attack": "mid_grey"}
+    rows(written(tmp_path / "r"), **given)
+    with pytest.raises(RunFolderError, match=r"\(it differs in seeds: \[0\] only there, \[1\] only here\)"):
+        rows(tmp_path / "r", **given, seed=1)
+    other = written(tmp_path / "s", {"truth.labels": torch.arange(12)})
+    short = r"[0-9a-f]{8} there, [0-9a-f]{8} here"
+    told = rf"it differs in recording: recording\.json \({short}\), tensors\.safetensors \({short}\)\);"
+    with pytest.raises(RunFolderError, match=told):
+        rows(other, **given)
+    run_audit(recorded=other, **{**given, "out": tmp_path / "other"}, **TINY)
+    (files,) = compare(tmp_path / "run", tmp_path / "other").configuration
+    assert files.startswith("recording: recording.json (")
+
+
+def test_too_few_own_images_are_explained_by_those_that_are_true_ones(tmp_path: Path) -> None:
+    given = recorded_tensors()
+    own = torch.cat([given["truth.images"], given["own.images"][:5]])
+    found = rows(written(tmp_path / "r", {"own.images": own}, lower=HALF), tmp_path / "run", attack="black_box")
+    assert found["black_box"].status == "not_applicable"
+    assert "; 12 own images were left out, since they are true ones: record others" in found["black_box"].reason
