@@ -195,7 +195,7 @@ class Recorder:
         ]
         if len(second) not in (0, len(rounds)):
             raise UsageError(f"features were given in {len(second)} of {len(rounds)} rounds; give those of each round")
-        files: dict[str, bytes] = {}
+        files, told = dict[str, bytes](), ""
         if lower is not None:
             given = zip(of_pass["x"] * passes, rounds, strict=True)
             known = [(records, one.smashed) for records, one in given if records is not None]
@@ -206,13 +206,11 @@ class Recorder:
                 lower, lower_builder, sample, sent, variance_of(mechanism), files, trained=trained
             )
             described |= made
-            if told:
-                warnings.warn(told, stacklevel=2)
         if upper is not None:
             described["upper"] = segment_fields("upper", upper, upper_builder, rounds[0].smashed.float(), files)
         if left_out:
             notes.append(f"{left_out} rounds of another size were left out when this was recorded")
-        return write_recording(
+        written = write_recording(
             Path(folder),
             views,
             domain=domain,
@@ -227,6 +225,9 @@ class Recorder:
             mechanism=None if mechanism is None else to_json(mechanism),
             **{**described, "notes": notes},
         )
+        if told:
+            warnings.warn(told, stacklevel=2)
+        return written
 
 
 def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
@@ -328,8 +329,8 @@ def _records(value: Tensor | Array, name: str) -> Tensor:
     if low < 0 or high > 1 or not kept.is_floating_point():
         given = f"{low:g} to {high:g}" if kept.is_floating_point() else str(kept.dtype)
         raise UsageError(
-            f"{name}: images are float32 in [0, 1], got {given}; give them before the loop normalizes or scales them, "
-            "and let the client's module (lower) do that: nn.Sequential(normalize, client)"
+            f"{name}: images are float32 in [0, 1], got {given}; give them as before a normalization (uint8 as "
+            "x / 255), and let the client's module (lower) do the rest: nn.Sequential(normalize, client)"
         )
     check_images(kept)
     return kept

@@ -141,7 +141,7 @@ def test_weights_that_moved_after_a_release_are_warned_about(tmp_path: Path) -> 
 
 def test_images_that_the_loop_normalized_are_refused_at_the_first_round() -> None:
     """They were refused after the training, and with a cure that made `lower` wrong."""
-    told = r"x: images are float32 in \[0, 1\], got .*; give them before the loop normalizes .* \(lower\) do that"
+    told = r"x: images are float32 in \[0, 1\], got .*; give them as before a normalization .* \(lower\) do the"
     for x in (4 * X - 2, 255 * X, (255 * X).byte()):
         with pytest.raises(UsageError, match=told):
             Recorder()(torch.rand(len(x), 4), x=x)
