@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,50 +35,69 @@ class Declared:
 
     Attributes:
         compared: result of comparing the declared mechanism with the data.
-        distance: distance between the last release and the lower segment's output for the same images; None if unknown.
+        distances: round, of those that are attacked -> distance between the release and the lower segment's output for
+            the same images; without those where it is unknown.
         quieter: the variance of the last release about that output over that of the outputs, if it is clearly less.
+        rounds: that are attacked, over all passes.
+        passes: of these rounds.
         unsent: why the distance is unknown; empty without a lower segment.
         mode: training or evaluation mode of the lower segment.
         own: whether `privkit record` wrote the recording.
     """
 
     compared: Compared
-    distance: float | None
+    distances: Mapping[int, float]
     unsent: str
     mode: str
     own: bool
+    rounds: int
+    passes: int = 1
     quieter: float | None = None
 
     @property
-    def doubt(self) -> str:
-        """Why a failed attack with the lower segment or queries is no evidence; empty without a reason."""
+    def distance(self) -> float | None:
+        """Of the last round; None if unknown."""
+        return self.distances.get(self.rounds - 1)
+
+    def doubt(self, passes: int) -> str:
+        """Why a failed attack with the lower segment or queries is no evidence; empty without a reason.
+
+        Args:
+            passes: that the attack reads, which are the last ones.
+        """
         if self.quieter is not None:
             return (
                 "the recorded lower segment makes more noise than was released: the last round, sent again, has "
                 f"{self.quieter:.2f} times the variance of its answers; record the segment with the release's own noise"
             )
-        if self.distance is None or self.distance <= FAR:
+        first, last = self.rounds - self.rounds // self.passes * min(passes, self.passes), self.distance or 0.0
+        read = {number: distance for number, distance in self.distances.items() if number >= first}
+        far = max(read, key=lambda number: read[number], default=first)
+        if read.get(far, 0.0) <= FAR:
             return ""
+        which, cure = "the last round", ""
+        if last <= FAR:
+            which = f"round {far - first + 1} of the {self.rounds - first} attacked ones"
+            cure = ": it moved while rounds were recorded, so record fewer of them, or after the last step"
         return (
-            f"the recorded lower segment does not make what was released: the last round, sent again in {self.mode} "
-            f"mode, is {self.distance:.2f} of its size away (more than {FAR:g}), and no declared noise explains it; "
-            "record the segment with its defense, in the mode and with the weights of the release"
+            f"the recorded lower segment does not make what was released: {which}, sent again in {self.mode} "
+            f"mode, is {read[far] if cure else last:.2f} of its size away (more than {FAR:g}), and no declared noise "
+            f"explains it; record the segment with its defense, in the mode and with the weights of the release{cure}"
         )
 
 
 def declared_by(recording: Recording) -> Declared:
     """Compare a recording's declarations with its data, once for all cells of a run."""
-    whole = recording.whole
-    key = (str(whole.folder), tuple(sorted(whole.files.items())), whole.trust)
+    key = (str(recording.folder), tuple(sorted(recording.files.items())), recording.trust, len(recording.views))
     if key not in _KEPT:
         with seeded(torch.device("cpu"), 0):  # a builder may draw
-            found = _held(whole)
+            found = _held(recording)
         _KEPT.clear()
         _KEPT[key] = found
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]], Declared] = {}
+_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared] = {}
 """Of one recording at most."""
 
 
@@ -113,29 +133,33 @@ class _Clients:
 
 
 def _held(recording: Recording) -> Declared:
-    """Build the lower segment, send the last round again, and compare what is declared."""
-    described, mechanism = recording.description, recording.mechanism
-    known, distance, quieter = _clients(recording), None, None
+    """Build the lower segment, send the attacked rounds again, and compare what is declared with the whole."""
+    described, mechanism, whole = recording.description, recording.mechanism, recording.whole
+    known, quieter, distances = _clients(recording), None, dict[int, float]()
     ask, why = known.ask, known.why
-    if ask is not None:
-        variance = variance_of(mechanism) if known.variance is None else known.variance
+    variance = variance_of(mechanism) if known.variance is None else known.variance
+    for number in range(len(recording.views)):
+        if ask is None:
+            break
         try:
-            last = replay_round(recording, len(recording.views) - 1, ask)
-            distance, quieter = last.distance(variance), last.quieter(known.variance or 0.0)
+            sent = replay_round(recording, number, ask)
+            distances[number], quieter = sent.distance(variance), sent.quieter(known.variance or 0.0)
         except ValueError as reason:
-            why = str(reason)
+            quieter, why = None, str(reason)
         except Exception as error:
             ask, why = None, f"the lower segment fails: {one_line(error)}"
     compared = (
-        Compared() if mechanism is None or recording.left_out else compare_data(recording, ask, why, plain=known.plain)
+        Compared() if mechanism is None or recording.left_out else compare_data(whole, ask, why, plain=known.plain)
     )
     if known.weaker:
         compared.refuted.append(known.weaker)
     return Declared(
         compared=compared,
-        distance=distance,
+        distances=distances,
         quieter=quieter,
-        unsent=why if distance is None and described.lower is not None else "",
+        rounds=len(recording.views),
+        passes=described.passes,
+        unsent=why if len(distances) < len(recording.views) and described.lower is not None else "",
         mode="eval" if described.replay is None else described.replay.mode,
         own=described.lower is not None and described.lower.builder == _BUILDER,
     )

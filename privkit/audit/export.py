@@ -84,6 +84,7 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
             "a recording holds the whole release of clients that send one, and their labels; this run has less"
         )
     wire = record_rounds(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
+    each = len(wire.views) // passes
     receipt, own = wire.receipts[0], seed_data.auxiliary
     often, certificate = certified(config, edge, seed_data, receipt, 1)
     # A claim about labels that the server holds is none about this release.
@@ -100,7 +101,7 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
     accuracy = model.known["accuracy"]
     return write_recording(
         folder,
-        wire.views,
+        [view for end in range(len(wire.views), 0, -each) for view in wire.views[end - each : end]],  # last pass first
         domain=domain,
         files={"lower.safetensors": packed(edge.state_dict()), "upper.safetensors": packed(model.upper.state_dict())},
         own=(own.x, own.y),

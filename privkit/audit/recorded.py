@@ -93,7 +93,8 @@ class RecordedContext(AttackContext):
         }
         told, rounds, recorded = list[str](), len(source.views), source.description.rounds
         if rounds < recorded:
-            told.append(f"{rounds} of {recorded} recorded rounds were attacked, as the budget has victims")
+            which = "the last ones" if source.description.passes == 1 else "the last ones of each pass"
+            told.append(f"{rounds} of {recorded} recorded rounds were attacked, {which}, as the budget has victims")
         amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
         sent = " and ".join(
             f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None
@@ -105,8 +106,8 @@ class RecordedContext(AttackContext):
         if source.description.schema_version == 1:
             told.append("an old recording, of schema version 1")
             told.append("its recording.json has no checksum, so that a change of it would not show")
-        if self.declared.doubt:
-            told.append(self.declared.doubt)
+        if doubt := self.declared.doubt(self.attack.mounting.passes):
+            told.append(doubt)
         elif self.declared.unsent:
             told.append(f"not sent again through the recorded lower segment: {self.declared.unsent}")
         if source.mechanism is not None and self.certificate is not None:
@@ -128,20 +129,23 @@ class RecordedContext(AttackContext):
             "upper": "upper" in wanted and source.description.upper is None,
         }
         what = " and ".join(name for name, lacks in absent.items() if lacks)
-        return what and f"; the recording lacks {what}"
+        lacks, data, nouns = what and f"; the recording lacks {what}", self.seed_data, source.domain.records
+        if "auxiliary" in wanted and data.dropped and len(data.auxiliary) < 4 * self.round_size:
+            lacks += f"; {data.dropped} own {nouns} were left out, since they are true ones: record others as own"
+        return lacks
 
     def rounds(self) -> Transcript:
-        """The recorded rounds of the first pass, with their true labels."""
+        """The recorded rounds of the last pass, with their true labels."""
         assert self.source.labels is not None
         transcript, size = Transcript(), self.round_size
-        views = self.recording.views[: len(self.source.views) // self.source.description.passes]
+        views, cuts = self.recording.views[: self.source.pass_rounds], self.source.second[-self.source.pass_rounds :]
         for number, (view, members) in enumerate(zip(views, self.source.members.split(size), strict=True)):
             if bool((members < 0).any()):
                 raise NotApplicable("the label of some rows is not known, since truth.members has -1; record all")
             labels = self.source.labels[members.flatten()]
             seats = torch.arange(size).unsqueeze(1)
             returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
-            cut = self.source.second[number : number + 1]  # of a U-shape's one client
+            cut = cuts[number : number + 1]  # of a U-shape's one client
             second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in cut)
             transcript.rounds.append(
                 RecordedRound(
@@ -213,15 +217,14 @@ def recorded_context(start: AttackContext) -> RecordedContext:
     """The context of a cell on a recording. Its row holds the fields that do not depend on the attack's result."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
-    described, device, passes = source.description, start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
+    device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
     write_record(folder.model(cell.model_id) / TRAINED, {"model": cell.model_id, "files": {}, "recorded": source.files})
     declared, mechanism = declared_by(source), source.mechanism_of(passes)
     certificate = _certificate(source, declared, mechanism, config.delta)
     limits = limits_of(certificate, mechanism) if certificate is not None else None
     misleading = {"lower", "query", *(() if declared.quieter is None else ("imitate",))}
-    doubt = declared.doubt if misleading & known_to(cell.attack.spec) else ""
-    rounds = len(source.views) // described.passes * min(passes, described.passes)
-    views = [moved_view(view, lambda value: value.to(device)) for view in source.views[:rounds]]
+    doubt = declared.doubt(passes) if misleading & known_to(cell.attack.spec) else ""
+    views = [moved_view(view, lambda value: value.to(device)) for view in source.last_passes(passes)]
     if is_own_part(cell.attack.spec):  # it may change in place what the next cell reads
         views = deepcopy(views)
     known = {"accuracy": _accuracy(source), "certificate": certificate, "limits": limits, "doubt": doubt}

@@ -103,24 +103,38 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """The first rounds of each pass and the first own records, as far as a budget allows; at least one round."""
+        """The last rounds of each pass and the first own records, as far as a budget allows; at least one round.
+
+        The recorded segments have the weights of the end of the training, and earlier rounds were made by others.
+        """
         each = len(self.views) // self.description.passes
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
             return self
-        members = self.members[: sum(len(view.smashed) for view in self.views[:kept])]
+        members = self.members[-sum(len(view.smashed) for view in self.views[-kept:]) :]
         used = members[members >= 0].unique()
         place = torch.full((int(used.max()) + 1 if len(used) else 0,), -1).scatter(0, used, torch.arange(len(used)))
         return replace(
             self,
             untrimmed=self.whole,
-            views=tuple(view for number, view in enumerate(self.views) if number % each < kept),
-            second=tuple(view for number, view in enumerate(self.second) if number % each < kept),
+            views=tuple(view for number, view in enumerate(self.views) if number % each >= each - kept),
+            second=tuple(view for number, view in enumerate(self.second) if number % each >= each - kept),
             own=self.own[:own],
             truth=self.truth[used] if len(self.truth) else self.truth,
             labels=None if self.labels is None else self.labels[used],
             members=torch.where(members >= 0, place[members.clamp_min(0)], -1) if len(used) else members,
         )
+
+    @property
+    def pass_rounds(self) -> int:
+        """Rounds of one pass."""
+        return len(self.views) // self.description.passes
+
+    def last_passes(self, passes: int) -> tuple[View, ...]:
+        """The rounds of so many passes, the last pass first: the recorded segments have its weights."""
+        ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
+        views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
+        return tuple(replace(view, round=number) for number, view in enumerate(views))
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
         """The mechanism with further passes of the attacked records; the recorded mechanism counts the first one.

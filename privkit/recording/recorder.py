@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from copy import deepcopy
-from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,16 +15,18 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.records import to_json
 from privkit.attacks.base import View
 from privkit.domains.domain import Domain
-from privkit.domains.images.domain import Images
-from privkit.errors import UsageError, one_line
-from privkit.files.storage import packed
-from privkit.recording.apart import carried
+from privkit.domains.images.domain import Images, check_images
+from privkit.errors import UsageError, unknown
 from privkit.recording.read import Recording
-from privkit.recording.replay import FAR, Ask, replay, variance_of
+from privkit.recording.replay import variance_of
+from privkit.recording.schema import Description
+from privkit.recording.segments import lower_fields, segment_fields
 from privkit.recording.write import write_recording
 from privkit.shared.array import Array
 
 Sent = TypeVar("Sent", Tensor, Array)
+_FILLED_IN = frozenset({"schema_version", "records", "rounds", "watched", "tensors", "replay", "files"})
+"""Fields of `recording.json` that follow from what was recorded."""
 
 
 class _Round:
@@ -38,7 +36,8 @@ class _Round:
 
     def __init__(self, smashed: Tensor | Array, x: Tensor | Array | None, y: Tensor | Array | None) -> None:
         self.smashed = self.crossing(smashed, "gradient")
-        self.x, self.y = (None if value is None else _kept(value) for value in (x, y))
+        self.x = None if x is None else _records(x, "x")
+        self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
         """A copy of what crosses a cut, whose gradient is kept under this name when it comes back."""
@@ -90,9 +89,13 @@ class Recorder:
 
         Args:
             smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D]; a tensor or an array, as all of these are.
-            x: its records, for scoring: images [N, C, H, W] in [0, 1], or records [N, ...] of the domain that `save`
-                is given.
+            x: its records, for scoring: images [N, C, H, W] in [0, 1], before a normalization, or records [N, ...] of
+                the domain that `save` is given.
             y: their labels, int64 [N], or [N, L] of 0 and 1, for scoring.
+
+        Raises:
+            UsageError: if images are normalized ones.
+            DataError: if they are no images.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -129,13 +132,16 @@ class Recorder:
         domain: Domain | None = None,
         mechanism: SplitMechanism | None = None,
         accuracy: tuple[float, int] | None = None,
+        clients: int = 1,
+        passes: int = 1,
         **described: Any,
     ) -> Recording:
         """Write the recording and stop watching.
 
         The last round is sent again through the written `lower`. If the result is farther than `FAR` from the release,
         `lower` is written in training mode as well, where batch normalization and dropout differ. The closer one is
-        kept, and `recording.json` has its mode and its distance.
+        kept, and `recording.json` has its mode and its distance. A warning says which rounds `lower` did not make, as
+        those before an optimizer's last step.
 
         Args:
             folder: new or empty.
@@ -152,14 +158,16 @@ class Recorder:
             domain: what a record is: `privkit.domains.Tokens(…)` or `Tables(…)`; None for images.
             mechanism: the mechanism for the defense's certificate.
             accuracy: share of right answers, and the number of test images.
+            clients: whose equally many records lie in each release, client after client.
+            passes: how often the kept rounds send the same records in the same order; `x` and `y` of one pass suffice.
             **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
 
         Returns:
             The recording, read back.
 
         Raises:
-            UsageError: if nothing was recorded, or the folder is not empty.
-            DataError: if the recorded tensors do not fit together.
+            UsageError: if nothing was recorded, fields or passes do not fit it, or the folder is not empty.
+            DataError: if the recorded tensors do not fit together. Nothing is left of the folder.
         """
         if not self._rounds:
             raise UsageError(
@@ -167,9 +175,14 @@ class Recorder:
             )
         if self._handle is not None:
             self._handle.remove()
-        mine, mine_labels = (None if value is None else _kept(value) for value in (own, own_labels))
+        mine = None if own is None else _records(own, "own")
+        mine_labels = None if own_labels is None else _kept(own_labels)
         rounds, watched, left_out = list(self._rounds), self.watched, self.left_out  # a user's hooks hear the replay
-        x, labels = (_together(kind, [getattr(one, kind) for one in rounds]) for kind in ("x", "y"))
+        described |= _fields(described, len(rounds[0].smashed), clients, accuracy)
+        notes = list(described.get("notes", []))
+        of_pass = {kind: _one_pass(kind, [getattr(one, kind) for one in rounds], passes) for kind in ("x", "y")}
+        x, labels = (_together(kind, parts) for kind, parts in of_pass.items())
+        notes += [note for kind, parts in of_pass.items() if (note := _dropped(kind, parts))]
         if domain is None:
             domain = _images(described.pop("image_shape", None), x, mine)
         views = [
@@ -182,19 +195,22 @@ class Recorder:
         ]
         if len(second) not in (0, len(rounds)):
             raise UsageError(f"features were given in {len(second)} of {len(rounds)} rounds; give those of each round")
-        files: dict[str, bytes] = {}
+        files, told = dict[str, bytes](), ""
         if lower is not None:
-            last = rounds[-1] if rounds[-1].x is not None and not described.get("defense") else None
+            given = zip(of_pass["x"] * passes, rounds, strict=True)
+            known = [(records, one.smashed) for records, one in given if records is not None]
+            sent = known if of_pass["x"][-1] is not None and not described.get("defense") else []
+            sample = x if x is not None else known[0][0] if known else None
             trained = lower.training or self._handle is not None  # a hook sees training mode alone
-            described |= _lower(lower, lower_builder, x, last, variance_of(mechanism), files, trained=trained)
+            made, told = lower_fields(
+                lower, lower_builder, sample, sent, variance_of(mechanism), files, trained=trained
+            )
+            described |= made
         if upper is not None:
-            described["upper"] = _described("upper", upper, upper_builder, rounds[0].smashed, files)
-        if accuracy is not None:
-            described["measured"] = {"accuracy": float(accuracy[0]), "test_images": int(accuracy[1])}
+            described["upper"] = segment_fields("upper", upper, upper_builder, rounds[0].smashed.float(), files)
         if left_out:
-            note = f"{left_out} rounds of another size were left out when this was recorded"
-            described["notes"] = [*described.get("notes", []), note]
-        return write_recording(
+            notes.append(f"{left_out} rounds of another size were left out when this was recorded")
+        written = write_recording(
             Path(folder),
             views,
             domain=domain,
@@ -203,11 +219,15 @@ class Recorder:
             own=(mine, mine_labels),
             truth=(x, labels),
             name=name,
-            batch_size=len(rounds[0].smashed),
+            clients=clients,
+            passes=passes,
             watched=watched,
             mechanism=None if mechanism is None else to_json(mechanism),
-            **described,
+            **{**described, "notes": notes},
         )
+        if told:
+            warnings.warn(told, stacklevel=2)
+        return written
 
 
 def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
@@ -225,93 +245,58 @@ def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
     return Images(shape=(shape[0], shape[1], shape[2]))
 
 
-def _lower(
-    module: nn.Module,
-    builder: str,
-    x: Tensor | None,
-    last: _Round | None,
-    variance: float,
-    files: dict[str, bytes],
-    *,
-    trained: bool,
+def _fields(
+    described: Mapping[str, Any], rows: int, clients: int, accuracy: tuple[float, int] | None
 ) -> dict[str, Any]:
-    """The fields that describe the lower segment, in the mode in which it comes closer to the last release.
-
-    Without a last round, of known records and with nothing behind the segment, it stays in evaluation mode. If noise
-    hides which mode is closer, a segment that was trained stays in training mode where records meet in that alone.
-    """
-    kept = _described("lower", module, builder, x, files)
-    if last is None:
-        return {"lower": kept}
-    found, other = {"eval": _distance(_ask("lower", module, builder, files), last, variance)}, dict[str, bytes]()
-    met = bool(trained and variance and _meet(deepcopy(module).cpu().train(), last))
-    if found["eval"] > FAR or met:
-        with suppress(UsageError):  # of a module that cannot be traced in training mode
-            _described("lower", module, builder, x, other, training=True)
-            found["train"] = _distance(_ask("lower", module, builder, other, training=True), last, variance)
-    mode = min(sorted(found, reverse=met), key=lambda name: found[name])
-    if found[mode] == inf:
-        return {"lower": kept}
-    if mode == "train":
-        files |= other
-    return {"lower": kept, "replay": {"mode": mode, "distance": found[mode]}}
-
-
-def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes], *, training: bool = False) -> Ask:
-    """The segment as it is read back; with a builder, the module itself has the recorded weights."""
-    if builder:
-        return deepcopy(module).cpu().train(training)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, that programs are an old format
-        program: Ask = torch.jit.load(io.BytesIO(files[f"{part}.pt"]), map_location="cpu")
-    return program
-
-
-def _meet(ask: Ask, last: _Round) -> bool:
-    """Whether records of a batch meet; not if they cannot be sent again."""
-    assert last.x is not None
-    try:
-        return carried(ask, last.x) != (0, 0)
-    except (RuntimeError, ValueError, IndexError, TypeError):
-        return False
-
-
-def _distance(ask: Ask, last: _Round, variance: float) -> float:
-    """Of the last round; infinite if it cannot be sent again."""
-    assert last.x is not None
-    try:
-        return replay(ask, last.x, last.smashed).distance(variance)
-    except (RuntimeError, ValueError, IndexError, TypeError):  # other records or another form: the audit says so
-        return inf
-
-
-def _described(
-    part: str,
-    module: nn.Module,
-    builder: str,
-    sample: Tensor | None,
-    files: dict[str, bytes],
-    *,
-    training: bool = False,
-) -> dict[str, str]:
-    """How `recording.json` names a segment, whose file is added."""
-    if builder:
-        files[f"{part}.safetensors"] = packed(module.state_dict())
-        return {"builder": builder, "weights": f"{part}.safetensors"}
-    if sample is None:
-        raise UsageError(f"{part} is traced on the recorded x, and there is none; give x, or {part}_builder")
-    buffer = io.BytesIO()
-    try:
-        with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            warnings.simplefilter("ignore")  # of shapes that a trace takes for constants
-            copied = deepcopy(module).cpu().train(training)
-            torch.jit.save(torch.jit.trace(copied, sample, check_trace=False), buffer)
-    except (RuntimeError, TypeError) as error:
+    """Further fields of `recording.json`: the batch size that follows from a release's rows, and measurements."""
+    for name in described:
+        if name in _FILLED_IN:
+            raise UsageError(f"save fills in {name} by what was recorded; leave it out")
+        if name not in Description.model_fields and name != "members":
+            raise unknown("field", name, Description.model_fields.keys() - _FILLED_IN)
+    rows *= described.get("mixed", 1)
+    if clients < 1 or rows % clients:
         raise UsageError(
-            f"{part} cannot be recorded as a program ({one_line(error)}); name its {part}_builder"
-        ) from None
-    files[f"{part}.pt"] = buffer.getvalue()
-    return {"program": f"{part}.pt"}
+            f"clients={clients} cannot have equally many of the {rows} records of a release; give a divisor of {rows}, "
+            "or record clients of other sizes apart"
+        )
+    each = rows // clients
+    if described.get("batch_size", each) != each:
+        raise UsageError(
+            f"a release has {rows} records, so that batch_size={described['batch_size']} does not fit "
+            f"clients={clients}; leave batch_size out, which follows, or correct clients"
+        )
+    measured = dict(described.get("measured") or {})
+    if accuracy is not None:
+        if measured.keys() & {"accuracy", "test_images"}:
+            raise UsageError("accuracy is given twice, also in measured; leave it out of measured")
+        measured |= {"accuracy": float(accuracy[0]), "test_images": int(accuracy[1])}
+    return {"batch_size": each, "measured": measured or None}
+
+
+def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor | None]:
+    """The records or labels of each round of one pass, as any of the passes has them.
+
+    Raises:
+        UsageError: if passes have other ones.
+    """
+    if passes < 1 or len(parts) % passes:
+        raise UsageError(
+            f"{len(parts)} kept rounds are no {passes} passes of equally many; keep as many rounds as all passes have: "
+            "Recorder(rounds=passes × rounds of one)"
+        )
+    each = len(parts) // passes
+    found: list[Tensor | None] = []
+    for number in range(each):
+        known = [(place, part) for place in range(number, len(parts), each) if (part := parts[place]) is not None]
+        for place, part in known[1:]:
+            if not torch.equal(part, known[0][1]):
+                raise UsageError(
+                    f"passes={passes} send the same records in the same order, and {name} of kept round {place + 1} "
+                    f"differs from that of round {known[0][0] + 1}; shuffle alike in each pass, or leave passes out"
+                )
+        found.append(known[0][1] if known else None)
+    return found
 
 
 def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
@@ -321,6 +306,34 @@ def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
     if len(shapes) > 1:
         raise UsageError(f"a row of {name} has shape {' and '.join(sorted(shapes))} in recorded rounds; give one shape")
     return torch.cat(known) if known and len(known) == len(parts) else None
+
+
+def _dropped(name: str, parts: list[Tensor | None]) -> str:
+    """A note if only some rounds have records or labels; else empty."""
+    known = sum(part is not None for part in parts)
+    return f"{name} was given in {known} of {len(parts)} rounds, so it was left out" if 0 < known < len(parts) else ""
+
+
+def _records(value: Tensor | Array, name: str) -> Tensor:
+    """A copy of records, in float32 if they are no whole numbers. What has the form of images must be images.
+
+    Raises:
+        UsageError: if they are normalized, or not scaled.
+        DataError: if they are no images for another reason.
+    """
+    kept = _kept(value)
+    kept = kept.float() if kept.is_floating_point() else kept
+    if kept.ndim != 4 or not len(kept):
+        return kept
+    low, high = float(kept.min()), float(kept.max())
+    if low < 0 or high > 1 or not kept.is_floating_point():
+        given = f"{low:g} to {high:g}" if kept.is_floating_point() else str(kept.dtype)
+        raise UsageError(
+            f"{name}: images are float32 in [0, 1], got {given}; give them as before a normalization (uint8 as "
+            "x / 255), and let the client's module (lower) do the rest: nn.Sequential(normalize, client)"
+        )
+    check_images(kept)
+    return kept
 
 
 def _kept(value: Any) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ def write_recording(
 
     Raises:
         UsageError: if the folder is not empty.
-        DataError: if the tensors do not fit together.
+        DataError: if the tensors do not fit together. The folder is then left as it was.
     """
     folder = root(folder)
+    new = not folder.exists()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(os.scandir(folder)):
@@ -66,8 +68,6 @@ def write_recording(
     content = {"tensors.safetensors": packed({name: value for name, value in tensors.items() if value is not None})}
     kind_of_record, described_by = described_domain(domain)
     content |= {**described_by, **files}
-    for name, data in content.items():
-        write_bytes(folder / name, data)
     first = views[0]
     fields = {
         "schema_version": SCHEMA_VERSION,
@@ -78,10 +78,20 @@ def write_recording(
         "whole": first.whole,
         **{name: value for name, value in described.items() if value is not None},
     }
-    write_description(folder, fields)
     segments = [fields[part] for part in ("lower", "upper") if isinstance(fields.get(part), dict)]
     modules = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # by this call, not by a file
-    return read_recording(folder, trust=sorted(filter(None, modules)))
+    try:
+        for name, data in content.items():
+            write_bytes(folder / name, data)
+        write_description(folder, fields)
+        return read_recording(folder, trust=sorted(filter(None, modules)))
+    except BaseException:  # so that a second try finds the folder as the first one did
+        for name in (*content, FILE):
+            (folder / name).unlink(missing_ok=True)
+        if new:
+            with suppress(OSError):  # another process may have put a file there
+                folder.rmdir()
+        raise
 
 
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:

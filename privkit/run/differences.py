@@ -7,38 +7,54 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def config_differences(
-    old: Any, new: Any, *, called: tuple[str, str] = ("there", "here"), prefix: str = ""
-) -> Iterator[str]:
-    """Each field in which two configurations differ, with both values.
+def config_differences(old: Any, new: Any, *, called: tuple[str, str] = ("there", "here")) -> Iterator[str]:
+    """Each field in which two configurations differ, with both values; files of a recording are named once.
 
     Args:
         old: fields of a configuration, from a manifest.
+        new: likewise, or of a configuration that was not yet written.
         called: names for the old and the new one.
-        prefix: the field that contains these.
 
     >>> old = {"delta": 1e-5, "defenses": [{"name": "none"}, {"name": "mixup", "group": 2}]}
     >>> new = {"delta": 1e-6, "defenses": [{"name": "none"}, {"name": "mixup", "group": 4}]}
     >>> list(config_differences(old, new))
     ['defenses.group: 2 there, 4 here', 'delta: 1e-05 there, 1e-06 here']
+    >>> files = [{"name": "recorded", "sha256": {"lower.pt": digit * 64}} for digit in "ab"]
+    >>> list(config_differences(*({"dataset": one, "defenses": [one]} for one in files)))
+    ['recording: lower.pt (aaaaaaaa there, bbbbbbbb here)']
     """
+    old, new = (json.loads(json.dumps(value)) for value in (old, new))  # lists and tuples are one
+    yield from dict.fromkeys(_differences(old, new, called, ""))
+
+
+def _differences(old: Any, new: Any, called: tuple[str, str], prefix: str) -> Iterator[str]:
     there, here = called
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
-            if old.get(key) != new.get(key):
-                inner = f"{prefix}.{key}" if prefix else str(key)
-                yield from config_differences(old.get(key), new.get(key), called=called, prefix=inner)
+            before, after = old.get(key), new.get(key)
+            if before != after and key == "sha256" and isinstance(before, dict) and isinstance(after, dict):
+                yield f"recording: {', '.join(_files(before, after, called))}"
+            elif before != after:
+                yield from _differences(before, after, called, f"{prefix}.{key}" if prefix else str(key))
         return
     if isinstance(old, list) and isinstance(new, list):
         gone, come = [part for part in old if part not in new], [part for part in new if part not in old]
         if len(gone) == len(come) == 1 and _short(gone) == _short(come):
-            yield from config_differences(gone[0], come[0], called=called, prefix=prefix)
+            yield from _differences(gone[0], come[0], called, prefix)
             return
         said = [f"{_short(parts)} only {where}" for where, parts in ((there, gone), (here, come)) if parts]
         if said:
             yield f"{prefix}: {', '.join(said)}"
             return
     yield f"{prefix}: {_short(old)} {there}, {_short(new)} {here}"
+
+
+def _files(old: dict[str, str], new: dict[str, str], called: tuple[str, str]) -> Iterator[str]:
+    """Each file whose checksum differs, with the first digits."""
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            told = (f"{one.get(name, 'none')[:8]} {where}" for one, where in zip((old, new), called, strict=True))
+            yield f"{name} ({', '.join(told)})"
 
 
 def _short(value: Any) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from privkit.audit.compare import compare
 from privkit.audit.export import export
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
@@ -128,19 +129,20 @@ def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
         resolve({"recorded": str(written(tmp_path / "none", alone)), "attack": "auto"})
 
 
-def test_a_budget_takes_the_first_rounds_and_own_images(tmp_path: Path) -> None:
+def test_a_budget_takes_the_last_rounds_and_the_first_own_images(tmp_path: Path) -> None:
     members = torch.arange(12).flip(0)
     folder = written(tmp_path / "recording", {"truth.members": members, "truth.labels": torch.arange(12)}, lower=HALF)
     whole = resolve({"recorded": str(folder), "attack": "mid_grey", **TRUST}).recording
     budget = "smoke:victims=6,auxiliary=3"
-    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
+    last = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
     assert whole is not None
-    assert first is not None
+    assert last is not None
     assert (len(whole.views), len(whole.own), len(whole.truth)) == (2, 40, 12)
-    assert (len(first.views), len(first.own), len(first.truth)) == (1, 3, 6)
-    assert torch.equal(first.truth.x[first.members.flatten()], whole.truth.x[members[:6]])
-    assert first.labels is not None
-    assert torch.equal(first.labels[first.members.flatten()], members[:6])
+    assert (len(last.views), len(last.own), len(last.truth)) == (1, 3, 6)
+    assert torch.equal(last.views[0].smashed, whole.views[1].smashed)
+    assert torch.equal(last.truth.x[last.members.flatten()], whole.truth.x[members[6:]])
+    assert last.labels is not None
+    assert torch.equal(last.labels[last.members.flatten()], members[6:])
 
 
 def test_labels_without_images_give_no_guess_a_score(tmp_path: Path) -> None:
@@ -189,15 +191,15 @@ def test_guesses_are_compared_record_by_record_in_any_order_of_the_rows(tmp_path
     assert (row.ahead["mean_image"]["mse"].low, row.ahead["mean_image"]["mse"].high) == (0.0, 0.0)
 
 
-def test_a_row_whose_image_is_unknown_stays_so_in_the_first_rounds(tmp_path: Path) -> None:
+def test_a_row_whose_image_is_unknown_stays_so_in_the_last_rounds(tmp_path: Path) -> None:
     members = torch.arange(12).flip(0)
-    members[1] = -1
+    members[7] = -1
     folder = written(tmp_path / "recording", {"truth.members": members, "truth.labels": torch.arange(12)}, lower=HALF)
     budget = "smoke:victims=6,auxiliary=3"
-    first = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
-    assert first is not None
-    assert first.truth.ids.tolist() == [6, 7, 8, 9, 11]
-    assert first.members.flatten().tolist() == [4, -1, 3, 2, 1, 0]
+    last = resolve({"recorded": str(folder), "attack": "mid_grey", "budget": budget, **TRUST}).recording
+    assert last is not None
+    assert last.truth.ids.tolist() == [0, 1, 2, 3, 5]
+    assert last.members.flatten().tolist() == [4, -1, 3, 2, 1, 0]
 
 
 def test_what_is_not_recorded_is_not_applicable_and_the_row_says_what_lacks(tmp_path: Path) -> None:
@@ -346,3 +348,27 @@ def test_an_attack_that_learns_from_more_noise_than_was_released_shows_nothing(t
     assert "makes more noise than was released" in by["black_box"]
     assert by["fora"] == by["black_box"]
     assert by["mid_grey"] == ""
+
+
+def test_a_folder_of_another_seed_or_recording_is_refused_with_that_difference(tmp_path: Path) -> None:
+    """It was said to differ in "dataset.builders: [] there, [] here"."""
+    given: dict[str, Any] = {"out": tmp_path / "run", "attack": "mid_grey"}
+    rows(written(tmp_path / "r"), **given)
+    with pytest.raises(RunFolderError, match=r"\(it differs in seeds: \[0\] only there, \[1\] only here\)"):
+        rows(tmp_path / "r", **given, seed=1)
+    other = written(tmp_path / "s", {"truth.labels": torch.arange(12)})
+    short = r"[0-9a-f]{8} there, [0-9a-f]{8} here"
+    told = rf"it differs in recording: recording\.json \({short}\), tensors\.safetensors \({short}\)\);"
+    with pytest.raises(RunFolderError, match=told):
+        rows(other, **given)
+    run_audit(recorded=other, **{**given, "out": tmp_path / "other"}, **TINY)
+    (files,) = compare(tmp_path / "run", tmp_path / "other").configuration
+    assert files.startswith("recording: recording.json (")
+
+
+def test_too_few_own_images_are_explained_by_those_that_are_true_ones(tmp_path: Path) -> None:
+    given = recorded_tensors()
+    own = torch.cat([given["truth.images"], given["own.images"][:5]])
+    found = rows(written(tmp_path / "r", {"own.images": own}, lower=HALF), tmp_path / "run", attack="black_box")
+    assert found["black_box"].status == "not_applicable"
+    assert "; 12 own images were left out, since they are true ones: record others" in found["black_box"].reason

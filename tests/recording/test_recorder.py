@@ -12,7 +12,7 @@ import privkit
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.errors import DataError, UsageError
+from privkit.errors import UsageError
 from privkit.recording.read import Recording
 from tests.small import generator
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
         recorder.save(tmp_path / "r", name="plain")
     with pytest.raises(UsageError, match="lower is traced on the recorded x, and there is none"):
         recorder.save(tmp_path / "r", name="plain", own=IMAGES, lower=client())
-    with pytest.raises(DataError, match=r"own\.images: images must lie in"):
+    with pytest.raises(UsageError, match=r"own: images are float32 in \[0, 1\], got 2\."):
         recorder.save(tmp_path / "r", name="plain", own=IMAGES + 2)
 
 
@@ -200,7 +200,7 @@ def test_the_script_of_the_page_is_short_and_runs(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "run" / "report" / "index.html").exists()
 
 
-@pytest.mark.parametrize(("number", "attack"), [(1, "nearest_record"), (2, "black_box:epochs=5")])
+@pytest.mark.parametrize(("number", "attack"), [(2, "nearest_record"), (3, "black_box:epochs=5")])
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_the_scripts_of_texts_and_tables_run(
     number: int, attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,6 +215,18 @@ def test_the_scripts_of_texts_and_tables_run(
     measure = next(iter(row.recovered["unaligned"]))
     floors = [floor["unaligned"][measure].value for kind, floor in row.floors.items() if kind != "zero_steps"]
     assert row.recovered["unaligned"][measure].low > max(floors)
+
+
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_the_script_of_several_clients_and_passes_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, code = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(compile(code, name, "exec"), {})
+    attack = ["unmix:epochs=1,passes=3", "fora:epochs=1"]
+    found = privkit.run_audit(recorded="several", attack=attack, budget="smoke:victims=200", threads=1, out="run").rows
+    assert [(row.status, row.reason) for row in found] == [("done", "")] * 2
 
 
 def test_the_lines_on_a_u_shape_run(tmp_path: Path) -> None:

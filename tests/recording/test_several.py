@@ -37,7 +37,7 @@ def test_a_recorder_keeps_several_labels_a_record(tmp_path: Path) -> None:
     assert torch.equal(found.own.y, OF_OWN)
     assert (found.classes, found.several) == (L, True)
     within = found.within(victims=ROWS, own=5)
-    assert torch.equal(within.truth.y, FACTS[:ROWS])
+    assert torch.equal(within.truth.y, FACTS[-ROWS:])
     assert torch.equal(within.own.y, OF_OWN[:5])
 
 

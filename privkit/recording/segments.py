@@ -1,0 +1,162 @@
+"""Segments as a recorder writes them: programs or weights, in the mode and with the distance of their release."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privkit.errors import UsageError, one_line
+from privkit.files.storage import packed
+from privkit.recording.apart import carried
+from privkit.recording.replay import FAR, Ask, replay
+
+Sent = tuple[Tensor, Tensor]
+"""Records of a round, and what was released."""
+_NO_EVIDENCE = f"(more than {FAR:g}), so that an attack with lower or queries that fails on it shows nothing"
+
+
+def lower_fields(
+    module: nn.Module,
+    builder: str,
+    sample: Tensor | None,
+    rounds: Sequence[Sent],
+    variance: float,
+    files: dict[str, bytes],
+    *,
+    trained: bool,
+) -> tuple[dict[str, Any], str]:
+    """The fields that describe the lower segment, in the mode in which it comes closer to the last release.
+
+    Without a round it stays in evaluation mode. If noise hides which mode is closer, a segment that was trained stays
+    in training mode where records meet in that alone.
+
+    Args:
+        module: the segment.
+        builder: "module:object", or empty for a program.
+        sample: records that a program is traced on.
+        rounds: with nothing behind the segment.
+        variance: of the declared noise.
+        files: gets the segment's file.
+        trained: whether it released in training mode.
+
+    Returns:
+        The fields, and a warning if the segment does not make every round.
+    """
+    kept = segment_fields("lower", module, builder, sample, files)
+    if not rounds:
+        return {"lower": kept}, ""
+    last, other = rounds[-1], dict[str, bytes]()
+    found = {"eval": _distance(_ask("lower", module, builder, files), last, variance)}
+    met = bool(trained and variance and _meet(_copy(module, training=True), last))
+    if found["eval"] > FAR or met:
+        with suppress(UsageError):  # of a module that cannot be traced in training mode
+            segment_fields("lower", module, builder, sample, other, training=True)
+            found["train"] = _distance(_ask("lower", module, builder, other, training=True), last, variance)
+    mode = min(sorted(found, reverse=met), key=lambda name: found[name])
+    if found[mode] == inf:
+        return {"lower": kept}, ""
+    if mode == "train":
+        files |= other
+    told = _moved(_ask("lower", module, builder, files, training=mode == "train"), rounds, variance)
+    return {"lower": kept, "replay": {"mode": mode, "distance": found[mode]}}, told
+
+
+def segment_fields(
+    part: str,
+    module: nn.Module,
+    builder: str,
+    sample: Tensor | None,
+    files: dict[str, bytes],
+    *,
+    training: bool = False,
+) -> dict[str, str]:
+    """How `recording.json` names a segment, whose file is added.
+
+    Raises:
+        UsageError: if it cannot be traced.
+    """
+    if builder:
+        files[f"{part}.safetensors"] = packed(module.state_dict())
+        return {"builder": builder, "weights": f"{part}.safetensors"}
+    if sample is None:
+        raise UsageError(f"{part} is traced on the recorded x, and there is none; give x, or {part}_builder")
+    buffer, copied = io.BytesIO(), _copy(module, training=training)
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # of shapes that a trace takes for constants
+        try:
+            torch.jit.save(torch.jit.trace(copied, sample, check_trace=False), buffer)
+        except Exception as error:  # a user's own code may raise anything
+            raise UsageError(_failed(part, copied, sample, error)) from None
+    files[f"{part}.pt"] = buffer.getvalue()
+    return {"program": f"{part}.pt"}
+
+
+def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> str:
+    """Why a trace failed: either the module does not take what was recorded, or it is no program."""
+    try:
+        module(sample)
+    except Exception as other:
+        given = f"{sample.dtype} {list(sample.shape)}".removeprefix("torch.")
+        what = "x is what lower is" if part == "lower" else "the release is what upper is"
+        return (
+            f"{part} fails on what was recorded, {given} ({one_line(other)}); record so that {what} called on, or give "
+            f"the {part} of this loop"
+        )
+    return f"{part} cannot be recorded as a program ({one_line(error)}); name its {part}_builder"
+
+
+def _copy(module: nn.Module, *, training: bool) -> nn.Module:
+    """On a CPU and in float32, as records and releases are read."""
+    return deepcopy(module).cpu().float().train(training)
+
+
+def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes], *, training: bool = False) -> Ask:
+    """The segment as it is read back; with a builder, the module itself has the recorded weights."""
+    if builder:
+        return _copy(module, training=training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, that programs are an old format
+        program: Ask = torch.jit.load(io.BytesIO(files[f"{part}.pt"]), map_location="cpu")
+    return program
+
+
+def _meet(ask: Ask, last: Sent) -> bool:
+    """Whether records of a batch meet; not if they cannot be sent again."""
+    try:
+        return carried(ask, last[0]) != (0, 0)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+
+
+def _distance(ask: Ask, sent: Sent, variance: float) -> float:
+    """Of a round; infinite if it cannot be sent again."""
+    try:
+        return replay(ask, *sent).distance(variance)
+    except (RuntimeError, ValueError, IndexError, TypeError):  # other records or another form: the audit says so
+        return inf
+
+
+def _moved(ask: Ask, rounds: Sequence[Sent], variance: float) -> str:
+    """A warning if the segment does not make every round, from the last one on; else empty."""
+    for made, sent in enumerate(reversed(rounds)):
+        if (far := _distance(ask, sent, variance)) <= FAR:
+            continue
+        if not made:
+            return (
+                f"the last round, sent again through lower, is {far:.2f} of its size away {_NO_EVIDENCE}; if the "
+                "optimizer stepped after that release, record rounds after the last step or save before it, else give "
+                "the module that made the release, with its defense"
+            )
+        return (
+            f"lower made the last {made} of {len(rounds)} kept rounds, and the one before is {far:.2f} of its size "
+            f"away {_NO_EVIDENCE}; record rounds after the last step, or fewer: Recorder(rounds={made})"
+        )
+    return ""
