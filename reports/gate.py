@@ -34,7 +34,8 @@ class Gate:
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
     need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
     defense. The same holds for an attack that failed its control, that fails on the undefended model as well, or that
-    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`).
+    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). What an attack
+    began from is an attack, too, of an adversary who stops there: it must meet the condition as well.
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
@@ -166,6 +167,8 @@ class Gate:
                 if not floor.labels and (value := found.get(f"floor_{name}_{column}")) is not None:
                     guess = f" for {floor.gate}, a guess that needs no release (the attack has {metric.value:.4f})"
                     values[guess] = value
+            if (began := found.get(f"start_{column}")) is not None:
+                values[f" before the attack's first step (the finished attack has {metric.value:.4f})"] = began
         return values
 
     def _bounds_recovery(self, row: Row) -> bool:

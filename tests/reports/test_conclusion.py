@@ -8,7 +8,7 @@ import pytest
 
 from privkit.reports.ci import junit
 from privkit.reports.conclusion import Conclusion, conclusions
-from privkit.reports.schema import Row
+from privkit.reports.schema import Check, Row
 from privkit.reports.tables import claim_text
 from privkit.reports.threats import threat_verdicts
 from privkit.reports.verdict import judge
@@ -58,6 +58,20 @@ def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() ->
     assert found.arrangement == (
         "vit_micro on digits, cut after block1, one pass, 2,000 own images (disjoint), up to 1,052 rounds of queries"
     )
+
+
+def test_the_conclusion_counts_the_row_that_identifies_most_whether_it_came_closest_or_not() -> None:
+    """One run said "7 of 100" above a sound row with 9, and above a start with all of them."""
+    close, blurred = counted("black_box", "query", 0.04, 0.07), counted("white_box", "weights", 0.05, 0.09)
+    assert "not protect these images: 9 of 100 are identified" in concluded(close, blurred, BARE).sentence
+    failed = Check(name="fails_on_noise", passed=False, detail="", decisive=True)
+    unsound = counted("jigsaw", "weights", 0.07, 0.5, checks=(failed,))
+    assert "9 of 100" in concluded(close, blurred, unsound, BARE).sentence
+    elsewhere = counted("fsha", "malicious", 0.07, 0.12)  # it does not fall there
+    assert "9 of 100" in concluded(close, blurred, elsewhere, BARE).sentence
+    start = {"unaligned": counted("white_box", "weights", 0.006, 1.0).recovered["unaligned"]}
+    began = blurred.model_copy(update={"floors": {**blurred.floors, "zero_steps": start}})
+    assert "100 of 100 are identified" in concluded(close, began, BARE).sentence
 
 
 @pytest.mark.parametrize(

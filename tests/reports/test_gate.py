@@ -75,6 +75,17 @@ def test_an_attack_that_does_worse_than_a_constant_guess_meets_no_gate_for_it() 
     assert not Gate.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
 
 
+def test_what_an_attack_began_from_must_meet_a_gate_too() -> None:
+    """A table said "start: SSIM 0.775, identified 1.00" above a met gate."""
+    row = with_floors(ssim=0.1, mse=0.9)
+    row.floors["zero_steps"] = {"unaligned": {"ssim": metric(0.775, 0.763, 0.787, worst=0.87, closer=True)}}
+    (failure,) = Gate.parse("ssim<=0.4").failures([row])
+    assert "ssim is 0.7750 and at most 0.7870 (95 % interval) before the attack's first step (the finished" in failure
+    assert not Gate.parse("ssim<=0.8").failures([row])
+    assert Gate.parse("unaligned_ssim_worst<=0.86").failures([row])
+    assert not Gate.parse("mse>=0.04").failures([row])  # which the start has no number of
+
+
 def test_an_attack_that_was_not_given_what_made_the_release_meets_no_gate_for_what_it_may_recover() -> None:
     row = with_floors(ssim=0.2, mse=0.02).model_copy(update={"doubt": "it is another segment"})
     (failure,) = Gate.parse("ssim<=0.4").failures([row])
