@@ -71,10 +71,10 @@ class RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """The check whether the recorded data refute the declaration; none without a mechanism."""
-        if self.source.mechanism is None or self.source.left_out:
-            return ()
+        """The check whether the recorded data refute what is declared; none if only a defense is, and stands."""
         compared = self.declared.compared
+        if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
+            return ()
         refuted = "; ".join(compared.refuted)
         detail = refuted or f"what the recording declares is not refuted by its data: {compared.sentence}"
         judged = bool(compared.checked or refuted)
