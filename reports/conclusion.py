@@ -50,7 +50,7 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion a defense, in the order of its verdicts.
+    """One conclusion a defense, in the order of its verdicts; without any verdict, that and why nothing is shown.
 
     Args:
         rows: of the run.
@@ -73,10 +73,42 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 sentence=f"{_sentence(most, row, counts)}{_cost(own, rows)}.",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
-                claim=claim_text(row).replace(UNKNOWN, "nothing"),
+                claim=_claim(row),
             )
         )
-    return made
+    return made or [_unattacked(own) for own in _defended(rows)]
+
+
+def _defended(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each defense; those of the undefended model if there is no defense."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.defense, []).append(row)
+    return [own for defense, own in groups.items() if not undefended(defense)] or list(groups.values())
+
+
+def _unattacked(own: Sequence[Row]) -> Conclusion:
+    """The conclusion on a defense of which no attack on records gave a number."""
+    row, nouns = own[0], own[0].records
+    what = f"whether {row.defense} protects these {nouns}"
+    if undefended(row.defense):
+        what = f"what the release of these {nouns} gives away without a defense"
+    reasons = "; ".join(dict.fromkeys(one.reason for one in own if one.status != "done"))
+    why = reasons or (f"the recording holds no own {nouns}" if row.counts.get("auxiliary") == 0 else "")
+    how = f"could be mounted: {why}" if why else "was mounted"
+    return Conclusion(
+        defense=row.defense,
+        tone="open",
+        sentence=f"It is not shown {what}: no reconstruction attack {how}.",
+        models=f"No number under {', '.join(map(threat_name, THREAT_MODELS))}.",
+        arrangement=_arrangement(row, own),
+        claim=_claim(row),
+    )
+
+
+def _claim(row: Row) -> str:
+    """What is proven or declared, in the words of a table's cell."""
+    return claim_text(row).replace(UNKNOWN, "nothing")
 
 
 def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:

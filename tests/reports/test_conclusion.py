@@ -15,7 +15,7 @@ from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from privkit.shared.limits import Limits
-from tests.reports.made import metric
+from tests.reports.made import made, metric
 from tests.reports.test_threats import REGISTERED, attacked
 
 
@@ -110,6 +110,35 @@ def test_the_tone_follows_the_verdicts(rows: list[Row], tone: str, begins: str) 
 def test_rows_that_counted_nobody_are_told_by_their_measures() -> None:
     found = concluded(attacked("black_box", "query", 0.05))
     assert found.sentence.startswith("batch_shuffle does not protect these images: black_box reaches SSIM 0.300")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "It is not shown whether mine protects these images: no reconstruction attack was mounted."),
+        (
+            {"counts": {"auxiliary": 0}},
+            "It is not shown whether mine protects these images: no reconstruction attack could be mounted: the "
+            "recording holds no own images.",
+        ),
+        (
+            {"status": "not_applicable", "reason": "it is too large"},
+            "It is not shown whether mine protects these images: no reconstruction attack could be mounted: it is too "
+            "large.",
+        ),
+        (
+            {"defense": "none"},
+            "It is not shown what the release of these images gives away without a defense: no reconstruction attack "
+            "was mounted.",
+        ),
+    ],
+)
+def test_a_run_without_any_attack_on_records_has_a_conclusion_too(changes: dict[str, Any], said: str) -> None:
+    """A recording without own records ended as clean, and no sentence said that nothing is shown."""
+    row = made(**{"defense": "mine", "attack": "label_leak", "recovered": {}, "threat_model": "passive", **changes})
+    found = concluded(row)
+    assert (found.tone, found.sentence) == ("open", said)
+    assert found.models.startswith("No number under query, weights, ")
 
 
 @pytest.mark.parametrize(("rate", "said"), [(0.995, True), (0.5, False)])
