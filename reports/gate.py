@@ -20,6 +20,10 @@ COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": oper
 PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 
 
+EXEMPT = "named none, as the undefended model is, which gates do not judge: save the recording under another name"
+"""The note of a recording's row that no gate judges."""
+
+
 class GateError(ValueError):
     """A condition that cannot be parsed; the message says what is allowed."""
 
@@ -175,6 +179,26 @@ class Gate:
         """Whether an attack that fails would meet the condition."""
         metric = numbers(row).get((gated(self.column) or self.column).removesuffix("_worst"))
         return isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">")
+
+
+def must_agree(gates: Sequence[Gate]) -> None:
+    """Refuse two conditions that no number meets both.
+
+    Raises:
+        GateError: naming the two.
+
+    >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
+    """
+    for at_most in (one for one in gates if one.comparison.startswith("<")):
+        for at_least in (one for one in gates if one.comparison.startswith(">")):
+            models = {at_most.threat_model, at_least.threat_model} - {None}
+            same = len(models) < 2 and gated(at_most.column) == gated(at_least.column)
+            strict = len(at_most.comparison + at_least.comparison) < 4
+            if same and (at_least.bound, strict) > (at_most.bound, False):
+                raise GateError(
+                    f"the gates {at_most} and {at_least} contradict each other: no number meets both; drop one, or "
+                    "correct its bound"
+                )
 
 
 def _powerless(row: Row, twins: Twins) -> str:

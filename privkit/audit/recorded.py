@@ -25,7 +25,9 @@ from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
 from privkit.reports.columns import DECLARATION
+from privkit.reports.gate import EXEMPT
 from privkit.reports.schema import Check
+from privkit.reports.strongest import undefended
 from privkit.run.records import TRAINED
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval, clopper_pearson
@@ -92,6 +94,8 @@ class RecordedContext(AttackContext):
             "answers to queries (no lower segment was recorded)": source.description.lower is None,
         }
         told, rounds, recorded = list[str](), len(source.views), source.description.rounds
+        if undefended(source.description.name):
+            told.append(EXEMPT)
         if rounds < recorded:
             told.append(f"{rounds} of {recorded} recorded rounds were attacked, as the budget has victims")
         amounts = {"up": measured.bytes_up, "down": measured.bytes_down}

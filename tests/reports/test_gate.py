@@ -7,11 +7,13 @@ from math import inf
 import pytest
 
 from privkit.audit.run import AuditRun
+from privkit.errors import UsageError
 from privkit.reports.answers import answers_table
 from privkit.reports.columns import GATED, SHORT, assumed, flat_record, numbers
-from privkit.reports.gate import Gate, GateError
+from privkit.reports.gate import EXEMPT, Gate, GateError
 from privkit.reports.schema import Check, Metric, Row
 from privkit.reports.verdict import judge
+from privkit.settings.values import as_gates
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.interval import Interval
@@ -261,6 +263,27 @@ def test_a_run_without_a_defended_number_fails_its_gate() -> None:
     verdict = judge([], [made(defense="none")], [Gate.parse("ssim<=0.9")], run="r")
     assert verdict.exit_code == 1
     assert verdict.failures == ("ssim<=0.9: no defended cell has a number",)
+    named = judge([], [made(defense="none", notes=(EXEMPT,))], [Gate.parse("ssim<=.9")], run="r")
+    assert named.failures == (f"ssim<=0.9: no defended cell has a number ({EXEMPT})",)
+
+
+@pytest.mark.parametrize(
+    ("gates", "refused"),
+    [
+        (("ssim<=0.4", "ssim>=0.6"), True),
+        (("ssim<=0.4", "accuracy>=.5", "weights: unaligned_ssim>=0.6"), True),
+        (("ssim<0.4", "ssim>=0.4"), True),
+        (("ssim<=0.4", "ssim>=0.4"), False),
+        (("query: ssim<=0.4", "weights: ssim>=0.6"), False),
+        (("ssim<=0.4", "psnr>=0.6"), False),
+    ],
+)
+def test_gates_that_no_number_meets_together_are_refused(gates: tuple[str, ...], refused: bool) -> None:
+    if not refused:
+        assert len(as_gates(gates)) == len(gates)
+        return
+    with pytest.raises(UsageError, match=r"the gates ssim<.*0\.4 and .*ssim>=0\.[46] contradict each other"):
+        as_gates(gates)
 
 
 def test_every_measured_number_of_a_run_has_a_gate(small_run: AuditRun) -> None:
