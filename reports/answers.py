@@ -24,7 +24,8 @@ HEADERS = (
 NOTE = (
     "AUC .5 is chance, and an AUC below it leaks as one above it does. Brackets are 95 % intervals: DeLong's of the "
     "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. Of the advantage (the largest "
-    "TPR − FPR) they are bands of both kinds of scores. Labels: share of records whose label the attack names. "
+    "TPR − FPR) they are bands of both kinds of scores. Both are of the reversed scores where the AUC's whole interval "
+    "lies below .5; rows of older runs keep the attack's direction. Labels: share of records whose label is named. "
     "Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound from one run of "
     "canaries, of any mechanism unless a curve is assumed. The run exits with 1 if they refute the claim."
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from privkit.reports.schema import Frozen, Row
-from privkit.reports.strongest import undefended
+from privkit.reports.schema import Frozen, Metric, Row
+from privkit.reports.strongest import most_identified, sound, undefended
 from privkit.reports.tables import UNKNOWN, claim_text
 from privkit.reports.threats import NO_NUMBER, Outcome, ThreatVerdict
-from privkit.shared.measures import IDENTIFIED
-from privkit.shared.threat_models import THREAT_MODELS, threat_name
+from privkit.shared.measures import CONSTANT_ATTACKS
+from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, threat_name
 
 _WORDS: dict[Outcome, str] = {
     "falls": "Falls under",
@@ -50,7 +50,7 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion a defense, in the order of its verdicts.
+    """One conclusion a defense, in the order of its verdicts; without any verdict, that and why nothing is shown.
 
     Args:
         rows: of the run.
@@ -60,39 +60,69 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
         found = next(outcome for outcome in _WORDS if any(one.outcome == outcome for one in verdicts))
-        most = max(
-            (one for one in verdicts if one.outcome == found),
-            key=lambda one: one.identified.value if one.identified else 0.0,
-        )
+        named = [one for one in verdicts if one.outcome == found]
+        most = max(named, key=lambda one: one.identified.value if one.identified else 0.0)
         own = [row for row in rows if row.defense == defense]
+        counts = _identified(named, own, rows)
         row = next((row for row in own if row.attack == most.attack), own[0])
         held = {one.outcome for one in verdicts if one.attack} == {"holds"}
         made.append(
             Conclusion(
                 defense=defense,
                 tone="bad" if found == "falls" else "good" if held else "open",
-                sentence=f"{_sentence(most, row, rows)}{_cost(own, rows)}.",
+                sentence=f"{_sentence(most, row, counts)}{_cost(own, rows)}.",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
-                claim=claim_text(row).replace(UNKNOWN, "nothing"),
+                claim=_claim(row),
             )
         )
-    return made
+    return made or [_unattacked(own) for own in _defended(rows)]
 
 
-def _sentence(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
-    """Whether a defense protects, by the verdict of which most records are identified."""
-    these, what = f"these {row.records}", most.defense
+def _defended(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each defense; those of the undefended model if there is no defense."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.defense, []).append(row)
+    return [own for defense, own in groups.items() if not undefended(defense)] or list(groups.values())
+
+
+def _unattacked(own: Sequence[Row]) -> Conclusion:
+    """The conclusion on a defense of which no attack on records gave a number."""
+    row, nouns = own[0], own[0].records
+    what = f"whether {row.defense} protects these {nouns}"
+    if undefended(row.defense):
+        what = f"what the release of these {nouns} gives away without a defense"
+    reasons = "; ".join(dict.fromkeys(one.reason for one in own if one.status != "done"))
+    why = reasons or (f"the recording holds no own {nouns}" if row.counts.get("auxiliary") == 0 else "")
+    how = f"could be mounted: {why}" if why else "was mounted"
+    return Conclusion(
+        defense=row.defense,
+        tone="open",
+        sentence=f"It is not shown {what}: no reconstruction attack {how}.",
+        models=f"No number under {', '.join(map(threat_name, THREAT_MODELS))}.",
+        arrangement=_arrangement(row, own),
+        claim=_claim(row),
+    )
+
+
+def _claim(row: Row) -> str:
+    """What is proven or declared, in the words of a table's cell."""
+    return claim_text(row).replace(UNKNOWN, "nothing")
+
+
+def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
+    """Whether a defense protects, by the verdict of which most records are identified, and by how many these are."""
+    these, what, behind = f"these {row.records}", most.defense, f": {counts}" if counts else ""
     if most.outcome == "falls":
-        found = _identified(most, row, rows) or f"{most.attack} reaches {most.measured}"
+        found = counts or f"{most.attack} reaches {most.measured}"
         if undefended(what):
             return f"Without a defense, {found}"
         return f"{what} does not protect {these}: {found}"
     if most.outcome == "class":
-        tail = _behind(most, row, rows)
-        return f"{what} gives away the class of {these}, and no record to the attacks mounted here{tail}"
+        return f"{what} gives away the class of {these}, and no record to the attacks mounted here{behind}"
     if most.outcome == "holds":
-        return f"{what} holds against the attacks mounted here, which win without it{_behind(most, row, rows)}"
+        return f"{what} holds against the attacks mounted here, which win without it{behind}"
     if most.outcome == "not_shown":
         why = most.sentence.removeprefix("not shown: ").partition(";")[0]
         return f"It is not shown whether {what} protects {these}: {why}"
@@ -101,31 +131,38 @@ def _sentence(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
     return f"Nothing was measured of {what}: {most.sentence}"
 
 
-def _behind(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
-    """How many records are identified, behind a colon."""
-    found = _identified(most, row, rows)
-    return f": {found}" if found else ""
-
-
-def _identified(most: ThreatVerdict, row: Row, rows: Sequence[Row]) -> str:
-    """How many of the attacked records are identified, and by the strongest attack on the undefended model.
+def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
+    """How many records the attack identifies that identifies most, and such an attack on the undefended model.
 
     It is empty if nobody counted.
+
+    Args:
+        verdicts: on one defense, under the threat models that the conclusion names first.
+        own: the rows of this defense.
+        rows: of the run.
     """
-    own = row.recovered.get("unaligned", {}).get(IDENTIFIED.name)
-    if own is None or most.identified is None:
+    named = {one.threat_model for one in verdicts}
+    within = {model for name, models in INCLUDES.items() if name in named for model in models}
+    told = {one.attack for one in verdicts}
+    found = _most([row for row in own if row.threat_model in within and (sound(row) or row.attack in told)])
+    if found is None:
         return ""
-    others = [one for one in rows if undefended(one.defense) and one.protocol == row.protocol and one.seed == row.seed]
-    bare = "" if undefended(most.defense) else _most(others)
-    return f"{most.identified.value * own.n:.0f} of {own.n} are identified from what crosses the wire{bare}"
+    count, of, _ = found
+    others = [row for row in rows if undefended(row.defense) and row.protocol == own[0].protocol]
+    bare = None if undefended(own[0].defense) else _most(others)
+    beside = f" (undefended: {bare[0]:.0f} by {bare[2]})" if bare else ""
+    return f"{count:.0f} of {of} are identified from what crosses the wire{beside}"
 
 
-def _most(rows: Sequence[Row]) -> str:
-    """How many records the strongest attack on the undefended model identifies, in brackets."""
-    found = {row.attack: row.recovered.get("unaligned", {}).get(IDENTIFIED.name) for row in rows}
-    counts = {attack: one.value * one.n for attack, one in found.items() if one is not None}
+def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
+    """How many records are identified, as a mean over the seeds, of how many, and by which attack; most count."""
+    found: dict[str, list[Metric]] = {}
+    for row in rows:
+        if (share := most_identified(row)) is not None and row.attack not in CONSTANT_ATTACKS:
+            found.setdefault(row.attack, []).append(share)
+    counts = {attack: sum(one.value * one.n for one in each) / len(each) for attack, each in found.items()}
     best = max(counts, key=lambda attack: counts[attack], default="")
-    return f" (undefended: {counts[best]:.0f} by {best.partition(':')[0]})" if best else ""
+    return (counts[best], found[best][0].n, best.partition(":")[0]) if best else None
 
 
 def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:

@@ -20,6 +20,10 @@ COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": oper
 PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 
 
+EXEMPT = "named none, as the undefended model is, which gates do not judge: save the recording under another name"
+"""The note of a recording's row that no gate judges."""
+
+
 class GateError(ValueError):
     """A condition that cannot be parsed; the message says what is allowed."""
 
@@ -34,7 +38,8 @@ class Gate:
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
     need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
     defense. The same holds for an attack that failed its control, that fails on the undefended model as well, or that
-    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`).
+    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). What an attack
+    began from is an attack, too, of an adversary who stops there: it must meet the condition as well.
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
@@ -166,12 +171,34 @@ class Gate:
                 if not floor.labels and (value := found.get(f"floor_{name}_{column}")) is not None:
                     guess = f" for {floor.gate}, a guess that needs no release (the attack has {metric.value:.4f})"
                     values[guess] = value
+            if (began := found.get(f"start_{column}")) is not None:
+                values[f" before the attack's first step (the finished attack has {metric.value:.4f})"] = began
         return values
 
     def _bounds_recovery(self, row: Row) -> bool:
         """Whether an attack that fails would meet the condition."""
         metric = numbers(row).get((gated(self.column) or self.column).removesuffix("_worst"))
         return isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">")
+
+
+def must_agree(gates: Sequence[Gate]) -> None:
+    """Refuse two conditions that no number meets both.
+
+    Raises:
+        GateError: naming the two.
+
+    >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
+    """
+    for at_most in (one for one in gates if one.comparison.startswith("<")):
+        for at_least in (one for one in gates if one.comparison.startswith(">")):
+            models = {at_most.threat_model, at_least.threat_model} - {None}
+            same = len(models) < 2 and gated(at_most.column) == gated(at_least.column)
+            strict = len(at_most.comparison + at_least.comparison) < 4
+            if same and (at_least.bound, strict) > (at_most.bound, False):
+                raise GateError(
+                    f"the gates {at_most} and {at_least} contradict each other: no number meets both; drop one, or "
+                    "correct its bound"
+                )
 
 
 def _powerless(row: Row, twins: Twins) -> str:

@@ -28,6 +28,9 @@ from privkit.shared.threat_models import THREAT_MODELS, threat_name
 
 Write = Callable[[Path, bytes], None]
 
+STRIPS = "reconstructions.svg"
+"""The pictures of a run in one figure."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -41,6 +44,7 @@ class Report:
         verdict: the verdict on the run.
         pictures: cell id -> its first images, for cells that have any.
         texts: cell id -> its first token sequences or table rows in words, and the guesses at them; likewise.
+        left_out: whether both are left out on purpose.
         told: cell id -> its scores, for attacks on labels, members or canaries; likewise.
         commands: cell id -> the command that runs this cell alone; empty if the run was started from Python.
     """
@@ -52,6 +56,7 @@ class Report:
     verdict: Verdict
     pictures: Mapping[str, Pictures] = field(default_factory=dict)
     texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    left_out: bool = False
     told: Mapping[str, Told] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,7 +92,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
     pictures = gallery(rows, report.pictures)
     if pictures.blocks:
         strips = environment().get_template("strips.svg.j2").render(gallery=pictures)
-        write(folder / "figures" / "reconstructions.svg", strips.encode())
+        write(folder / "figures" / STRIPS, strips.encode())
     script = environment().get_template("script.js.j2").render()
     page = (
         environment()

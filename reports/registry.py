@@ -9,11 +9,11 @@ from pathlib import Path
 from privkit.reports.columns import START, flat_csv
 from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.seed_intervals import over_values
-from privkit.reports.strongest import undefended
+from privkit.reports.strongest import sound, undefended
 from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
 from privkit.shared.interval import Interval, clopper_pearson
-from privkit.shared.measures import IDENTIFIED, UNIT, likeness
+from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, UNIT, likeness
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 REGISTRY = Path(__file__).with_suffix(".csv")
@@ -108,10 +108,14 @@ class Place(Frozen):
     Attributes:
         setting: one's own.
         peers: number of registered settings.
-        more: the registered setting that gives away the next more; None if none does.
+        more: the registered setting that gives away the next more; None if none does, or if that is not shown.
         less: the one that gives away the next less.
         better: registered settings at least as accurate that give away no more, best first.
         registered: the registry's measurement of this very setting.
+        mounted: the attacks that this adversary could mount and that gave sound numbers.
+        tried: whether one of them is this adversary's own, and not one that a weaker adversary can mount; without one,
+            there is no place.
+        named: number of attacks on which the peers' measurements rest.
     """
 
     setting: MeasuredSetting
@@ -120,11 +124,21 @@ class Place(Frozen):
     less: MeasuredSetting | None
     better: tuple[MeasuredSetting, ...]
     registered: MeasuredSetting | None
+    mounted: tuple[str, ...] = ()
+    tried: bool = True
+    named: int = 0
 
     @property
     def sentence(self) -> str:
         """The place in words."""
-        if self.more and self.less:
+        who, rest = threat_name(self.setting.threat_model), f"the registry's rows on {self.named}"
+        if not self.tried:
+            return f"{who}: not tried here on {self.setting.defense}; {rest} attack{'s' * (self.named != 1)}"
+        basis = f"; it rests on {len(self.mounted)} attack{'s' * (len(self.mounted) != 1)}, {rest}"
+        if "not_shown" in self.setting.outcomes:
+            least = f"gives away no less than {self.less.named}, and " if self.less else ""
+            where = f"{least}is not shown to give away less than any other"
+        elif self.more and self.less:
             where = f"lies between {self.more.named} and {self.less.named}"
         elif self.more:
             where = f"gives away no more than any other; the next is {self.more.named}"
@@ -133,7 +147,7 @@ class Place(Frozen):
         ahead = (
             f"; at least as good in both: {', '.join(one.defense for one in self.better[:3])}" if self.better else ""
         )
-        return f"{threat_name(self.setting.threat_model)}: {self.setting.named} {where}{ahead}"
+        return f"{who}: {self.setting.named} {where}{ahead}{basis}"
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
@@ -256,10 +270,24 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
     return min(gains) >= 0 and max(gains) > 0
 
 
-def place(own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting]) -> list[Place]:
+def mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
+    """The attacks with a sound share that an adversary could mount on a defense, and whether one is its very own."""
+    found = [row for row in rows if row.defense == defense and sound(row) and _identified(row.recovered)]
+    within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
+    return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
+
+
+def place(
+    own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
+) -> list[Place]:
     """Where settings lie among the registered ones; those without a peer are left out.
 
     A peer has the same dataset, adversary and number of attacked records.
+
+    Args:
+        own: settings of a run.
+        registered: all others.
+        rows: of the run, to say which attacks were mounted; None if that is not asked.
     """
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):
@@ -271,14 +299,19 @@ def place(own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting])
         peers = [other for other in same if other.defense != one.defense]
         if not peers:
             continue
-        share = one.identified.value
+        share, unsure = one.identified.value, "not_shown" in one.outcomes
+        attacks, tried = ((one.attack,), True) if rows is None else mounted_by(rows, one.defense, one.threat_model)
+        ranked = peers if tried else []
         made.append(
             Place(
                 setting=one,
                 peers=len(peers),
-                more=min((p for p in peers if p.identified.value > share), key=_share, default=None),
-                less=max((p for p in peers if p.identified.value <= share), key=_share, default=None),
-                better=tuple(sorted((p for p in peers if dominates(p, one)), key=_share)),
+                more=min((p for p in ranked if p.identified.value > share and not unsure), key=_share, default=None),
+                less=max((p for p in ranked if p.identified.value <= share), key=_share, default=None),
+                better=tuple(sorted((p for p in ranked if dominates(p, one)), key=_share)),
+                mounted=attacks,
+                tried=tried,
+                named=len({p.attack for p in peers}),
                 registered=next((other for other in same if other.defense == one.defense), None),
             )
         )
@@ -311,12 +344,12 @@ def place_table(places: Sequence[Place]) -> Table:
         (
             one.setting.defense,
             threat_name(one.setting.threat_model),
-            one.setting.attack,
-            interval(one.setting.identified, 2),
+            one.setting.attack if one.tried else "not tried here",
+            interval(one.setting.identified, 2) if one.tried else UNKNOWN,
             f"{one.setting.accuracy:.2f}",
             one.more.named if one.more else UNKNOWN,
             one.less.named if one.less else UNKNOWN,
-            f"{len(one.better)} of {one.peers}",
+            f"{len(one.better)} of {one.peers}" if one.tried else UNKNOWN,
             interval(one.registered.identified, 2) if one.registered else UNKNOWN,
         )
         for one in places

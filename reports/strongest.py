@@ -72,16 +72,54 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
         floor: metric of the guess.
         ahead: mean difference over records, attack against guess, positive if the attack is closer; pairing removes the
             difficulty that a record has for both. Its whole interval must lie above `margin`. Rows of older runs lack
-            it; then the whole interval of `ours` must be beyond `floor`.
+            it, and what attacks began from; then the whole interval of `ours` must be that far beyond `floor`.
         margin: ≥ 0.
     """
     if ahead is not None:
         return ahead.low > margin
-    return ours.low > floor.value if ours.higher_is_closer else ours.high < floor.value
+    return ours.low - margin > floor.value if ours.higher_is_closer else ours.high + margin < floor.value
 
 
 def grade(row: Row) -> Grade | None:
-    """What the guesses of a row reveal, by its deciding metric; None if there is nothing to compare them with.
+    """What a row reveals, by the finished attack or by what it began from; None if nothing is there to compare."""
+    return finished_grade(counted(row))
+
+
+def counted(row: Row) -> Row:
+    """A row with the guesses that count: those that the attack began from, where the finished attack is worse.
+
+    An adversary may stop before the first step. So the start counts if it gives away records, and the finished attack
+    gives away none, identifies fewer, or as few from further away.
+    """
+    metric, start = metric_of(row), row.floors.get(START, {})
+    if not metric or metric not in start.get("unaligned", {}):
+        return row
+    begun = row.model_copy(update={"recovered": start, "ahead": {}})
+    if finished_grade(begun) != "record":
+        return row
+    return begun if finished_grade(row) != "record" or _likelier(begun) > _likelier(row) else row
+
+
+def began(row: Row) -> bool:
+    """Whether the guesses of a `counted` row are those that its attack began from."""
+    return bool(row.recovered) and row.recovered == row.floors.get(START)
+
+
+def _likelier(row: Row) -> tuple[float, float]:
+    """How many records a row's guesses identify, and how close they are."""
+    found = row.recovered["unaligned"].get(IDENTIFIED.name)
+    return found.value if found else 0.0, -distance(row)
+
+
+def most_identified(row: Row) -> Metric | None:
+    """The share of records that an attack identifies, finished or before its first step; None if nobody counted."""
+    either = [guesses.get("unaligned", {}) for guesses in (row.recovered, row.floors.get(START, {}))]
+    counts = [found[IDENTIFIED.name] for found in either if IDENTIFIED.name in found]
+    return max(counts, key=lambda one: one.value, default=None)
+
+
+def finished_grade(row: Row) -> Grade | None:
+    """What the guesses of a finished attack reveal, by its deciding metric; None if nothing is there to compare.
 
     The grade is also "record" if more records are identified than any guess from the label alone could identify,
     because a sharp guess may have a large error.

@@ -11,6 +11,8 @@ from privkit.reports.schema import Frozen, Metric, Row, Summary
 from privkit.reports.strongest import (
     Twins,
     as_error,
+    began,
+    counted,
     distance,
     falls,
     grade,
@@ -104,12 +106,13 @@ def threat_verdicts(
 
     Args:
         rows: of a run.
-        summaries: numbers over its seeds; empty if there is one.
+        summaries: numbers over its seeds, of `counted` rows; empty if there is one seed.
         registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
         known: label of a defense -> attacks to which it fell in privkit's own measurements.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
-    attacked = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
+    reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
+    attacked = [counted(row) for row in reads]
     defenses = list(dict.fromkeys(row.defense for row in attacked))
     defended = [defense for defense in defenses if not undefended(defense)] or defenses
     means = {(one.defense, one.attack): one.values for one in summaries if not one.floor}
@@ -222,7 +225,9 @@ def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
 
 
 def _by_start(rows: Sequence[Row]) -> str:
-    """A remark, if the attack's start identifies more records than the finished attack, as the mean over the seeds."""
+    """A remark, if the attack's start is what counts, or identifies more records, as the mean over the seeds."""
+    if times := sum(map(began, rows)):
+        return f"as it began, before its first step{f', in {times} of {len(rows)} seeds' if len(rows) > 1 else ''}"
     shares = [
         [found[IDENTIFIED.name].value for found in (row.recovered["unaligned"], row.floors[START]["unaligned"])]
         for row in rows

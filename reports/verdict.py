@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from privkit.reports.columns import CLAIM, DECLARATION, LEARNED
-from privkit.reports.gate import Gate
+from privkit.reports.gate import EXEMPT, Gate
 from privkit.reports.schema import Check, Frozen, PlannedCell, Row
 from privkit.reports.strongest import unneeded
 
@@ -170,7 +170,8 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
     """A condition, row by row."""
     results = condition.findings(rows, pending)
     if not results:
-        sentence = f"{condition}: no defended cell has a number" + (" yet" if pending else "")
+        named = f" ({EXEMPT})" if any(EXEMPT in row.notes for row in rows) else ""
+        sentence = f"{condition}: no defended cell has a number{' yet' if pending else ''}{named}"
         return [Judgement(kind="gate", name=str(condition), met=None if pending else False, sentence=sentence)]
     return [
         Judgement.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})

@@ -16,11 +16,12 @@ STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 CHEAP = "--attack mean_image --dataset tiny_digits --budget smoke --threads 1"
 
 
-def audited(arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def audited(arguments: str, folder: Path, pictures: str = "false") -> subprocess.CompletedProcess[str]:
     """The step that audits, with the inputs and folders that GitHub would give."""
-    assert STEPS["Audit"]["env"] == {"ARGUMENTS": "${{ inputs.arguments }}"}
+    assert STEPS["Audit"]["env"] == {"ARGUMENTS": "${{ inputs.arguments }}", "PICTURES": "${{ inputs.pictures }}"}
     own = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    given = {"ARGUMENTS": arguments, "RUNNER_TEMP": str(folder), "GITHUB_ACTIONS": "true", "PATH": own}
+    given = {"ARGUMENTS": arguments, "PICTURES": pictures, "RUNNER_TEMP": str(folder), "PATH": own}
+    given["GITHUB_ACTIONS"] = "true"
     return subprocess.run(
         ["bash", "-e", "-c", STEPS["Audit"]["run"]],
         env=os.environ | given,
@@ -38,12 +39,18 @@ def test_the_action_fails_with_its_gates_and_keeps_what_it_promises(tmp_path: Pa
     assert "::error" in done.stdout + done.stderr  # the service reads both
     kept = [Path(line.split("}}/")[1]) for line in STEPS["Keep the report"]["with"]["path"].split("\n") if line]
     assert kept == [Path("privkit/run/report"), Path("privkit/junit.xml")]
-    assert (tmp_path / kept[0] / "index.html").is_file()
+    assert "data:image" not in (tmp_path / kept[0] / "index.html").read_text("utf-8")
+    assert not (tmp_path / kept[0] / "figures" / "reconstructions.svg").exists()
     assert any("ssim" in one.get("message", "") for one in ElementTree.parse(tmp_path / kept[1]).iter("failure"))
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     command = [*shlex.split(hook["entry"]), str(tmp_path / "privkit" / "run")]
     command[0] = str(Path(sys.executable).parent / command[0])
     assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 1
+
+
+def test_pictures_of_private_records_are_kept_only_if_they_are_asked_for() -> None:
+    assert ACTION["inputs"]["pictures"]["default"] == "false"
+    assert "--no-pictures" in STEPS["Audit"]["run"]
 
 
 def test_nothing_in_the_arguments_is_executed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch import Generator, nn
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.audit.goals.canaries_sent import seen_alone
+from privkit.audit.moved import unmoved
 from privkit.defenses.base import Defense, Receipt
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import Noised
@@ -92,6 +93,9 @@ def declared_by(recording: Recording) -> Declared:
     if key not in _KEPT:
         with seeded(torch.device("cpu"), 0):  # a builder may draw
             found = _held(recording)
+            if moved_nothing := _unmoved(recording):
+                found.compared.refuted.append(moved_nothing)
+                found = replace(found, unsent="")
         _KEPT.clear()
         _KEPT[key] = found
     return _KEPT[key]
@@ -163,6 +167,21 @@ def _held(recording: Recording) -> Declared:
         mode="eval" if described.replay is None else described.replay.mode,
         own=described.lower is not None and described.lower.builder == _BUILDER,
     )
+
+
+def _unmoved(recording: Recording) -> str:
+    """How a declared shuffle moved nothing; empty if it moved tokens, none is declared, or it cannot be told."""
+    try:
+        lower = recording.lower()
+        if lower is None or not (recording.description.defense or isinstance(lower, Clients)):
+            return ""
+        edge = defended(lower, recording, SplitProtocol(clients=recording.description.clients), 0)
+        plain = shared_lower(edge) if isinstance(lower, Clients) and isinstance(edge, Clients) else lower.cpu()
+        return unmoved(recording, plain, stages_of(edge.defense)) if plain and isinstance(edge, Clients) else ""
+    except Untrusted:
+        raise
+    except Exception:  # the replay has told it
+        return ""
 
 
 def _clients(recording: Recording) -> _Clients:

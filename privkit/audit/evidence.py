@@ -11,6 +11,7 @@ from privkit.files.storage import write_bytes, write_record
 from privkit.parts.threats import threats_of
 from privkit.reports.evidence import evidence
 from privkit.reports.evidence_schema import Evidence, page
+from privkit.reports.strongest import counted
 from privkit.run.records import EVIDENCE, EVIDENCE_PAGE, VERDICT, last_verdict, read_manifest, read_rows
 from privkit.run.verify import examine
 
@@ -33,7 +34,7 @@ def write_evidence(run: Path) -> Evidence:
             f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}; privkit verify {run} names all "
             f"{len(faults)} faults"
         )
-    rows, manifest = read_rows(run), read_manifest(run)
+    rows, manifest = [counted(row) for row in read_rows(run)], read_manifest(run)
     if manifest is None or not rows:
         raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
     names = ["manifest.json", "results.jsonl", VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]

@@ -7,7 +7,7 @@ from torch import Tensor
 from privkit.attacks.escalate import Escalation
 from privkit.reports.columns import CONVERGED, LEARNED, START
 from privkit.reports.schema import Check, Row
-from privkit.reports.strongest import beats, grade, metric_of
+from privkit.reports.strongest import beats, finished_grade, metric_of
 from privkit.shared.interval import Interval
 from privkit.shared.measures import FLOORS, measure
 
@@ -60,7 +60,7 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
         went: how far the attack went beyond its budget.
     """
     passed, detail = converged, CONVERGENCE[converged]
-    if grade(row) == "nothing":
+    if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False
         passed, detail = (False, STILL if went.gains else detail) if learning else (None, NOT_LEARNED)
     return Check(name=CONVERGED, passed=passed, detail=detail, decisive=False)

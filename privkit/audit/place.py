@@ -9,13 +9,14 @@ from privkit.errors import UnfinishedRun, UsageError
 from privkit.parts.threats import threats_of
 from privkit.reports.registry import Entry, Place, entries, place, place_differences, read_registry, settings
 from privkit.reports.schema import Row
+from privkit.reports.strongest import counted
 from privkit.run.records import read_rows
 
 
 def entries_of(rows: Sequence[Row]) -> list[Entry]:
     """What a run found about each defended setting and adversary, seed by seed."""
     seeds = dict.fromkeys(row.seed for row in rows)
-    each = [[row for row in rows if row.seed == seed] for seed in seeds]
+    each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
     return [found for own in each for found in entries(own, threats_of(own))]
 
 
@@ -39,7 +40,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
     own, registered = settings(entries_of(rows)), settings(read_registry())
     if not own:
         raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
-    if not (places := place(own, registered)):
+    if not (places := place(own, registered, rows)):
         mine, had = (
             ", ".join(sorted({f"{one.dataset} with {one.victims} attacked records" for one in found}))
             for found in (own, registered)

@@ -25,7 +25,9 @@ from privkit.errors import UsageError, one_line
 from privkit.files.storage import write_record
 from privkit.recording.read import Recording
 from privkit.reports.columns import DECLARATION
+from privkit.reports.gate import EXEMPT
 from privkit.reports.schema import Check
+from privkit.reports.strongest import undefended
 from privkit.run.records import TRAINED
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval, clopper_pearson
@@ -71,10 +73,10 @@ class RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """The check whether the recorded data refute the declaration; none without a mechanism."""
-        if self.source.mechanism is None or self.source.left_out:
-            return ()
+        """The check whether the recorded data refute what is declared; none if only a defense is, and stands."""
         compared = self.declared.compared
+        if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
+            return ()
         refuted = "; ".join(compared.refuted)
         detail = refuted or f"what the recording declares is not refuted by its data: {compared.sentence}"
         judged = bool(compared.checked or refuted)
@@ -92,6 +94,8 @@ class RecordedContext(AttackContext):
             "answers to queries (no lower segment was recorded)": source.description.lower is None,
         }
         told, rounds, recorded = list[str](), len(source.views), source.description.rounds
+        if undefended(source.description.name):
+            told.append(EXEMPT)
         if rounds < recorded:
             which = "the last ones" if source.description.passes == 1 else "the last ones of each pass"
             told.append(f"{rounds} of {recorded} recorded rounds were attacked, {which}, as the budget has victims")

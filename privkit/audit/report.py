@@ -34,13 +34,17 @@ if TYPE_CHECKING:
 Write = Callable[[Path, bytes], None]
 
 
-def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None = None) -> Path:
+def build(
+    run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None = None, *, pictures: bool = True
+) -> Path:
     """Write RUN/report and RUN/verdict.json and return the report's page.
 
     Args:
         run: a run folder.
         rows: its rows in the order to show; None for those of `results.jsonl`.
         gates: the user's; None for those of the last command on this run.
+        pictures: whether the page shows the first private records and the guesses at them; without, RUN/report holds
+            none of them, and RUN/cells still does.
 
     Raises:
         RunFolderError: if it is no run folder.
@@ -59,12 +63,14 @@ def build(run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None
         write_bytes(path, data)
         files[path.relative_to(run).as_posix()] = digest(data)
 
-    page = _rendered(run, rows, manifest, verdict, write)
+    page = _rendered(run, rows, manifest, verdict, write, pictures)
     write_verdict(run, verdict.model_copy(update={"files": files}))
     return page
 
 
-def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write) -> Path:
+def _rendered(
+    run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write, with_pictures: bool
+) -> Path:
     """Read what the cells stored, and write the report."""
     from privkit.parts.threats import threats_of
     from privkit.reports import gallery, page
@@ -73,7 +79,10 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    pictures = {row.cell: found for row in rows if (found := _pictures(homes[row.cell], row))}
+    shown = rows if with_pictures else []
+    pictures = {row.cell: found for row in shown if (found := _pictures(homes[row.cell], row))}
+    if not with_pictures:
+        (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # of an earlier report
     for cell, found in pictures.items():
         write(homes[cell] / STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
     report = page.Report(
@@ -83,7 +92,8 @@ def _rendered(run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, 
         manifest=manifest,
         verdict=verdict,
         pictures=pictures,
-        texts={row.cell: lines for row in rows if (lines := _texts(homes[row.cell], row))},
+        texts={row.cell: lines for row in shown if (lines := _texts(homes[row.cell], row))},
+        left_out=not with_pictures,
         told={row.cell: scores for row in rows if (scores := _told(homes[row.cell], row))},
         commands={row.cell: command for row in rows if (command := cell_command(manifest.argv, row))},
     )

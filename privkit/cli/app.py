@@ -148,6 +148,9 @@ def report(
     annotations: Annotations = None,
     quiet: Quiet = False,
     as_json: AsEvents = False,
+    no_pictures: Annotated[
+        bool, typer.Option("--no-pictures", help="Leave private records and guesses out of RUN/report, to publish it.")
+    ] = False,
 ) -> None:
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
     errored or are missing."""
@@ -155,7 +158,7 @@ def report(
     from privkit.run.records import last_verdict, read_rows
 
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
-    page = build(run)
+    page = build(run, pictures=not no_pictures)
     shown.show(read_rows(run), page, last_verdict(run))
 
 

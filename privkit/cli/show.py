@@ -114,12 +114,13 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports.tables import rich_table
     from privkit.reports.threats import MEANING, told
 
-    if threats := threats_of(rows):
-        for one in conclusions(rows, threats):
-            first, *below = one.lines
-            show(first, style="bold red" if one.tone == "bad" else "bold")
-            for text in below:
-                show(text)
+    threats = threats_of(rows)
+    for one in conclusions(rows, threats):
+        first, *below = one.lines
+        show(first, style="bold red" if one.tone == "bad" else "bold")
+        for text in below:
+            show(text)
+    if threats:
         for text in told(threats):
             show(text)
         show(MEANING, style="dim")

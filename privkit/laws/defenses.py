@@ -27,6 +27,10 @@ COUNTS = (
 _DRAWN: frozenset[Effect] = frozenset({"masks", "permutes", "mixes", "noises", "scales", "shortens"})
 """Effects that draw."""
 _CANARIES = 2_000
+_SEEDS = 8
+SEEDED = "same seed, same bits; another seed, other bits"
+UNSEEDED = "same bits for every seed: it draws nothing"
+"""How that law is called of a stage that keeps it without drawing."""
 _FAR = 1e3
 
 
@@ -53,13 +57,18 @@ def same(a: Release, b: Release) -> bool:
     return all(x is y is None or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
 
 
+def draws(defense: Defense) -> bool:
+    """Whether a release draws from its generator."""
+    given = generator()
+    before = given.get_state()
+    defense.apply(*inputs(defense), given)
+    return not torch.equal(given.get_state(), before)
+
+
 def _draws_from_its_generator_alone(defense: Defense) -> str:
     """Same seed, same bits; if it draws, another seed gives other bits."""
-    z, y = inputs(defense)
-    draws = generator()
-    before = draws.get_state()
-    first = defense.apply(z, y, draws)[0]
-    drew = not torch.equal(draws.get_state(), before)
+    (z, y), drew = inputs(defense), draws(defense)
+    first = defense.apply(z, y, generator())[0]
     if not same(first, defense.apply(z, y, generator())[0]):
         return "the same seed gives other bits; draw from the generator that is given, and from nothing else"
     if same(first, defense.apply(z, y, generator(1))[0]) == drew:
@@ -79,6 +88,19 @@ def _effects_name_its_randomness(defense: Defense) -> str:
     if "noises" in effects and not defense.noise_fields:
         return "it declares noise, and noise_fields does not name the fields that scale it, which controls switch off"
     return ""
+
+
+def _moves_what_it_permutes(defense: Defense) -> str:
+    """A stage that declares that it permutes moves something, for some seed."""
+    if "permutes" not in (defense.effects or ()):
+        return ""
+    z, y = inputs(defense)
+    if any(not torch.equal(defense.apply(z, y, generator(seed))[0].smashed, z) for seed in range(_SEEDS)):
+        return ""
+    return (
+        f"it declares that it permutes, and with {_SEEDS} seeds it released its input as it was; move tokens, or leave "
+        '"permutes" out of its effects'
+    )
 
 
 def _gradients_keep_shape_and_seed(defense: Defense) -> str:
@@ -255,8 +277,9 @@ def _penalties_train(defense: Defense) -> str:
 
 
 LAWS: dict[str, Callable[[Defense], str]] = {
-    "same seed, same bits; another seed, other bits": _draws_from_its_generator_alone,
+    SEEDED: _draws_from_its_generator_alone,
     "its effects say how it draws, and what scales its noise": _effects_name_its_randomness,
+    "what it permutes moves": _moves_what_it_permutes,
     "gradients that go back keep shape and seed": _gradients_keep_shape_and_seed,
     "global randomness and inputs stay as they are": _leaves_everything_else_alone,
     "the gradient that reaches the client is the derivative": _gradient_is_the_derivative,

@@ -127,6 +127,12 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
                 f"{component.name} reads {read}, and laws mount attacks on images; audit it on its records"
             )
         yield from _held(home, Mounted(component.spec))
+    elif kind == "defenses":
+        from privkit.laws.defenses import SEEDED, UNSEEDED, draws
+
+        for law, broken in _held(home, component.spec):
+            still = law == SEEDED and not broken and not draws(component.spec)
+            yield (UNSEEDED if still else law), broken
     else:
         yield from _held(home, component.spec)
 

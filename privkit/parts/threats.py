@@ -10,6 +10,7 @@ from pathlib import Path
 from privkit.errors import UsageError
 from privkit.parts.registry import parse, part_table
 from privkit.reports.schema import Row
+from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts
 from privkit.shared.measures import CONSTANT_ATTACKS, IMAGES, KINDS
@@ -25,6 +26,7 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
     """The verdicts on the rows that a run has so far."""
     if not rows:
         return []
+    rows = [counted(row) for row in rows]
     return threat_verdicts(
         rows, over_seeds(rows), _registered(rows[0].records), _known() if rows[0].records == IMAGES.noun else {}
     )

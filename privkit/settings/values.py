@@ -157,7 +157,14 @@ def as_features(given: Any) -> tuple[str, ...]:
 
 def as_gates(given: Any) -> tuple[Gate, ...]:
     """Conditions on the rows."""
-    return tuple(_gate(text) for text in as_many(given))
+    from privkit.reports.gate import GateError, must_agree
+
+    gates = tuple(_gate(text) for text in as_many(given))
+    try:
+        must_agree(gates)
+    except GateError as error:
+        raise UsageError(str(error)) from None
+    return gates
 
 
 def _gate(text: Any) -> Gate:

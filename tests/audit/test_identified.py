@@ -85,7 +85,8 @@ def test_why_there_is_no_class_mean() -> None:
     config = cast(Any, SimpleNamespace(auxiliary="disjoint"))
     assert no_class_mean(config, own, attacked, True) == ""
     assert "(the adversary's own records have no labels)" in no_class_mean(config, own, attacked, False)
-    assert "(the adversary's own records have no labels)" in no_class_mean(config, own[:0], attacked, True)
+    for labeled in (True, False):
+        assert "(the adversary has no own images)" in no_class_mean(config, own[:0], attacked, labeled)
     assert "(records have several labels each)" in no_class_mean(config, own, several, True)
     other = cast(Any, SimpleNamespace(auxiliary="tiny_digits"))
     assert "of other classes): guesses are compared with constant ones alone" in no_class_mean(other, own, own, True)

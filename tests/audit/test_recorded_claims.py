@@ -13,8 +13,10 @@ from privkit.audit.export import export
 from privkit.audit.run import run_audit
 from privkit.defenses.charge import GIVEN_LABELS
 from privkit.reports.columns import DECLARATION
+from privkit.reports.gate import EXEMPT
 from tests.audit.test_recorded import TINY, TRUST, rows
 from tests.recording.declarations import SIGMA, changed, declared, drawn, noise
+from tests.recording.made import written
 from tests.small import SMALL
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_controls")
@@ -49,6 +51,12 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     assert (certificate.kind, certificate.standing) == ("differential_privacy", "declared")
     assert certificate.assumptions[-1].startswith("ε is of the mechanism that the recording declares")
     assert (run.exit_code, run.verdict.outcome) == (0, "clean")
+
+
+def test_a_gate_on_a_recording_named_none_says_that_its_name_is_why(tmp_path: Path) -> None:
+    written(tmp_path / "r", name="none")
+    run = run_audit(recorded=tmp_path / "r", attack="mid_grey", out=tmp_path / "a", gate=["ssim<=1"], **TINY, **TRUST)
+    assert run.failures == (f"ssim<=1.0: no defended cell has a number ({EXEMPT})",)
 
 
 def test_an_old_recording_that_leaves_something_out_claims_nothing(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun
+from privkit.cli.app import app
 from privkit.errors import DamagedFile, RunFolderError
 
 
@@ -16,6 +18,19 @@ def test_a_folder_that_is_no_run_stays_absent(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RunFolderError, match="is no run folder"):
         build(tmp_path / "nope")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_to_publish_shows_no_private_record(copied: Path) -> None:
+    build(copied)
+    page, strips = copied / "report" / "index.html", copied / "report" / "figures" / "reconstructions.svg"
+    assert "data:image/png" in page.read_text("utf-8")
+    assert strips.is_file()
+    said = CliRunner().invoke(app, ["report", str(copied), "--no-pictures", "--quiet"])
+    assert said.exit_code in (0, 1)
+    assert "data:image/png" not in page.read_text("utf-8")
+    assert not strips.exists()
+    assert "private records and guesses are left out" in page.read_text("utf-8")
+    assert CliRunner().invoke(app, ["verify", str(copied)]).exit_code == 0
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9])

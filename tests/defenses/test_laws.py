@@ -105,6 +105,12 @@ class InPlace(Honest):
         return super().apply(smashed.clamp_(max=0.5) if not smashed.requires_grad else smashed, *rest)
 
 
+class Unmoved(PatchShuffle):
+    def apply(self, smashed: Tensor, *rest: Any) -> Any:
+        release, receipt = super().apply(smashed, *rest)
+        return replace(release, smashed=smashed), receipt
+
+
 class Reordered(PatchShuffle):
     def apply(self, smashed: Tensor, *rest: Any) -> Any:
         release, receipt = super().apply(smashed, *rest)
@@ -121,6 +127,7 @@ class Reordered(PatchShuffle):
         (Taller, "a row and a label for each record"),
         (Quieter, "the receipt is what was done"),
         (Reordered, "the receipt is what was done"),
+        (Unmoved, "what it permutes moves"),
     ],
 )
 def test_a_law_finds_who_breaks_it(lie: type[Defense], law: str) -> None:

@@ -16,6 +16,7 @@ from privkit.domains.base import Pools, RecordPool
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.laws import attacks, datasets, defenses, metrics, models
+from privkit.laws.defenses import SEEDED, UNSEEDED
 from privkit.laws.parts import kind_of, laws
 from privkit.models import SplitModel
 from privkit.models.vit import Vit
@@ -45,6 +46,12 @@ def test_templates_and_our_own_parts_keep_their_laws(part: str) -> None:
     asked = list(laws(part, kind_of(part)))
     assert len(asked) >= 7
     assert [(law, how) for law, how in asked if how] == []
+
+
+def test_a_stage_that_draws_nothing_is_not_said_to_follow_its_seed() -> None:
+    said = {part: [law for law, how in laws(part, "defenses") if not how] for part in ("none", "masking")}
+    assert [UNSEEDED in law for law in said.values()] == [True, False]
+    assert [SEEDED in law for law in said.values()] == [False, True]
 
 
 def test_what_is_no_part_is_refused() -> None:

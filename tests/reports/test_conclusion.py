@@ -8,14 +8,14 @@ import pytest
 
 from privkit.reports.ci import junit
 from privkit.reports.conclusion import Conclusion, conclusions
-from privkit.reports.schema import Row
+from privkit.reports.schema import Check, Row
 from privkit.reports.tables import claim_text
 from privkit.reports.threats import threat_verdicts
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from privkit.shared.limits import Limits
-from tests.reports.made import metric
+from tests.reports.made import made, metric
 from tests.reports.test_threats import REGISTERED, attacked
 
 
@@ -60,6 +60,20 @@ def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() ->
     )
 
 
+def test_the_conclusion_counts_the_row_that_identifies_most_whether_it_came_closest_or_not() -> None:
+    """One run said "7 of 100" above a sound row with 9, and above a start with all of them."""
+    close, blurred = counted("black_box", "query", 0.04, 0.07), counted("white_box", "weights", 0.05, 0.09)
+    assert "not protect these images: 9 of 100 are identified" in concluded(close, blurred, BARE).sentence
+    failed = Check(name="fails_on_noise", passed=False, detail="", decisive=True)
+    unsound = counted("jigsaw", "weights", 0.07, 0.5, checks=(failed,))
+    assert "9 of 100" in concluded(close, blurred, unsound, BARE).sentence
+    elsewhere = counted("fsha", "malicious", 0.07, 0.12)  # it does not fall there
+    assert "9 of 100" in concluded(close, blurred, elsewhere, BARE).sentence
+    start = {"unaligned": counted("white_box", "weights", 0.006, 1.0).recovered["unaligned"]}
+    began = blurred.model_copy(update={"floors": {**blurred.floors, "zero_steps": start}})
+    assert "100 of 100 are identified" in concluded(close, began, BARE).sentence
+
+
 @pytest.mark.parametrize(
     ("rows", "tone", "begins"),
     [
@@ -96,6 +110,35 @@ def test_the_tone_follows_the_verdicts(rows: list[Row], tone: str, begins: str) 
 def test_rows_that_counted_nobody_are_told_by_their_measures() -> None:
     found = concluded(attacked("black_box", "query", 0.05))
     assert found.sentence.startswith("batch_shuffle does not protect these images: black_box reaches SSIM 0.300")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "It is not shown whether mine protects these images: no reconstruction attack was mounted."),
+        (
+            {"counts": {"auxiliary": 0}},
+            "It is not shown whether mine protects these images: no reconstruction attack could be mounted: the "
+            "recording holds no own images.",
+        ),
+        (
+            {"status": "not_applicable", "reason": "it is too large"},
+            "It is not shown whether mine protects these images: no reconstruction attack could be mounted: it is too "
+            "large.",
+        ),
+        (
+            {"defense": "none"},
+            "It is not shown what the release of these images gives away without a defense: no reconstruction attack "
+            "was mounted.",
+        ),
+    ],
+)
+def test_a_run_without_any_attack_on_records_has_a_conclusion_too(changes: dict[str, Any], said: str) -> None:
+    """A recording without own records ended as clean, and no sentence said that nothing is shown."""
+    row = made(**{"defense": "mine", "attack": "label_leak", "recovered": {}, "threat_model": "passive", **changes})
+    found = concluded(row)
+    assert (found.tone, found.sentence) == ("open", said)
+    assert found.models.startswith("No number under query, weights, ")
 
 
 @pytest.mark.parametrize(("rate", "said"), [(0.995, True), (0.5, False)])

@@ -7,11 +7,13 @@ from math import inf
 import pytest
 
 from privkit.audit.run import AuditRun
+from privkit.errors import UsageError
 from privkit.reports.answers import answers_table
 from privkit.reports.columns import GATED, SHORT, assumed, flat_record, numbers
-from privkit.reports.gate import Gate, GateError
+from privkit.reports.gate import EXEMPT, Gate, GateError
 from privkit.reports.schema import Check, Metric, Row
 from privkit.reports.verdict import judge
+from privkit.settings.values import as_gates
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.interval import Interval
@@ -73,6 +75,17 @@ def test_an_attack_that_does_worse_than_a_constant_guess_meets_no_gate_for_it() 
     assert not Gate.parse("ssim<=0.6").failures([row])
     assert not Gate.parse("ssim>=0.2").failures([row])  # asks that the attack works: floors have no say
     assert not Gate.parse("ssim<=0.4").failures([with_floors(ssim=0.2, mse=0.02)])
+
+
+def test_what_an_attack_began_from_must_meet_a_gate_too() -> None:
+    """A table said "start: SSIM 0.775, identified 1.00" above a met gate."""
+    row = with_floors(ssim=0.1, mse=0.9)
+    row.floors["zero_steps"] = {"unaligned": {"ssim": metric(0.775, 0.763, 0.787, worst=0.87, closer=True)}}
+    (failure,) = Gate.parse("ssim<=0.4").failures([row])
+    assert "ssim is 0.7750 and at most 0.7870 (95 % interval) before the attack's first step (the finished" in failure
+    assert not Gate.parse("ssim<=0.8").failures([row])
+    assert Gate.parse("unaligned_ssim_worst<=0.86").failures([row])
+    assert not Gate.parse("mse>=0.04").failures([row])  # which the start has no number of
 
 
 def test_an_attack_that_was_not_given_what_made_the_release_meets_no_gate_for_what_it_may_recover() -> None:
@@ -250,6 +263,27 @@ def test_a_run_without_a_defended_number_fails_its_gate() -> None:
     verdict = judge([], [made(defense="none")], [Gate.parse("ssim<=0.9")], run="r")
     assert verdict.exit_code == 1
     assert verdict.failures == ("ssim<=0.9: no defended cell has a number",)
+    named = judge([], [made(defense="none", notes=(EXEMPT,))], [Gate.parse("ssim<=.9")], run="r")
+    assert named.failures == (f"ssim<=0.9: no defended cell has a number ({EXEMPT})",)
+
+
+@pytest.mark.parametrize(
+    ("gates", "refused"),
+    [
+        (("ssim<=0.4", "ssim>=0.6"), True),
+        (("ssim<=0.4", "accuracy>=.5", "weights: unaligned_ssim>=0.6"), True),
+        (("ssim<0.4", "ssim>=0.4"), True),
+        (("ssim<=0.4", "ssim>=0.4"), False),
+        (("query: ssim<=0.4", "weights: ssim>=0.6"), False),
+        (("ssim<=0.4", "psnr>=0.6"), False),
+    ],
+)
+def test_gates_that_no_number_meets_together_are_refused(gates: tuple[str, ...], refused: bool) -> None:
+    if not refused:
+        assert len(as_gates(gates)) == len(gates)
+        return
+    with pytest.raises(UsageError, match=r"the gates ssim<.*0\.4 and .*ssim>=0\.[46] contradict each other"):
+        as_gates(gates)
 
 
 def test_every_measured_number_of_a_run_has_a_gate(small_run: AuditRun) -> None:

@@ -15,6 +15,7 @@ from privkit.audit.run import AuditRun
 from privkit.reports.charts import Scale, area_chart
 from privkit.reports.gallery import Pictures, gallery, strip
 from privkit.reports.scores import score_charts
+from privkit.reports.strongest import undefended
 from privkit.run.commands import cell_command
 from privkit.run.plan import plan
 from privkit.run.records import read_rows
@@ -57,6 +58,15 @@ def test_the_verdicts_come_first_and_a_picture_before_any_long_table(page: Path)
     assert order == sorted(order)
     body = text[text.index('id="seeds"') : text.index("</table>", text.index('id="seeds"'))]
     assert "mean image" not in body  # floors are folded below the table
+
+
+def test_the_caption_names_the_undefended_model_only_if_it_is_there(page: Path, tmp_path: Path) -> None:
+    told = "The diamond is the undefended model"
+    assert told in page.read_text()
+    alone = grid(tuple(one for one in named(4) if not undefended(one)), ("black_box", "jigsaw"), 1)
+    text = rendered(alone, tmp_path).read_text()
+    assert 'id="tradeoff"' in text
+    assert told not in text
 
 
 def test_the_page_escapes_what_a_run_says(small_run: AuditRun, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from privkit.reports.registry import (
     settings,
     to_csv,
 )
-from privkit.reports.schema import Row
+from privkit.reports.schema import Check, Row
 from privkit.reports.threats import KnownOutcome, threat_verdicts
 from tests.reports.made import metric
 from tests.reports.test_threats import REGISTERED, attacked
@@ -71,8 +71,6 @@ def test_of_the_attacks_on_which_a_verdict_rests_the_one_that_identifies_most_co
 
 
 def test_an_attack_that_is_not_sound_is_no_evidence_for_a_place() -> None:
-    from privkit.reports.schema import Check
-
     broken = Check(name="control", passed=False, detail="fails on the image itself", decisive=True)
     rows = [
         with_share(attacked("jigsaw", "query", 0.09, 0.1, checks=(broken,)), 0.9),
@@ -119,13 +117,51 @@ def test_a_place_names_the_neighbors_on_both_sides_and_what_is_at_least_as_good(
     assert [one.defense for one in found.better] == ["mixup"]
     assert found.sentence == (
         "query: own (identified 0.60, accuracy 0.60) lies between clip (identified 0.95, accuracy 0.90) and mixup "
-        "(identified 0.50, accuracy 0.70); at least as good in both: mixup"
+        "(identified 0.50, accuracy 0.70); at least as good in both: mixup; it rests on 1 attack, the registry's rows "
+        "on 1"
     )
     (least,) = place(settings([entry("own", 0.1, 0.6)]), settings(THREE))
     assert "gives away no more than any other; the next is dp_sl" in least.sentence
     (most,) = place(settings([entry("own", 1.0, 0.6)]), settings(THREE))
     assert "gives away no less than any other; the next is clip" in most.sentence
     assert len(place_table([found, least, most]).rows) == 3
+
+
+def test_an_adversary_of_whom_nobody_tried_an_attack_has_no_place() -> None:
+    """One pass under queries was told as "many passes: gives away no more than any other"."""
+    broken = Check(name="control", passed=False, detail="", decisive=True)
+    rows = [
+        with_share(attacked("black_box", "query", 0.05), 0.07),
+        with_share(attacked("white_box", "weights", 0.05), 0.09),
+        with_share(attacked("adaptive", "many_passes", 0.05, checks=(broken,)), 0.05),
+    ]
+    own = settings(entries(rows, threat_verdicts(rows, [], REGISTERED)))
+    peers = settings(
+        [
+            entry(name, share, 0.5, threat_model=model, victims=50, attack=attack)
+            for name, attack, share in (("clip", "adaptive", 0.9), ("mixup", "unmix", 0.01))
+            for model in ("query", "weights", "many_passes")
+        ]
+    )
+    found = {one.setting.threat_model: one for one in place(own, peers, rows)}
+    assert found["many_passes"].sentence == (
+        "many passes: not tried here on batch_shuffle; the registry's rows on 2 attacks"
+    )
+    assert (found["many_passes"].more, found["many_passes"].less, found["many_passes"].better) == (None, None, ())
+    assert found["query"].sentence.endswith("; it rests on 1 attack, the registry's rows on 2")
+    assert found["weights"].sentence.endswith("; it rests on 2 attacks, the registry's rows on 2")
+    assert [line[2] for line in place_table(list(found.values())).rows].count("not tried here") == 1
+
+
+def test_what_is_not_shown_to_hold_is_not_said_to_give_away_least() -> None:
+    (least,) = place(settings([entry("own", 0.1, 0.6, outcome="not_shown")]), settings(THREE))
+    assert least.sentence == (
+        "query: own (identified 0.10, accuracy 0.60) is not shown to give away less than any other; it rests on 1 "
+        "attack, the registry's rows on 1"
+    )
+    (between,) = place(settings([entry("own", 0.6, 0.6, outcome="not_shown")]), settings(THREE))
+    assert between.more is None
+    assert " gives away no less than mixup (identified 0.50, accuracy 0.70), and is not shown to " in between.sentence
 
 
 def test_a_registered_setting_is_shown_beside_ones_own_and_is_no_peer_of_itself() -> None:

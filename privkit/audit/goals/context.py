@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,8 @@ ATTACK_CHECKPOINT = "attack.ckpt"
 
 FALSE_POSITIVES = 0.01
 """The false positive rate at which true positives are counted."""
+REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
+"""How the method of a rate ends whose scores leak in the other direction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,17 +248,23 @@ def must_have_one_label(context: AttackContext) -> None:
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
     """How well scores separate two kinds of examples, as a row's numbers.
 
+    Scores may leak in the other direction. The true positive rate and the advantage are those of the reversed scores if
+    the AUC's whole interval lies below 1/2, and `method` says so. Otherwise the attack's own direction stays: the
+    better of two directions would be a second guess, which makes scores without a leak look like one. Such scores are
+    reversed once in forty times.
+
     Args:
         scores: of the attack.
         positive: bool [N], the truth.
         batches: int [N], the round of each, for one AUC a round; None without rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
-    metrics = {
-        "auc": pooled_auc(values, truth).auc,
-        "tpr_at_1_percent": tpr_at(values, truth, FALSE_POSITIVES),
-        "advantage": advantage(values, truth),
-    }
+    leak = pooled_auc(values, truth)
+    turned = -values if leak.direction == "lower" else values
+    rates = {"tpr_at_1_percent": tpr_at(turned, truth, FALSE_POSITIVES), "advantage": advantage(turned, truth)}
+    if leak.direction == "lower":
+        rates = {name: replace(rate, method=f"{rate.method}; {REVERSED}") for name, rate in rates.items()}
+    metrics = {"auc": leak.auc, **rates}
     if batches is not None:
         with suppress(ValueError):  # where no round holds both kinds
             metrics["auc_per_batch"] = per_batch_auc(values, truth, batches.cpu().numpy()).auc

@@ -36,7 +36,7 @@ from privkit.files.arrays import write_arrays
 from privkit.recording.read import Recording
 from privkit.reports.columns import START
 from privkit.reports.schema import Check, Row
-from privkit.reports.strongest import distance, grade
+from privkit.reports.strongest import distance, finished_grade
 from privkit.run.records import GUESSES, PICTURES
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
@@ -141,7 +141,7 @@ class _Outcome:
 def _judged(outcome: _Outcome) -> tuple[bool, float]:
     """Whether guesses beat the constant ones, and their error; an attack is not held against nothing."""
     row = outcome.row
-    if row is None or (found := grade(row)) is None:
+    if row is None or (found := finished_grade(row)) is None:
         return True, 0.0
     return found != "nothing", distance(row)
 
