@@ -112,19 +112,19 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     e = validate.real("epsilon", epsilon, least=0)
     run = compiled.steps(mechanism)
     best, least = _least([(one, one.log_delta(e)) for one in compiled.bounds(run, tight=tight)])
-    value, lower = exp(min(least.value, 0.0)), e if best.exact and mechanism.attained else None
-    if value == 0 and e < most_lost(run):
-        value, lower = SMALLEST, None
+    value = delta_of(least.value, e, run)
+    lower = e if best.exact and mechanism.attained and value != _SMALLEST else None
     return _certified(mechanism, run, best, least, e, value, lower)
 
 
-SMALLEST = 5e-324
+_SMALLEST = 5e-324
 """The smallest positive float: what δ is said to be where it underflows, since 0 would claim more."""
 
 
-def most_lost(run: Steps) -> float:
-    """The pure ε of a run, `inf` if it has none. Above it δ is 0, and below it is not known to be."""
-    return sum(step.pure(count) for step, count in run)
+def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
+    """δ from its logarithm; 0 only if the run has a pure ε that is not larger."""
+    value = exp(min(log_delta, 0.0))
+    return value if value > 0 or epsilon >= sum(step.pure(count) for step, count in run) else _SMALLEST
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:

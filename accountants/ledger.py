@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import exp, inf
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Gt, Lt
 
 from privkit.accountants import validate
-from privkit.accountants.answer import SMALLEST, certificate, most_lost
+from privkit.accountants.answer import certificate, delta_of
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.step import USUAL_ORDERS
 from privkit.accountants.charges import (
@@ -236,10 +236,7 @@ class Ledger:
         if not self._counts:
             return self._nothing(e, 0.0)
         best, limit = self._least(lambda bound: bound.log_delta(e))
-        value = exp(min(limit.value, 0.0))
-        if value == 0 and e < most_lost(steps_of_charges(self._counts)):
-            value = SMALLEST
-        return self._certificate(best, limit, e, value, None)
+        return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
         """What the charges of an adaptive ledger have spent, true at every moment of the run at once (`odometer`).

@@ -230,10 +230,9 @@ def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool
         labeled: whether the own records have labels.
     """
     why = ""
-    if not len(own):
+    if not len(own) or not labeled:
         why = f"the adversary has no own {own.domain.records}"
-    elif not labeled:
-        why = "the adversary's own records have no labels"
+        why = "the adversary's own records have no labels" if len(own) else why
     elif several(victims.y) or several(own.y):
         why = "records have several labels each"
     elif config.auxiliary not in ("disjoint", "training"):

@@ -6,10 +6,10 @@ import pytest
 
 from privkit.parts.threats import threats_of
 from privkit.reports import tables
-from privkit.reports.columns import CLAIM, DECLARATION, START
+from privkit.reports.columns import CLAIM, DECLARATION
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
-from privkit.reports.strongest import beats, counted, falls, finished_grade, grade
+from privkit.reports.strongest import beats, counted, falls
 from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts, threats_table
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
@@ -272,43 +272,6 @@ def test_holding_and_the_class_alone_need_an_attack_with_power(
     assert ("black_box gives away the class" in found.remarks) == (mse < 0.069)
     winning = attacked("black_box", "query", 0.05, checks=checks)
     assert alone(winning, *twin)["query"].outcome == "falls"  # what is recovered needs no twin
-
-
-@pytest.mark.parametrize(
-    ("before", "mse", "told"),
-    [
-        (0.72, 0.05, ", identified 0.72 [0.72, 0.72]; as it began, before its first step"),
-        (0.72, 0.09, ", identified 0.56 [0.56, 0.56]; its start alone identifies more, 0.72"),
-        (0.5, 0.05, ", identified 0.56 [0.56, 0.56]"),
-    ],
-)
-def test_a_start_that_gives_away_more_than_the_finished_attack_counts(before: float, mse: float, told: str) -> None:
-    """It gives away records in the first case; in the second it identifies more, and is far from them."""
-    row, start = attacked("white_box", "weights", 0.05), attacked("white_box", "weights", mse)
-    found = {
-        share: {**guesses.recovered["unaligned"], "identified": metric(share, share, share, worst=0.0, closer=True)}
-        for share, guesses in ((0.56, row), (before, start))
-    }
-    shown = {"recovered": {"unaligned": found[0.56]}, "floors": {**row.floors, START: {"unaligned": found[before]}}}
-    (sentence,) = (
-        one.sentence for one in alone(row.model_copy(update=shown)).values() if one.threat_model == "weights"
-    )
-    assert sentence.startswith("falls to white_box: ")
-    assert sentence.endswith(told)
-
-
-def test_a_defense_falls_to_what_an_attack_began_from() -> None:
-    """A recording that declared a shuffle and shuffled nothing: the start identified all, the finished attack few."""
-    row = attacked("white_box", "weights", 0.09)
-    start = {START: {"unaligned": attacked("white_box", "weights", 0.006, 0.775).recovered["unaligned"]}}
-    floors = {**row.floors, **start}
-    rows = [row.model_copy(update={"floors": floors, "seed": seed}) for seed in (0, 1)]
-    assert [grade(rows[0]), finished_grade(rows[0])] == ["record", "nothing"]
-    assert counted(counted(rows[0])) == counted(rows[0])
-    found = judged(*rows)["weights"]
-    assert found.outcome == "falls"
-    assert "SSIM 0.775" in found.measured
-    assert found.remarks[-1] == "as it began, before its first step, in 2 of 2 seeds"
 
 
 def test_the_class_alone_is_its_own_word() -> None:
