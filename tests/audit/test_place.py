@@ -46,6 +46,15 @@ def test_what_nothing_registered_is_like_is_refused_with_what_is(copied: Path, r
         placed(copied)
 
 
+def test_a_run_without_an_accuracy_is_refused_with_the_reason(
+    copied: Path, registered: Path, small_run: AuditRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row.model_copy(update={"accuracy": None}) for row in small_run.rows]
+    monkeypatch.setattr("privkit.audit.place.read_rows", lambda run: rows)
+    with pytest.raises(UsageError, match="knows no accuracy, by which defenses are placed"):
+        placed(copied)
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
         placed(tmp_path)
