@@ -83,7 +83,7 @@ def test_a_full_output_is_one_sentence_and_loses_no_verdict() -> None:
 def test_a_report_where_arrows_cannot_be_shown(
     small_run: AuditRun, privkit_cli: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privkit.audit.report.build", lambda folder: folder / "report" / "index.html")  # it is there
+    monkeypatch.setattr("privkit.audit.report.build", lambda at, **_: at / "report" / "index.html")  # it is there
     done = privkit_cli("report", str(small_run.folder), encoding="ascii")
     assert done.returncode == 0, done.stderr
     assert "accuracy ?" in done.stdout
