@@ -107,6 +107,9 @@ class RecordedContext(AttackContext):
         repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
         if repeated:
             told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
+        if measured.bytes_up is None:
+            one = source.views[-1].smashed[0]
+            told.append(f"a released row has {one.numel():,} numbers, {one.nbytes:,} bytes as they were recorded")
         if source.description.schema_version == 1:
             told.append("an old recording, of schema version 1")
             told.append("its recording.json has no checksum, so that a change of it would not show")

@@ -215,7 +215,8 @@ def test_what_is_not_recorded_is_not_applicable_and_the_row_says_what_lacks(tmp_
     assert "a recording has no clients" in reasons["canaries"]
     assert "record truth.labels" in reasons["label_leak"]
     assert "reads 8 passes of the attacked images, and 1 were recorded" in reasons["unmix"]
-    assert "not known from the recording: accuracy, epsilon (no mechanism" in found["black_box"].notes[-1]
+    assert "not known from the recording: accuracy, epsilon (no mechanism" in found["black_box"].notes[-2]
+    assert found["black_box"].notes[-1].startswith("a released row has ")
     assert all(row.accuracy is None and row.certificate is None and row.costs is None for row in found.values())
 
 
