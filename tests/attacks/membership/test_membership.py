@@ -56,7 +56,7 @@ def test_threshold_and_lira_win_on_what_was_learned_by_heart() -> None:
     assert pooled_auc(logistic.numpy(), members[0].numpy()).direction == "higher"
     assert area(ratio, members[0]) > 0.95
     assert area(ratio, members[0]) > area(logistic, members[0]) + 0.1  # examples differ in how hard they are
-    assert tpr_at(ratio.numpy(), members[0].numpy(), 0.05).low > 0.5
+    assert tpr_at(ratio.numpy(), members[0].numpy(), 0.1).low > 0.5  # 60 others show no lower rate
     outside = torch.stack([column[~chosen][:4] for column, chosen in zip(margin[1:].T, members[1:].T, strict=True)], 1)
     offline = lira(margin[0], outside, torch.zeros_like(outside, dtype=torch.bool)).values
     assert pooled_auc(offline.numpy(), members[0].numpy()).direction == "higher"
