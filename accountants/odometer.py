@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import log1p
 
 from privkit.accountants.filters import Filter
-from privkit.accountants.wording import rounded_up
 from privkit.shared.array import Array
+from privkit.shared.rounding import rounded_up
 
 LEVELS = 32
 """Filters side by side: the limit of each is √½ of the one before, and each has an equal share of δ."""

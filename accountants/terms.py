@@ -14,8 +14,9 @@ from privkit.accountants.bounds.numerical_composition import tight_bounds
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import NoMixing, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
-from privkit.accountants.wording import rounded_down, rounded_up, said
+from privkit.accountants.wording import said
 from privkit.shared.certificate import Certificate
+from privkit.shared.rounding import rounded_down, rounded_up
 
 NOT_DERIVED = "not derived"
 """What stands in the place of a number that no theorem here gives."""

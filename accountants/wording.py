@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -20,6 +19,7 @@ from privkit.accountants.spec.parts import (
 )
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
 from privkit.accountants.spec.sensitivity import Categories, Known
+from privkit.shared.rounding import rounded_up
 
 _LARGE_DELTA = 1e-3
 """A δ above this is warned about: publishing one record in a thousand would be allowed."""
@@ -119,29 +119,6 @@ def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     at = f"ε = {rounded_up(epsilon, 4)}, δ = {rounded_up(delta, 3)}"
     return f"({at})-differential privacy of one {mechanism.unit} under {relation}"
-
-
-def rounded_up(value: float, digits: int) -> str:
-    """A number with so many significant digits, never below its own; a positive one is at least 1e-300.
-
-    >>> rounded_up(4.3771, 4), rounded_up(1e-5, 3), rounded_up(5e-324, 3)
-    ('4.378', '1e-05', '1e-300')
-    """
-    return _rounded(max(value, 1e-300) if value > 0 else value, digits, ROUND_CEILING)
-
-
-def rounded_down(value: float, digits: int) -> str:
-    """A number with so many significant digits, never above its own.
-
-    >>> rounded_down(4.3778, 4)
-    '4.377'
-    """
-    return _rounded(value, digits, ROUND_FLOOR)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> str:
-    decimal = Decimal(repr(value))  # as it was written: 1e-05, and not the binary fraction just above
-    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(decimal)):.{digits}g}"
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:

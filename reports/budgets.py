@@ -6,9 +6,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from itertools import chain
 from math import inf, isfinite
 from typing import Annotated, Any, Literal
@@ -17,6 +16,7 @@ from annotated_types import Ge, Le
 
 from privkit.constraints import Checked
 from privkit.reports import escape, tables
+from privkit.shared.rounding import rounded_down, rounded_up
 
 Kind = Literal["nothing", "differential_privacy"]
 Amount = Annotated[float, Ge(0), Le(inf)]
@@ -163,17 +163,17 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
         published: tuple[str, ...] = ()
         if compare:
             published = (
-                _shown(row.published, ROUND_HALF_EVEN) + _marked(_objections(row), numbers),
+                _shown(row.published, lambda value, digits: f"{value:.{digits}g}") + _marked(_objections(row), numbers),
                 tables.UNKNOWN if row.factor is None else f"{row.factor:.3g}",
             )
-        own = "error" if row.status == "error" else _shown(row.epsilon, ROUND_CEILING)
+        own = "error" if row.status == "error" else _shown(row.epsilon, rounded_up)
         cells = (
             row.name,
             row.mechanism,
             own + _marked(_own_remarks(row), numbers),
             *published,
             tables.UNKNOWN if row.delta is None else f"{row.delta:.3g}",
-            _shown(row.lower, ROUND_FLOOR),
+            _shown(row.lower, rounded_down),
             row.method or tables.UNKNOWN,
         )
         lines.append(tuple(" ".join(cell.split()) for cell in cells))
@@ -242,10 +242,10 @@ def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
     return [f"[{number}] {sentence}" for number, sentence in enumerate(remarks(rows, compare), 1)]
 
 
-def _shown(value: float | None, rounding: str, digits: int = 5) -> str:
-    """Five significant digits, rounded to the safe side."""
+def _shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
+    """Five significant digits."""
     if value is None:
         return tables.UNKNOWN
     if not isfinite(value):
         return "∞"
-    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))):.{digits}g}"
+    return rounded(value, 5)

@@ -102,7 +102,7 @@ def evidence(
 
 def recorded(row: Row) -> bool:
     """Whether a row speaks of a recording: privkit saw neither the training nor the network's task."""
-    return row.protocol == "recorded"
+    return "recording.json" in row.provenance.data
 
 
 def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:

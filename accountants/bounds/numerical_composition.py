@@ -68,8 +68,10 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
     4
     """
     pairs = _all(step.pairs(count) for step, count in steps)
-    if pairs is None or all(step.reached for step, _ in steps):
-        return None if pairs is None else ComposedBound(pairs=pairs, attained=pairs)
+    if pairs is None:
+        return None
+    if all(step.reached for step, _ in steps):
+        return ComposedBound(pairs=pairs, attained=pairs)
     attained = _all(step.pairs(count) if step.reached else step.attained(count) for step, count in steps)
     return ComposedBound(pairs=pairs, attained=attained)
 
@@ -89,18 +91,20 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
     if all(some is None for some in joined):
         return None
     pairs = _all(some or step.pairs(count) for some, (step, count) in zip(joined, steps, strict=True))
+    if pairs is None:
+        return None
     how = ComposedBound.method + ", the third record of a round chosen before it"
-    source = f"{ComposedBound.source}; derived: third_record.py"
-    return None if pairs is None else ComposedBound(pairs=pairs, method=how, source=source)
+    return ComposedBound(pairs=pairs, method=how, source=f"{ComposedBound.source}; derived: third_record.py")
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The numerical compositions that hold for the steps.
+    """The numerical compositions that hold for the steps, of which there is at least one.
 
-    >>> tight_bounds([]) == []
-    True
+    >>> from privkit.accountants.bounds.sampled import GaussianRelease
+    >>> len(tight_bounds([(GaussianRelease(mu=1.0), 2)]))
+    1
     """
-    return [one for one in (composed_bound(steps), third_record_bound(steps)) if one is not None and steps]
+    return [one for one in (composed_bound(steps), third_record_bound(steps)) if one is not None]
 
 
 def _all(parts: Iterable[Pairs | None]) -> Pairs | None:

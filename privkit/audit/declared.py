@@ -177,11 +177,11 @@ def _unmoved(recording: Recording) -> str:
             return ""
         edge = defended(lower, recording, SplitProtocol(clients=recording.description.clients), 0)
         plain = shared_lower(edge) if isinstance(lower, Clients) and isinstance(edge, Clients) else lower.cpu()
-        return unmoved(recording, plain, stages_of(edge.defense)) if plain and isinstance(edge, Clients) else ""
     except Untrusted:
         raise
-    except Exception:  # the replay has told it
+    except Exception:  # what a user's own code raises is told by the replay
         return ""
+    return unmoved(recording, plain, stages_of(edge.defense)) if plain and isinstance(edge, Clients) else ""
 
 
 def _clients(recording: Recording) -> _Clients:

@@ -21,9 +21,9 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
     A token is in place if it is what the lower segment makes at this place of the row, and nothing that it makes at
     another place of this row is nearer. A shuffle knows nothing of tokens: whatever place a token resembles, it comes
-    there once in T times. So a shuffled row leaves one token in place in the mean, and more of them no more often than
-    a Poisson variable does. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never if
-    half of its tokens moved, since class tokens may stay.
+    there once in T times. So a shuffled row leaves one token in place in the mean, with exponential moments of at most
+    those of a Poisson variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never
+    if half of its tokens moved, since class tokens may stay.
 
     Args:
         recording: its attacked rounds.
@@ -37,7 +37,7 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
     for number in rounds_to_replay(recording):
         try:
             one = replay_round(recording, number, lower)
-        except ValueError:  # the row says why what was released cannot be made again
+        except Exception:  # of a user's own segment; the row says why the release cannot be made again
             return ""
         stayed += in_place(one.clean, one.released)
         told += in_place(one.clean, one.clean)
@@ -73,7 +73,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
 
 
 def _unlikely(stayed: int, mean: int) -> bool:
-    """Whether a Poisson variable of this mean is as large at most once in a million, by Chernoff's bound.
+    """Whether Chernoff's bound lets a Poisson variable of this mean be as large at most once in a million.
 
     >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
     (True, False, False)

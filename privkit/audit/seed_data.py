@@ -231,8 +231,8 @@ def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool
     """
     why = ""
     if not len(own) or not labeled:
-        why = f"the adversary has no own {own.domain.records}"
-        why = "the adversary's own records have no labels" if len(own) else why
+        none = f"the adversary has no own {own.domain.records}"
+        why = "the adversary's own records have no labels" if len(own) else none
     elif several(victims.y) or several(own.y):
         why = "records have several labels each"
     elif config.auxiliary not in ("disjoint", "training"):

@@ -6,7 +6,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from decimal import ROUND_CEILING, Context, Decimal
 from io import TextIOWrapper
 from itertools import tee, zip_longest
 from math import isfinite
@@ -20,6 +19,7 @@ from privkit.cli.flags import flag, whole_number, with_flags
 from privkit.cli.say import say, say_json, show
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
+from privkit.shared.rounding import rounded_up
 
 if TYPE_CHECKING:
     from privkit.cli.budgets import Tally
@@ -257,25 +257,16 @@ def _print_found(
         fields |= {"limits": dict(limits)} if limits else {}
         say_json(without_infinities(fields))
         return
-    say(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {_up(value)}")
+    say(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {rounded_up(value, 6)}")
     if labels is not None:
-        say(f"sigma_labels = {_up(labels)}")
+        say(f"sigma_labels = {rounded_up(labels, 6)}")
     if limits:
-        told = f"no attack has an advantage above {_up(limits['advantage'], 4)}"
+        told = f"no attack has an advantage above {rounded_up(limits['advantage'], 4)}"
         if "true_positive_rate" in limits:
-            told += f", or a true positive rate above {_up(limits['true_positive_rate'], 4)}"
+            told += f", or a true positive rate above {rounded_up(limits['true_positive_rate'], 4)}"
             told += f" at a false positive rate of {limits['false_positive_rate']:g}"
         say(told)
     print_certificate(certificate)
-
-
-def _up(value: float, digits: int = 6) -> str:
-    """A number with so many digits, rounded up.
-
-    >>> _up(3.7306316348)
-    '3.73064'
-    """
-    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(value))):.{digits}g}"
 
 
 def without_infinities(value: Any) -> Any:

@@ -11,7 +11,7 @@ from privkit.accountants.spec.mixing import FixedRatio
 from privkit.accountants.spec.parts import Mixup, Noise, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Categories, Clamp, Known
 from privkit.accountants.terms import terms
-from privkit.accountants.wording import rounded_down, rounded_up
+from privkit.shared.rounding import rounded_down, rounded_up
 
 CLIP = Clamp(low=0, high=1, dimensions=1)
 

@@ -246,4 +246,4 @@ def test_knows_neither_accountants_nor_the_core(report: ModuleType) -> None:
     modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     own = [module for module in modules if module.startswith("privkit")]
     assert own
-    assert all(module.startswith(("privkit.reports", "privkit.constraints")) for module in own)
+    assert all(module.startswith(("privkit.reports", "privkit.shared", "privkit.constraints")) for module in own)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from privkit.recording.schema import FILE
 from privkit.reports import evidence_schema
 from privkit.reports.columns import CLAIM
 from privkit.reports.escape import markup
@@ -360,8 +361,9 @@ def test_the_reference_lists_every_field_of_this_version() -> None:
 
 
 def test_the_notes_of_a_recording_and_the_gates_are_handed_on() -> None:
-    row = counted("black_box", "one_pass", 0.01, 40, protocol="recorded", partition="iid")
-    row = row.model_copy(update={"notes": ("as the recording says, unchecked: accuracy",)})
+    row = counted("black_box", "one_pass", 0.01, 40, protocol="ours", partition="iid")
+    origin = {"notes": ("as the recording says, unchecked: accuracy",), "provenance": Provenance(data={FILE: "0" * 64})}
+    row = row.model_copy(update=origin)
     found = of(row)
     assert found.audited.notes == ("as the recording says, unchecked: accuracy",)
     assert "partition" not in found.audited.network

@@ -1,0 +1,28 @@
+"""Numbers in words, rounded to the side on which a claim stays true."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+
+def rounded_up(value: float, digits: int) -> str:
+    """A finite number with so many significant digits, never below its own; a positive one is at least 1e-300.
+
+    >>> rounded_up(4.3771, 4), rounded_up(1e-5, 3), rounded_up(5e-324, 3)
+    ('4.378', '1e-05', '1e-300')
+    """
+    return _rounded(max(value, 1e-300) if value > 0 else value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int) -> str:
+    """A finite number with so many significant digits, never above its own.
+
+    >>> rounded_down(4.3778, 4)
+    '4.377'
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    decimal = Decimal(repr(float(value)))  # as it was written: 1e-05, and not the binary fraction just above
+    return f"{float(Context(prec=digits, rounding=rounding).create_decimal(decimal)):.{digits}g}"
