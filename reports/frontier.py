@@ -9,7 +9,8 @@ from math import isfinite
 
 from privkit.reports.columns import flat_csv, flattened
 from privkit.reports.schema import Row, Summary
-from privkit.reports.strongest import undefended
+from privkit.reports.strongest import began, counted, undefended
+from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import Table, interval
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, likeness, measure
@@ -30,6 +31,7 @@ class Point:
         family: the label without options.
         setting: the options in which settings of this family differ; empty for defaults.
         attack: the strongest attack.
+        start: whether its guesses are those that it began from, because its finished ones give away less.
         seeds: number of seeds.
         accuracy: accuracy of the task.
         recovered: what the strongest attack recovers, in the deciding measure of these records.
@@ -41,6 +43,7 @@ class Point:
     family: str
     setting: str
     attack: str
+    start: bool
     seeds: int
     accuracy: Interval
     recovered: Interval
@@ -51,6 +54,11 @@ class Point:
     def defended(self) -> bool:
         """Whether the setting has a defense."""
         return not undefended(self.family)
+
+    @property
+    def guesses(self) -> str:
+        """Whose guesses these are, in words."""
+        return f"{self.attack}, before its first step" if self.start else self.attack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +81,18 @@ class Frontier:
         return measure(self.metric).title
 
 
-def frontier(rows: Sequence[Row], summaries: Sequence[Summary] = (), *, least: int = 2) -> Frontier | None:
+def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     """The frontier of a run; None if too few defended settings have an accuracy and a reconstruction.
 
     Args:
         rows: of the run.
-        summaries: over seeds (`privkit.reports.summaries.over_seeds`); empty if there is one seed.
         least: the smallest number of defended settings that make a frontier.
     """
-    done = [row for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
+    done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
     metric = likeness([name for row in done for name in row.recovered["unaligned"]])
     done = [row for row in done if metric in row.recovered["unaligned"]]
     done = [row for row in done if row.attack not in CONSTANT_ATTACKS] or done
-    over = {(summary.defense, summary.attack): summary for summary in summaries if not summary.floor}
+    over = {(summary.defense, summary.attack): summary for summary in over_seeds(done) if not summary.floor}
     labels = dict.fromkeys(row.defense for row in done)
     points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in labels]
     points = [_with_setting(point, points) for point in points]
@@ -109,7 +116,7 @@ def frontier_table(found: Frontier) -> Table:
     lines = [
         (
             point.defense,
-            point.attack,
+            point.guesses,
             interval(point.accuracy),
             interval(point.recovered),
             "–" if point.epsilon is None else f"{point.epsilon:.3g}",
@@ -152,6 +159,7 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
         family=_OPTIONS.sub("", label),
         setting=label,
         attack=attack,
+        start=any(began(row) for row in rows if row.attack == attack),
         seeds=seeds,
         accuracy=accuracy,
         recovered=recovered,

@@ -99,7 +99,7 @@ def _told(point: Point, found: Frontier) -> str:
     proven = "no ε is proven" if point.epsilon is None else f"ε = {point.epsilon:.3g}"
     return (
         f"{point.defense}: accuracy {interval(point.accuracy)}, {found.name} {interval(point.recovered)} by "
-        f"{point.attack}; {proven}{'; dominated' if point.dominated else ''}"
+        f"{point.guesses}; {proven}{'; dominated' if point.dominated else ''}"
     )
 
 

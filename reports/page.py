@@ -83,7 +83,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
         The page's path.
     """
     rows, mixed = report.rows, mixture(report.rows)
-    found = frontier.frontier(rows, report.summaries, least=0)
+    found = frontier.frontier(rows, least=0)
     sheets = _sheets(report)
     _write_tables(sheets, report.verdict, mixed, folder, write)
     drawn = _drawn(report, found)
@@ -123,7 +123,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
 def _sheets(report: Report) -> dict[str, Sheet]:
     """Name of a file -> the table; those that the run has."""
     rows, summaries = report.rows, report.summaries
-    curve = frontier.frontier(rows, summaries)
+    curve = frontier.frontier(rows)
     made: dict[str, tuple[str, Table | None, str, Callable[[], str]]] = {
         "threats": (
             "Falls or holds, by threat model",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from privkit.reports.charts import Chart, epoch_chart
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.schema import Provenance, Row, Summary
-from privkit.reports.strongest import Strongest, strongest
+from privkit.reports.strongest import Strongest, counted, strongest
 from privkit.reports.threats import ThreatVerdict
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
@@ -45,7 +45,8 @@ class Card:
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[Card]:
-    """One card a defense, in the order of the rows."""
+    """One card a defense, in the order of the rows; an attack's start counts where it gives away more."""
+    rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):
         best.setdefault(one.row.defense, one)

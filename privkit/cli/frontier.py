@@ -114,7 +114,6 @@ def _read(config: Path | None) -> dict[str, Any]:
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:
     """Refuse a run without a frontier, and settings of a new run beside it."""
     from privkit.reports.frontier import frontier as found
-    from privkit.reports.summaries import over_seeds
     from privkit.run.records import read_rows
 
     settings = ["vary"] if vary else []
@@ -124,7 +123,7 @@ def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> 
             f"--from reads a finished run, whose settings stand; leave out --{settings[0].replace('_', '-')}"
         )
     rows = read_rows(run)
-    if found(rows, over_seeds(rows)) is None:
+    if found(rows) is None:
         raise UsageError(
             f"{run} has no frontier: that takes two defended settings with an accuracy and an attack that reconstructs "
             "records; audit more settings with privkit frontier --defense … --vary …"

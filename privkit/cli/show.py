@@ -165,9 +165,9 @@ def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
     from privkit.reports.summaries import over_seeds
 
     (numbers, note), *others = run_tables(rows)
-    if summaries := over_seeds(rows):
+    if over_seeds(rows):
         note = f"{note} One line a seed: {page.parent / 'tables' / 'audit.md'}"
     yield numbers if numbers.rows else None, note  # none if all attacks asked for labels, members or canaries
     yield from others
-    if found := frontier(rows, summaries):
+    if found := frontier(rows):
         yield frontier_table(found), FRONTIER_NOTE

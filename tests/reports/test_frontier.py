@@ -69,12 +69,24 @@ def test_less_than_two_defended_settings_are_no_frontier() -> None:
 
 def test_intervals_are_over_seeds_where_there_are_several() -> None:
     rows = [row(d, a + s / 50, 0.3 + s / 10, seed=s) for d, a in (("masking", 0.7), ("mixup", 0.8)) for s in (0, 1)]
-    summaries = over_seeds(rows)
-    found = frontier(rows, summaries)
+    found = frontier(rows)
     assert found is not None
-    first = next(summary for summary in summaries if summary.defense == "masking")
+    first = next(summary for summary in over_seeds(rows) if summary.defense == "masking")
     assert (found.points[0].accuracy, found.points[0].seeds) == (first.values["accuracy"], 2)
     assert found.points[0].recovered == first.values["ssim"]
+
+
+def test_what_an_attack_began_from_is_drawn_where_it_gives_away_more() -> None:
+    starts = {"zero_steps": row("none", 0, 0.8).recovered}
+    rows = [
+        one.model_copy(update={"floors": one.floors | starts}) if "masking" in one.defense else one for one in ROWS
+    ]
+    found = frontier(rows)
+    assert found is not None
+    last = found.points[-1]
+    assert (last.guesses, last.recovered.value) == ("black_box, before its first step", 0.8)
+    assert frontier_table(found).rows[3][1] == "black_box, before its first step"
+    assert "black_box, before its first step;" in frontier_chart(found).marks[3].name
 
 
 FAMILIES = ["gaussian_noise", "masking"]
