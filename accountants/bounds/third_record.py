@@ -25,6 +25,7 @@ and composes with itself and with other mechanisms, in any order, as other profi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, log, log2, pi, sqrt
@@ -111,8 +112,8 @@ def _several(rate: float, mu: float, rounds: int, worst: LossDistribution) -> tu
     return (lambda epsilon: np.interp(np.exp(np.minimum(epsilon, 700)), nodes, values)), times
 
 
-def triples() -> list[Gram]:
-    """Gram matrices that exceed those of all triples.
+def triples(near_ends: Sequence[float] = NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
+    """Gram matrices that exceed those of all triples, one for each interval of t between the ends.
 
     Records are at most 1 apart. Triples with y near x are left out: they are those with y near x', exchanged.
     """
@@ -120,7 +121,7 @@ def triples() -> list[Gram]:
     slopes = np.array([[0, 0.5], [0.5, 1]]), np.array([[0, -0.5], [-0.5, 0]])
     return [
         _above(low, high, start, slope)
-        for ends, start, slope in ((NEAR, near, slopes[0]), (APART, apart, slopes[1]))
+        for ends, start, slope in ((near_ends, near, slopes[0]), (apart_ends, apart, slopes[1]))
         for low, high in pairwise(ends)
     ]
 
