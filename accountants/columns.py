@@ -178,6 +178,13 @@ COLUMNS: tuple[Column, ...] = (
         "t, for sampling = random_allocation or shuffled_epochs; empty means all rounds",
         belongs="sampling = random_allocation or shuffled_epochs",
     ),
+    Column(
+        "records",
+        _whole(2),
+        "n, for sampling = shuffled_epochs: records of one client that a secret uniform order deals, each alone in a "
+        "row; empty credits nothing to the order",
+        belongs="sampling = shuffled_epochs",
+    ),
     Column("rate", _decimal(above=0, most=1), "for sampling = poisson, in (0, 1]", belongs="sampling = poisson"),
     Column(
         "rounds",

@@ -12,17 +12,8 @@ from privkit.accountants.columns import BY_NAME, DEFAULTS, translated, words
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import LARGEST, DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
-from privkit.accountants.spec.parts import (
-    CutMix,
-    EveryRound,
-    Mixup,
-    Noise,
-    NoMixing,
-    Poisson,
-    ShuffledEpochs,
-    WithoutReplacement,
-)
-from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import (
     Ball,
     BoxLabels,
@@ -241,7 +232,7 @@ def _participation_of_row(
                 "rate belongs to sampling = poisson, which a loader that shuffles epochs does not draw: leave rate "
                 "empty, or let the loader draw each record by a coin of its own"
             )
-        return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"))
+        return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"), records=get("records"))
     if get("sampling") == "random_allocation":
         return RandomAllocation(participations=get("participations"), epoch_rounds=get("epoch_rounds") or get("rounds"))
     if get("sampling") == "poisson":

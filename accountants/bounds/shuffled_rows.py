@@ -54,8 +54,9 @@ _FADES = 46.0
 """Exponent after which what a sum exceeds its window by is lost in rounding, and is added."""
 _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
-_NEAR_ENDS, _APART_ENDS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0)
-"""Ends of the intervals of t; more of them would lower ε by a hundredth."""
+_COVER = triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0))
+ALL_TRIPLES = tuple(dict.fromkeys([*_COVER, *((b, a, c) for a, b, c in _COVER)]))
+"""Matrices that exceed those of all triples, in both orders of x and x'; more of them would lower ε by a hundredth."""
 _WIDE = 10.0
 """Standard deviations of a normal variable that integrals reach."""
 _PROFILE_NODES, _FAR_NODES, _NEAR = 24, 10, 7.0
@@ -63,8 +64,6 @@ _PROFILE_NODES, _FAR_NODES, _NEAR = 24, 10, 7.0
 so many standard deviations."""
 TOLD = 1e-10
 """Wanted probability that an epoch's row is told; δ far below it gains nothing from the order."""
-_THETA = 0.08
-"""θ of every move."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +87,10 @@ class ShuffledRows(Step):
     @property
     def remark(self) -> str:
         return ", all secrets told"
+
+    @property
+    def profile_source(self) -> str:
+        return "derived: shuffled_rows.py"
 
     def rdp(self, orders: Array, count: int) -> Array:
         return gaussian.rdp(orders, self.shift(count))
@@ -161,34 +164,38 @@ def hiding(records: int, mu: float) -> Hiding | None:
     return found if places >= 2 else None
 
 
-Moves: TypeAlias = list[tuple[int, float]]
-"""From the last to the first: n_l, and the wanted probability that a row is told."""
+Moves: TypeAlias = list[tuple[int, float, float]]
+"""From the last to the first: n_l, the wanted probability that a row is told, and θ."""
 
 
 def _choices(records: int) -> Iterator[Moves]:
     """Moves worth trying: most rows for the first; to the others, geometric numbers and probabilities."""
-    for count, share, ratio, last in product(range(2, 8), (0.5, 0.65, 0.8, 0.9, 0.95), (2.0, 5.0), (0.1, 0.003)):
+    shares = 0.5, 0.65, 0.8, 0.9, 0.95, 0.98
+    for count, share, ratio, last, theta in product((2, 3, 4, 5, 7), shares, (2.0, 5.0), (0.1, 0.003), (0.02, 0.08)):
         parts = ratio ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]
         told = [last, *np.geomspace(last, TOLD / 10, count - 1)[1:].tolist()] if count > 2 else [TOLD / 10]
         if rows[0] > 0:
-            yield [*zip(rows, told, strict=True), (int((records - 1) * share), TOLD)]
+            yield [
+                *((row, one, 0.08) for row, one in zip(rows, told, strict=True)),
+                (int((records - 1) * share), TOLD, theta),
+            ]
 
 
 def _built(moves: Moves, mu: float, hidden: Callable[[float, float, int], float]) -> tuple[Hiding | None, int]:
     """h_0 and its places, or 0 if some move has none."""
     found: Hiding | None = None
-    for rows, told in moves:
+    for rows, told, theta in moves:
 
-        def shown(cap: float, before: Hiding | None = found) -> float:
-            return (1 + 1 / _THETA) * _level(cap, mu, before, hidden)
+        def shown(cap: float, before: Hiding | None = found, theta: float = theta) -> float:
+            return (1 + 1 / theta) * _level(cap, mu, before, hidden)
 
         def above(cap: float, shown: Callable[[float], float] = shown, told: float = told) -> float:
             return log(max(shown(cap), 1e-300) / told)
 
         highest = mu * mu / 2 + 10 * mu  # there even a told place has δ < 1e-20
         cap = brentq(above, 0.0, highest, xtol=1e-4, rtol=1e-2) if above(0.0) > 0 else 0.0
-        places = floor((1 - _THETA) * rows * exp(-cap))
+        places = floor((1 - theta) * rows * exp(-cap))
         if places < 1:
             return None, 0
         found = Hiding(places=places, told=min(shown(cap), 1.0))
@@ -222,7 +229,7 @@ def _gaussian_delta(epsilon: float, mu: float) -> float:
     return max((erfc(-a) - exp(epsilon) * erfc(b)) / 2, 0.0) + 1e-16
 
 
-def hidden_delta(epsilon: float, mu: float, places: int) -> float:
+def hidden_delta(epsilon: float, mu: float, places: int, triples: tuple[Gram, ...] = ALL_TRIPLES) -> float:
     """f_m(ε), an upper bound: a record hides in one of m places, which hold other records else.
 
     The sum is tilted by e^{ts} before its law is computed, so that rounding is small beside a small δ.
@@ -230,7 +237,7 @@ def hidden_delta(epsilon: float, mu: float, places: int) -> float:
     >>> [round(hidden_delta(0.2, 0.5, m), 5) for m in (1, 10, 100)]
     [0.12571, 0.00846, 0.0]
     """
-    nodes, masses, interval, beyond = _term(epsilon, mu)
+    nodes, masses, interval, beyond = _term(epsilon, mu, triples)
     mean = float(masses @ nodes)
     spread = sqrt(float(masses @ (nodes - mean) ** 2))
     tilt = min((3 - min(mean, 0.0) * sqrt(places) / spread) / (spread * sqrt(places)), _MOST_TILT / float(nodes[-1]))
@@ -256,10 +263,10 @@ def hidden_delta(epsilon: float, mu: float, places: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _term(epsilon: float, mu: float) -> tuple[Array, Array, float, float]:
+def _term(epsilon: float, mu: float, triples: tuple[Gram, ...]) -> tuple[Array, Array, float, float]:
     """The least upper bound of X − e^ε·X' on a grid: nodes, masses, the nodes' interval, and E(V − top)₊."""
     scale, mean = exp(epsilon), -expm1(epsilon)
-    matrices = [tuple(mu**2 * one for one in matrix) for matrix in _grams()]
+    matrices = [tuple(mu**2 * one for one in matrix) for matrix in triples]
     a, b, c = np.array(matrices).T
     spread = sqrt(float(np.max(np.exp(a) + scale**2 * np.exp(b) - 2 * scale * np.exp(c) - mean**2)))
     top = exp(gaussian.epsilon(_TAIL, 1.05 * mu))
@@ -277,13 +284,6 @@ def _term(epsilon: float, mu: float) -> tuple[Array, Array, float, float]:
     slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(values) / np.diff(strikes), -1.0)), 0.0)
     masses = np.diff(np.concatenate([[-1.0], slopes, [0.0]]))
     return strikes, masses, interval, float(values[-1])
-
-
-@lru_cache(maxsize=1)
-def _grams() -> list[Gram]:
-    """Matrices that exceed those of all triples, in both orders of x and x'."""
-    found = triples(_NEAR_ENDS, _APART_ENDS)
-    return list(dict.fromkeys([*found, *((b, a, c) for a, b, c in found)]))
 
 
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
