@@ -30,7 +30,7 @@ from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, Sto
 from privkit.files.storage import append_line, write_record
 from privkit.models.tokens import FirstBlock
 from privkit.reports.escape import terminal
-from privkit.reports.schema import Costs, Row
+from privkit.reports.schema import Row
 from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
@@ -39,6 +39,7 @@ from privkit.run.progress import Progress
 from privkit.run.records import BEGUN, LOG
 from privkit.run.restart import or_anew
 from privkit.settings.config import AuditConfig
+from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
