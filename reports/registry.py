@@ -358,4 +358,4 @@ def place_table(places: Sequence[Place]) -> Table:
         *("defense", "adversary", "attack", "identified ↓", "accuracy ↑", "next that gives away more"),
         *("next that gives away less", "at least as good", "this setting in the registry"),
     )
-    return Table(headers=headers, rows=tuple(lines), floor=(False,) * len(lines))
+    return Table(headers=headers, rows=tuple(lines))

@@ -21,11 +21,15 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text cells under headers; `floor` marks the rows of floors and starts."""
+    """Text cells under headers; `floor` marks the rows of floors and starts, and none if it is left out."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    floor: tuple[bool, ...]
+    floor: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.floor:
+            object.__setattr__(self, "floor", (False,) * len(self.rows))
 
     def lines(self, *, floors: bool) -> list[tuple[str, ...]]:
         """The lines of results, or those of floors and starts."""
