@@ -12,6 +12,7 @@ from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import sound, undefended
 from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval, clopper_pearson
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, UNIT, likeness
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
@@ -231,9 +232,7 @@ def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
     Seeds with fewer victims than another of the same setting are left out: a share among other numbers of records is
     another quantity.
     """
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
-    for one in found:
-        groups.setdefault((one.dataset, one.defense, one.threat_model), []).append(one)
+    groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
 
 
