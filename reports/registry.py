@@ -269,7 +269,7 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
     return min(gains) >= 0 and max(gains) > 0
 
 
-def mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
+def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
     """The attacks with a sound share that an adversary could mount on a defense, and whether one is its very own."""
     found = [row for row in rows if row.defense == defense and sound(row) and _identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
@@ -299,7 +299,7 @@ def place(
         if not peers:
             continue
         share, unsure = one.identified.value, "not_shown" in one.outcomes
-        attacks, tried = ((one.attack,), True) if rows is None else mounted_by(rows, one.defense, one.threat_model)
+        attacks, tried = ((one.attack,), True) if rows is None else _mounted_by(rows, one.defense, one.threat_model)
         ranked = peers if tried else []
         made.append(
             Place(
