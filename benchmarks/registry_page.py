@@ -12,6 +12,7 @@ from privkit.reports.frontier_chart import frontier_chart
 from privkit.reports.page import standalone
 from privkit.reports.registry import Entry, MeasuredSetting, dominates, read_registry, settings
 from privkit.settings.quick_attacks import MODELS
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import IDENTIFIED
 from privkit.shared.threat_models import threat_name
@@ -28,10 +29,7 @@ MANY = 0.9
 
 def datasets(registered: Iterable[Entry]) -> dict[str, list[MeasuredSetting]]:
     """Dataset -> its settings, those that give away most first."""
-    found: dict[str, list[MeasuredSetting]] = {}
-    for one in settings(registered):
-        found.setdefault(one.dataset, []).append(one)
-    return found
+    return grouped(settings(registered), lambda one: one.dataset)
 
 
 def which() -> tuple[list[str], list[list[str]]]:

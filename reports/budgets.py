@@ -177,7 +177,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
             row.method or tables.UNKNOWN,
         )
         lines.append(tuple(" ".join(cell.split()) for cell in cells))
-    return tables.Table(headers=(*headers, "method"), rows=tuple(lines), floor=(False,) * len(lines))
+    return tables.Table(headers=(*headers, "method"), rows=tuple(lines))
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:

@@ -9,6 +9,7 @@ from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.strongest import most_identified, sound, undefended
 from privkit.reports.tables import UNKNOWN, claim_text
 from privkit.reports.threats import NO_NUMBER, Outcome, ThreatVerdict
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import CONSTANT_ATTACKS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, threat_name
 
@@ -81,9 +82,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
 
 def _defended(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows of each defense; those of the undefended model if there is no defense."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.defense, []).append(row)
+    groups = grouped(rows, lambda row: row.defense)
     return [own for defense, own in groups.items() if not undefended(defense)] or list(groups.values())
 
 

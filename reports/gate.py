@@ -12,6 +12,7 @@ from math import isfinite
 from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, OF_RECORDS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
@@ -100,11 +101,8 @@ class Gate:
             rows: of the run.
             pending: defenses and seeds with unfinished cells: a missing number there is undecided (None), not failed.
         """
-        groups: dict[tuple[str, int], list[Row]] = {}
-        for row in rows:
-            if not undefended(row.defense):
-                groups.setdefault((row.defense, row.seed), []).append(row)
-        twins = undefended_rows(rows)
+        defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
+        groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:

@@ -62,7 +62,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
+class _Sheet:
     """A table with its note, and its unrounded numbers as CSV."""
 
     title: str
@@ -120,7 +120,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
     return path
 
 
-def _sheets(report: Report) -> dict[str, Sheet]:
+def _sheets(report: Report) -> dict[str, _Sheet]:
     """Name of a file -> the table; those that the run has."""
     rows, summaries = report.rows, report.summaries
     curve = frontier.frontier(rows)
@@ -163,13 +163,13 @@ def _sheets(report: Report) -> dict[str, Sheet]:
         ),
     }
     return {
-        name: Sheet(title=title, table=table, note=note, csv=csv())
+        name: _Sheet(title=title, table=table, note=note, csv=csv())
         for name, (title, table, note, csv) in made.items()
         if table is not None
     }
 
 
-def _write_tables(sheets: Mapping[str, Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
+def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
     """Every table as CSV, Markdown and LaTeX, with the verdict beside it."""
     judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
     for name, sheet in sheets.items():

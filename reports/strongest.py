@@ -9,6 +9,7 @@ from typing import Literal
 from privkit.reports.columns import CLAIM, DECLARATION, LEARNED, START
 from privkit.reports.schema import Metric, Metrics, Row
 from privkit.shared import measures
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 Grade = Literal["nothing", "class", "record"]
@@ -40,10 +41,7 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     >>> strongest([])
     []
     """
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        if row.status == "done":
-            groups.setdefault((row.defense, row.seed), []).append(row)
+    groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():
         guessed = [row for row in group if metric_of(row)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,15 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text cells under headers; `floor` marks the rows of floors and starts."""
+    """Text cells under headers; `floor` marks the rows of floors and starts, and none if it is left out."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    floor: tuple[bool, ...]
+    floor: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.floor:
+            object.__setattr__(self, "floor", (False,) * len(self.rows))
 
     def lines(self, *, floors: bool) -> list[tuple[str, ...]]:
         """The lines of results, or those of floors and starts."""
@@ -181,15 +185,16 @@ def latex(shown: Table) -> str:
     )
 
 
-def rich_table(shown: Table) -> RichTable:
-    """The table for a terminal."""
+def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:
+    """The table for a terminal; columns under the headers `right` are numbers, without these all but the first two."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
     result = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for number, header in enumerate(shown.headers):
-        result.add_column(Text(escape.terminal(header)), justify="left" if number < 2 else "right", overflow="fold")
+        is_number = number > 1 if right is None else header in right
+        result.add_column(Text(escape.terminal(header)), justify="right" if is_number else "left", overflow="fold")
     for row, is_floor in zip(shown.rows, shown.floor, strict=True):
         cells = (Text(escape.terminal(cell)) for cell in row)  # no markup in a name
         result.add_row(*cells, style="dim" if is_floor else None)

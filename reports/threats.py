@@ -24,6 +24,7 @@ from privkit.reports.strongest import (
     undefended_rows,
 )
 from privkit.reports.tables import Table, interval
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
@@ -145,10 +146,7 @@ def _verdict(
 ) -> ThreatVerdict:
     """The verdict of the strongest attack that this model's adversary could mount on one defense."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
-    numbers: dict[str, list[Row]] = {}
-    for row in within:
-        if metric_of(row):
-            numbers.setdefault(row.attack, []).append(row)
+    numbers = grouped(filter(metric_of, within), lambda row: row.attack)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
     own = [row for row in within if row.threat_model == model]
     given: dict[str, Any] = {"defense": rows[0].defense, "threat_model": model, "untried": untried}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,12 +18,12 @@ from privkit.audit.scoring import check_guesses, scored, summarise
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
+from privkit.reports import gallery, html
 from privkit.reports.schema import Metrics
+from privkit.reports.tables import Table, interval
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import budgeted
-
-if TYPE_CHECKING:
-    from privkit.reports.tables import Table
+from privkit.shared.measures import floor_title
 
 _SHOWN = 8
 
@@ -50,9 +50,6 @@ class Attacked:
 
     def table(self) -> Table:
         """One line for the attack and one for each floor; without numbers if the truth is not known."""
-        from privkit.reports.tables import Table, interval
-        from privkit.shared.measures import floor_title
-
         lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
         rows = [
@@ -63,8 +60,6 @@ class Attacked:
 
     def _repr_html_(self) -> str:
         """For a notebook: the numbers, and the first images beside the guesses at them."""
-        from privkit.reports import gallery, html
-
         shown = [_pixels(images) for images in (self.truth, self.guess) if images is not None]
         strip = gallery.strip(shown)
         told = "; ".join(control.detail for control in self.controls)

@@ -25,12 +25,13 @@ from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.audit.standing import certified
 from privkit.audit.tuning import tuned
+from privkit.defenses.base import stages_with
 from privkit.defenses.chain import stages_of
 from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError, one_line
 from privkit.files.storage import append_line, write_record
 from privkit.models.tokens import FirstBlock
 from privkit.reports.escape import terminal
-from privkit.reports.schema import Costs, Row
+from privkit.reports.schema import Row
 from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
@@ -39,6 +40,7 @@ from privkit.run.progress import Progress
 from privkit.run.records import BEGUN, LOG
 from privkit.run.restart import or_anew
 from privkit.settings.config import AuditConfig
+from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
@@ -183,8 +185,7 @@ def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
         return f"{cuts[cuts.index(cut) + 1] if cut in cuts else 'its first block'} frozen behind the defense"
     if edge.block is not None:
         return "a drawn frozen block behind the defense"
-    shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(edge.defense))
-    return "no block behind the shuffle" if shuffled else ""
+    return "no block behind the shuffle" if stages_with(stages_of(edge.defense), "permutes") else ""
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:

@@ -22,13 +22,13 @@ from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.files.sealed import AGAIN
 from privkit.files.storage import load_module, read_record, save_module, write_record
-from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import TRAINED
 from privkit.run.restart import or_anew
 from privkit.settings.config import AuditConfig
+from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.torch_utils.clock import clock
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train

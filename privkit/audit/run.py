@@ -18,7 +18,10 @@ from privkit.audit.seed_data import open_data
 from privkit.audit.worker import CellWorker, check_precision, devices, pick_device
 from privkit.errors import UsageError
 from privkit.files.caches import use_own_caches
+from privkit.reports import answers, html
+from privkit.reports.columns import flat_record
 from privkit.reports.schema import Row
+from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
 from privkit.run.engines import Wanted
 from privkit.run.engines import engine as opened
@@ -36,8 +39,6 @@ from privkit.training.distributed import joined_processes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from privkit.reports.tables import Table
 
 _MOST_WORKERS = 4
 """Without `--workers`; in the default audit each took 1.04 GB, and large models take more."""
@@ -71,9 +72,7 @@ class AuditRun:
 
     def table(self) -> Table:
         """The table of the report: means over several seeds, or a line for each row; floors stand below."""
-        from privkit.reports.answers import run_tables
-
-        return run_tables(self.rows)[0][0]
+        return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
         """Every number: one line a row, the columns of `report/tables/audit.csv`; absent values are missing.
@@ -81,8 +80,6 @@ class AuditRun:
         Raises:
             UsageError: if pandas is not installed.
         """
-        from privkit.reports.columns import flat_record
-
         try:
             from pandas import DataFrame
         except ImportError:
@@ -90,8 +87,6 @@ class AuditRun:
         return DataFrame([flat_record(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
-        from privkit.reports import answers, html
-
         return html.html_run(answers.run_tables(self.rows), self.verdict, self.report)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
@@ -328,3 +328,13 @@ def is_own(stage: Defense) -> bool:
     (False, True)
     """
     return type(stage).__module__.rpartition(".")[0] != __name__.rpartition(".")[0]
+
+
+def stages_with(stages: Iterable[Defense], *effects: Effect) -> list[Defense]:
+    """The stages that declare one of these effects.
+
+    >>> from privkit.defenses.clip import Clip
+    >>> stages_with([Clip()], "clips", "noises") == [Clip()], stages_with([Clip()], "noises")
+    (True, [])
+    """
+    return [stage for stage in stages if set(effects) & set(stage.effects or ())]

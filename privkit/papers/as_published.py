@@ -19,9 +19,7 @@ _ORDER = 2.0
 """DP-CutMixSL's Table 1 fixes the Rényi order."""
 
 
-def as_published(
-    mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float = _ORDER
-) -> Certificate:
+def as_published(mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None) -> Certificate:
     """The published claim about a mechanism.
 
     Args:
@@ -30,7 +28,6 @@ def as_published(
         paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and
             Table 11's reading for Laplace noise). None takes "accurate_sl" for Laplace noise and for smashed data that
             are sent alone, without labels, mixing or sampling; otherwise "dp_cutmixsl".
-        order: Rényi order of DP-CutMixSL's formulas, > 1.
 
     Returns:
         A certificate; `sound` is False, with the objection, if the formula is no bound for this mechanism. A mechanism
@@ -70,7 +67,7 @@ def as_published(
         raise ValueError("DP-CutMixSL has Gaussian noise only")
     setting = _setting(mechanism)
     sampled = isinstance(mechanism.participation, WithoutReplacement)
-    return (corollary_1 if sampled else theorem_1)(setting, order=order, delta=delta)
+    return (corollary_1 if sampled else theorem_1)(setting, order=_ORDER, delta=delta)
 
 
 def _setting(mechanism: SplitMechanism) -> GroupRelease:

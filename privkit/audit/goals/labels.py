@@ -50,7 +50,7 @@ def ask(context: AttackContext) -> Row:
     """
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
-    cuts, many = mountable(context)
+    cuts, many = _mountable(context)
     texts = cuts == ("second",)
     checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
@@ -70,7 +70,7 @@ def ask(context: AttackContext) -> Row:
             return Stage(session, saved, name)
 
         if recorded is not None:
-            found, records = [at_cuts(cuts, attack, recorded, context, stage)], list[Tensor]()
+            found, records = [_at_cuts(cuts, attack, recorded, context, stage)], list[Tensor]()
         else:
             assert isinstance(context, TrainedContext)
             found, records = _each_epoch(cuts, attack, context, stage)
@@ -109,7 +109,7 @@ def ask(context: AttackContext) -> Row:
     return context.row.model_copy(update={**told, "notes": said})
 
 
-def mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
+def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
     """The cuts at which an attack reads gradients, and the number of labels it chooses from.
 
     Raises:
@@ -176,7 +176,7 @@ def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> 
     return right | ({"cluster_accuracy": cluster_accuracy(truth, guesses)} if clusters else {})
 
 
-def at_cuts(
+def _at_cuts(
     cuts: Sequence[Cut],
     attack: LabelAttack,
     transcript: Transcript,
@@ -294,7 +294,7 @@ def _each_epoch(
         played = transcript(*given, number=number, **options)
         if (number + 1) % steps == 0:
             of_clients = context.order(number // steps).transpose(0, 1).flatten(1).cpu()
-            found.append(at_cuts(cuts, attack, transcript, context, stage, (of_clients, remembered)))
+            found.append(_at_cuts(cuts, attack, transcript, context, stage, (of_clients, remembered)))
             scored, *_ = next(iter(found[-1].values()))
             records.append(of_clients.flatten()[scored.examples.cpu()])
             transcript.rounds.clear()
@@ -344,7 +344,7 @@ class _Labels(AuditGoal):
         attack: LabelAttack = context.cell.attack.spec
         if not hasattr(attack, "epochs"):
             return None
-        (cut, *_), many = mountable(context)
+        (cut, *_), many = _mountable(context)
         transcript = _transcript(attack)
         train_again(context.config, context.cell, context.seed_data, transcript, context.progress)
         if context.predicts_texts():
