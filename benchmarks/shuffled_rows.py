@@ -16,7 +16,7 @@ import numpy as np
 
 from privkit.accountants.bounds import gaussian, pld
 from privkit.accountants.bounds.loss_distribution import GridTooLarge, Pair
-from privkit.accountants.bounds.shuffled_rows import LARGEST_SHIFT, hidden_delta, profile
+from privkit.accountants.bounds.shuffled_rows import LARGEST_SHIFT, TOLD, hidden_delta, profile
 from privkit.shared.array import Array
 
 AT_X, AT_OTHER = (1.0, 1e-6, 0.0), (1e-6, 1.0, 0.0)
@@ -43,9 +43,9 @@ def main(options: Options) -> None:
     random, rows = np.random.default_rng(options.seed), []
     for _ in range(options.count):
         mu = 10 ** random.uniform(log10(0.05), log10(LARGEST_SHIFT))
-        records, epochs = int(10 ** random.uniform(2, 6)), int(10 ** random.uniform(0, 2))
+        records, epochs = int(10 ** random.uniform(2, 5)), int(10 ** random.uniform(0, 2))
         told, start = gaussian.epsilon(options.delta, sqrt(epochs) * mu), process_time()
-        hidden = profile(records, mu)
+        hidden = profile(records, mu, TOLD / epochs)
         bound = told if hidden is None else min(told, pld.composed_bounds([(hidden, epochs)], options.delta)[1])
         seconds = process_time() - start
         rows.append((mu, bound / known(records, mu, epochs, options.delta), told / bound, seconds, hidden is None))
@@ -64,7 +64,7 @@ def main(options: Options) -> None:
 def known(records: int, mu: float, epochs: int, delta: float) -> float:
     """ε of the pair whose other records are x', over the epochs; by the central limit where no grid holds it."""
     spread = sqrt(np.expm1(mu * mu) / records)
-    nodes = np.concatenate([np.linspace(0, 8 * spread, 33), np.geomspace(8 * spread, 8 * spread + 9 * mu, 9)[1:]])
+    nodes = np.concatenate([np.linspace(0, 8 * spread, 25), np.geomspace(8 * spread, 8 * spread + 9 * mu, 6)[1:]])
 
     def sampled(matrix: tuple[float, float, float]) -> Array:
         values = [hidden_delta(float(one), mu, records, (matrix,)) for one in nodes]

@@ -62,8 +62,8 @@ _WIDE = 10.0
 _PROFILE_NODES, _FAR_NODES, _NEAR = 24, 10, 7.0
 """Values of ε at which a profile is computed, near and far; it is interpolated in e^ε, from above. Near are those up to
 so many standard deviations."""
-TOLD = 1e-10
-"""Wanted probability that an epoch's row is told; δ far below it gains nothing from the order."""
+TOLD = 1e-7
+"""Wanted probability that a row is told in some epoch of a run; δ far below it gains nothing from the order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class ShuffledRows(Step):
         return sqrt(count) * self.mu
 
     def pairs(self, count: int) -> Pairs | None:
-        hidden = profile(self.records, self.mu)
+        hidden = profile(self.records, self.mu, TOLD / count)
         return None if hidden is None else [(hidden, count)]
 
 
@@ -117,14 +117,15 @@ class Hiding:
 
 
 @lru_cache(maxsize=64)
-def profile(records: int, mu: float) -> Profile | None:
+def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It hides little where δ is below `TOLD`. It takes up to three seconds.
+    It takes up to three seconds.
 
     Args:
         records: n ≥ 2.
         mu: largest distance of two records over the noise's standard deviation, ≥ 0; above 1.5 it is None.
+        told: wanted probability that the row is told, > 0; no δ below it is small.
 
     Source: derived, see above.
 
@@ -133,7 +134,7 @@ def profile(records: int, mu: float) -> Profile | None:
     True
     """
     n, m = validate.whole("records", records, least=2), validate.real("mu", mu, least=0)
-    found = hiding(n, m) if 0 < m <= LARGEST_SHIFT else None
+    found = hiding(n, m, told) if 0 < m <= LARGEST_SHIFT else None
     if found is None:
         return None
     spread, far = _spread(m) / sqrt(found.places), gaussian.epsilon(_TAIL, m)
@@ -149,7 +150,7 @@ def profile(records: int, mu: float) -> Profile | None:
     return both
 
 
-def hiding(records: int, mu: float) -> Hiding | None:
+def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     """h_0 for the moves that hide best by a normal approximation; None if they leave less than two places.
 
     What is approximated is only which moves to make.
@@ -157,7 +158,7 @@ def hiding(records: int, mu: float) -> Hiding | None:
     >>> hiding(1000, 0.3).places > 500, hiding(1000, 1.5)
     (True, None)
     """
-    best = max(_choices(records), key=lambda moves: _built(moves, mu, _roughly)[1], default=None)
+    best = max(_choices(records, told), key=lambda moves: _built(moves, mu, _roughly)[1], default=None)
     if best is None or _built(best, mu, _roughly)[1] < 2:
         return None
     found, places = _built(best, mu, hidden_delta)
@@ -168,18 +169,16 @@ Moves: TypeAlias = list[tuple[int, float, float]]
 """From the last to the first: n_l, the wanted probability that a row is told, and θ."""
 
 
-def _choices(records: int) -> Iterator[Moves]:
+def _choices(records: int, told: float) -> Iterator[Moves]:
     """Moves worth trying: most rows for the first; to the others, geometric numbers and probabilities."""
     shares = 0.5, 0.65, 0.8, 0.9, 0.95, 0.98
     for count, share, ratio, last, theta in product((2, 3, 4, 5, 7), shares, (2.0, 5.0), (0.1, 0.003), (0.02, 0.08)):
         parts = ratio ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]
-        told = [last, *np.geomspace(last, TOLD / 10, count - 1)[1:].tolist()] if count > 2 else [TOLD / 10]
+        others = [last, *np.geomspace(last, told / 10, count - 1)[1:].tolist()] if count > 2 else [told / 10]
         if rows[0] > 0:
-            yield [
-                *((row, one, 0.08) for row, one in zip(rows, told, strict=True)),
-                (int((records - 1) * share), TOLD, theta),
-            ]
+            moves = [(part, one, 0.08) for part, one in zip(rows, others, strict=True)]
+            yield [*moves, (int((records - 1) * share), told, theta)]
 
 
 def _built(moves: Moves, mu: float, hidden: Callable[[float, float, int], float]) -> tuple[Hiding | None, int]:
