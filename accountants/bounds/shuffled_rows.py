@@ -44,8 +44,12 @@ from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.third_record import Gram, triples
 from privkit.shared.array import Array
 
-LARGEST_SHIFT = 1.5
-"""μ above which sums of likelihood ratios need too large a grid."""
+SMALLEST_SHIFT, LARGEST_SHIFT = 1e-3, 1.5
+"""μ below which there is little to gain, and above which sums of likelihood ratios need too large a grid."""
+_MOST_RECORDS = 1_000_000
+"""Records of one profile; more hide better, so that this number bounds them, too."""
+_LARGEST_WINDOW = 2**21
+"""Nodes of a sum's window."""
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ, and below it, which is moved up."""
 _FINE, _COARSE = 8, 12
@@ -120,11 +124,11 @@ class Hiding:
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It takes up to three seconds.
+    It takes up to three seconds, and ten for a million records.
 
     Args:
         records: n ≥ 2.
-        mu: largest distance of two records over the noise's standard deviation, ≥ 0; above 1.5 it is None.
+        mu: largest distance of two records over the noise's standard deviation, ≥ 0; None below .001 and above 1.5.
         told: wanted probability that the row is told, > 0; no δ below it is small.
 
     Source: derived, see above.
@@ -134,7 +138,7 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     True
     """
     n, m = validate.whole("records", records, least=2), validate.real("mu", mu, least=0)
-    found = hiding(n, m, told) if 0 < m <= LARGEST_SHIFT else None
+    found = hiding(min(n, _MOST_RECORDS), m, told) if SMALLEST_SHIFT <= m <= LARGEST_SHIFT else None
     if found is None:
         return None
     spread, far = _spread(m) / sqrt(found.places), gaussian.epsilon(_TAIL, m)
@@ -245,6 +249,8 @@ def hidden_delta(epsilon: float, mu: float, places: int, triples: tuple[Gram, ..
     mean = float(tilted @ nodes) / total
     spread = sqrt(max(float(tilted @ nodes**2) / total - mean**2, 0.0))
     low, top = min(0.0, places * mean - 12 * spread * sqrt(places)), _FADES / tilt
+    if top - low > _LARGEST_WINDOW * interval and places > 1:
+        return hidden_delta(epsilon, mu, places // 2, triples)  # fewer places hide less
     first = floor(low / interval)
     size = fft.next_fast_len(int(top / interval) - first + 2, real=True)
     law = np.zeros(size)
@@ -277,31 +283,41 @@ def _term(epsilon: float, mu: float, triples: tuple[Gram, ...]) -> tuple[Array, 
     below = [0]
     while below[-1] * interval > bottom - mean:
         below.append(below[-1] - max(1, -below[-1] // _COARSE))
-    nodes = np.array([*below[:0:-1], *places]) + round(mean / interval)
-    strikes = nodes * interval
+    strikes = (np.array([*below[:0:-1], *places]) + round(mean / interval)) * interval
     values = np.max([excess(strikes, epsilon, *matrix) for matrix in matrices], axis=0)
+    first = max(int(np.argmax(values - (mean - strikes) > _LOW_TAIL)) - 1, 0)
+    last = (
+        max(int(np.argmax(values <= _TAIL)), int(np.argmax(strikes > 0))) if values[-1] <= _TAIL else strikes.size - 1
+    )
+    strikes, values = strikes[first : last + 1], values[first : last + 1]
     slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(values) / np.diff(strikes), -1.0)), 0.0)
     masses = np.diff(np.concatenate([[-1.0], slopes, [0.0]]))
     return strikes, masses, interval, float(values[-1])
 
 
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
-    """[K] E(X − e^ε·X' − k)₊ at strikes k; ln X has the variance a, ln X' the variance b > 0; their covariance c.
+    """[K] E(X − e^ε·X' − k)₊ at strikes k; ln X has the variance a > 0, ln X' the variance b > 0; their covariance c.
 
-    Both have mean 1. Given ln X', this is a price of Black and Scholes; the mean over it is a sum over equidistant
-    nodes, which converges exponentially.
+    Both have mean 1, and c² < a·b. Given ln X', this is a call of Black and Scholes; given ln X, a put. The mean over
+    what is given is a sum over equidistant nodes, which converges exponentially: where the other's strike is positive.
 
-    >>> excess(np.array([0.0]), 0.0, 1.0, 1e-12, 0.0).round(6).tolist()  # X' = 1
-    [0.382925]
+    >>> excess(np.array([0.0, -1.0]), 0.0, 1.0, 1e-12, 0.0).round(6).tolist()  # X' = 1
+    [0.382925, 1.0]
     """
-    side = sqrt(b)
-    shift, left = c / side, sqrt(a - c * c / b)
+    values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
+    values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)
+    values[~above] = _priced(-strikes[~above], 1.0, scale, (a, b, c), call=False)
+    return values
+
+
+def _priced(strikes: Array, given: float, free: float, matrix: Gram, *, call: bool) -> Array:
+    """[K] mean call or put on `free` times a variable, at strikes k ≥ 0 plus `given` times another."""
+    (a, b, c), side = matrix, sqrt(matrix[0])
+    shift, left = c / side, sqrt(b - c * c / a)
     step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)
     z = np.arange(min(0.0, shift, side) - _WIDE, max(0.0, shift, side) + _WIDE, step)
     weights = np.exp(-z * z / 2) * (step / sqrt(2 * pi))
-    forward = np.exp(shift * z - shift**2 / 2)
-    price = np.exp(epsilon + side * z - b / 2) + strikes[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        d = np.log(forward / price) / left
-    value = forward * ndtr(d + left / 2) - price * ndtr(d - left / 2)
-    return np.asarray(np.where(price > 0, value, forward - price) @ weights)
+    forward = free * np.exp(shift * z - shift**2 / 2)
+    strike = given * np.exp(side * z - a / 2) + strikes[:, None]
+    d, sign = np.log(forward / strike) / left, 1 if call else -1
+    return np.asarray((sign * (forward * ndtr(sign * (d + left / 2)) - strike * ndtr(sign * (d - left / 2)))) @ weights)
