@@ -38,8 +38,8 @@ OTHER = {
     "dimensions": 7, "clip_low": -3, "clip_high": 3, "clip_norm": 3, "clip_patch": 3, "labels": "one_hot",
     "classes": 7, "group": 3, "clients": 20, "sampling": "shuffled_epochs", "participations": 2, "epoch_rounds": 1,
     "rate": 0.3, "rounds": 8, "releases": 3, "relation": "add_or_remove_one", "unit": "client",
-    "lower_model": "trained", "records": 30, "ratio": "dirichlet_counts", "ratios": ".3;.7", "counts": "3;7", "concentration": 3,
-    "drawn": "once", "patches": 5, "kept": 3, "noise_site": "client", "colluding": "yes",
+    "lower_model": "trained", "records": 30, "ratio": "dirichlet_counts", "ratios": ".3;.7", "counts": "3;7",
+    "concentration": 3, "drawn": "once", "patches": 5, "kept": 3, "noise_site": "client", "colluding": "yes",
 }  # fmt: skip
 """A value of each column that is not its default."""
 
