@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 
 from privkit.reports.columns import flat_csv, flattened
 from privkit.reports.schema import Row, Summary
-from privkit.reports.strongest import began, counted, undefended
+from privkit.reports.strongest import OPTIONS, began, counted, relied, sound, undefended, without_options
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import Table, interval
 from privkit.shared.interval import Interval
@@ -19,7 +18,6 @@ NOTE = (
     "One line a setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
     "records. Dominated: another defended setting is at least as accurate and gives away no more."
 )
-_OPTIONS = re.compile(r":[^+@]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,7 @@ class Point:
         family: the label without options.
         setting: the options in which settings of this family differ; empty for defaults.
         attack: the strongest attack.
+        sound: whether it passed its control experiments with every seed.
         start: whether its guesses are those that it began from, because its finished ones give away less.
         seeds: number of seeds.
         accuracy: accuracy of the task.
@@ -43,7 +42,8 @@ class Point:
     family: str
     setting: str
     attack: str
-    start: bool
+    sound: bool = True
+    start: bool = False
     seeds: int
     accuracy: Interval
     recovered: Interval
@@ -58,7 +58,8 @@ class Point:
     @property
     def guesses(self) -> str:
         """Whose guesses these are, in words."""
-        return f"{self.attack}, before its first step" if self.start else self.attack
+        said = {", before its first step": self.start, ", which failed its control": not self.sound}
+        return self.attack + "".join(words for words, so in said.items() if so)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     done = [row for row in done if row.attack not in CONSTANT_ATTACKS] or done
     over = {(summary.defense, summary.attack): summary for summary in over_seeds(done) if not summary.floor}
     labels = dict.fromkeys(row.defense for row in done)
-    points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in labels]
+    points = [_point(label, relied([row for row in done if row.defense == label]), metric, over) for label in labels]
     points = [_with_setting(point, points) for point in points]
     defended = [point for point in points if point.defended]
     if not points or len(defended) < least:
@@ -156,9 +157,10 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
     proven = [epsilon for row in rows if (epsilon := _epsilon(row)) is not None]
     return Point(
         defense=label,
-        family=_OPTIONS.sub("", label),
+        family=without_options(label),
         setting=label,
         attack=attack,
+        sound=all(sound(row) for row in rows if row.attack == attack),
         start=any(began(row) for row in rows if row.attack == attack),
         seeds=seeds,
         accuracy=accuracy,
@@ -191,7 +193,7 @@ def _options(label: str) -> list[str]:
     >>> _options("gaussian_noise:sigma=2.0,clip=1.0+masking:keep=0.2")
     ['sigma=2.0', 'clip=1.0', 'keep=0.2']
     """
-    return [option for part in _OPTIONS.findall(label) for option in part[1:].split(",")]
+    return [option for part in OPTIONS.findall(label) for option in part[1:].split(",")]
 
 
 def _better(one: Point, other: Point) -> bool:

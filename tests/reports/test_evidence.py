@@ -202,13 +202,25 @@ def test_an_attack_that_failed_its_controls_is_told_with_its_failure_and_covers_
     found = of(counted("black_box", "query", 0.065, 14, checks=(FAILED,)))
     (share,) = under(found, "query").identified
     assert not share.counted
-    assert share.sentence.endswith("the verdict does not rest on this attack; on the image itself it has lost")
+    assert share.sentence.endswith(
+        "the verdict does not rest on this attack; its control failed: on the image itself it has lost"
+    )
     assert under(found, "query").sentence == "no sound number: black_box failed its control"
     assert found.conclusions[0].sentence.startswith(
         "Nothing is shown about batch_shuffle: black_box failed its control"
     )
     assert found.audited.exit_code == 1
     assert requirement(found, "objective") == (NOT_COVERED, ())
+
+
+def test_a_break_by_an_attack_that_failed_its_control_is_told_with_that_failure() -> None:
+    found = of(counted("mine:Cheat", "query", 0.01, 50, checks=(FAILED,)))
+    (share,) = under(found, "query").identified
+    assert (share.counted, share.sentence.endswith("; its control failed: on the image itself it has lost")) == (
+        True,
+        True,
+    )
+    assert "failed its control, so its guesses may come from elsewhere" in found.conclusions[0].sentence
 
 
 def test_a_sound_share_comes_before_a_larger_one_that_failed_its_controls() -> None:
@@ -341,7 +353,7 @@ def test_membership_is_covered_by_its_own_attack_and_an_auc_below_chance_leaks(
         COVERED,
         (
             f"batch_shuffle / member_inference:score=rmia, seed 0: more than random guessing is {word}; AUC "
-            f"{(low + high) / 2:.3f} [{low:.3f}, {high:.3f}], 95 % DeLong; {FAILED.detail}",
+            f"{(low + high) / 2:.3f} [{low:.3f}, {high:.3f}], 95 % DeLong; its control failed: {FAILED.detail}",
         ),
     )
     assert [requirement(found, end) for end in (".1", ".2", ".3")] == [(NOT_COVERED, ())] * 3

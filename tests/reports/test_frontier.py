@@ -12,7 +12,7 @@ from privkit.cli.frontier import varied
 from privkit.errors import UsageError
 from privkit.reports.frontier import frontier, frontier_table, to_csv
 from privkit.reports.frontier_chart import frontier_chart
-from privkit.reports.schema import Row
+from privkit.reports.schema import Check, Row
 from privkit.reports.summaries import over_seeds
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
@@ -78,15 +78,23 @@ def test_intervals_are_over_seeds_where_there_are_several() -> None:
 
 def test_what_an_attack_began_from_is_drawn_where_it_gives_away_more() -> None:
     starts = {"zero_steps": row("none", 0, 0.8).recovered}
-    rows = [
-        one.model_copy(update={"floors": one.floors | starts}) if "masking" in one.defense else one for one in ROWS
-    ]
+    rows = [one.model_copy(update={"floors": one.floors | starts}) if "masking" in one.defense else one for one in ROWS]
     found = frontier(rows)
     assert found is not None
     last = found.points[-1]
     assert (last.guesses, last.recovered.value) == ("black_box, before its first step", 0.8)
     assert frontier_table(found).rows[3][1] == "black_box, before its first step"
     assert "black_box, before its first step;" in frontier_chart(found).marks[3].name
+
+
+def test_an_attack_that_failed_its_control_is_drawn_only_without_a_sound_break_and_is_marked() -> None:
+    failed = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
+    cheat = row("masking", 0.7, 0.9, attack="mine:Cheat").model_copy(update={"checks": (failed,)})
+    alone, both = (frontier([cheat, *others], least=0) for others in ([], [row("masking", 0.7, 0.5)]))
+    assert alone is not None
+    assert both is not None
+    assert alone.points[0].guesses == "mine:Cheat, which failed its control"
+    assert both.points[0].guesses == "black_box"
 
 
 FAMILIES = ["gaussian_noise", "masking"]
