@@ -250,7 +250,7 @@ def sound(row: Row) -> bool:
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a defense on which its numbers rest: if a sound one gives away records, no attack that is never sound.
+    """The rows of a defense on which its numbers rest: once a sound one gives away records, of attacks that are sound.
 
     >>> relied([])
     []

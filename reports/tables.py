@@ -86,8 +86,13 @@ def table(rows: Sequence[Row]) -> Table:
             )
             for row in group
         ]
+        shown: dict[str, dict[str, set[tuple[str, ...]]]] = {}
+        for row in group:
+            for key, metrics in row.floors.items():
+                shown.setdefault(key, {}).setdefault(row.protocol, set()).add(_measures(metrics, names))
+        apart = {key for key, found in shown.items() if any(found[one] != found[row.protocol] for one in found)}
         floors = {
-            _floor_name(key, row.defense, row.attack): (key, metrics)
+            _floor_name(key, row.defense, row.attack, row.protocol if key in apart else ""): (key, metrics)
             for row in group
             for key, metrics in row.floors.items()
         }
@@ -125,7 +130,9 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     lines = [
         (
             _kind(summary.floor) if summary.floor else summary.defense,
-            _floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
+            _floor_name(summary.floor, summary.defense, summary.attack, summary.protocol)
+            if summary.floor
+            else summary.attack,
             str(len(summary.seeds)),
             *(interval(summary.values.get(name), measure(name).digits) for name in columns),
         )
@@ -250,13 +257,13 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
-def _floor_name(name: str, defense: str, attack: str) -> str:
+def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
     """Displayed name of a floor, or of an attack's start, which may use the lower segment and is then no floor.
 
-    >>> _floor_name(START, "none", "white_box")
+    >>> _floor_name(START, "none", "white_box", "sl")
     'white_box on none before its first step'
     """
-    return f"{attack} on {defense} before its first step" if name == START else floor_title(name)
+    return f"{attack} on {defense} before its first step" if name == START else floor_title(name, protocol)
 
 
 def _kind(name: str) -> str:

@@ -14,6 +14,7 @@ from privkit.reports.frontier import frontier, frontier_table, to_csv
 from privkit.reports.frontier_chart import frontier_chart
 from privkit.reports.schema import Check, Row
 from privkit.reports.summaries import over_seeds
+from privkit.reports.tables import table
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from tests.reports.made import made, metric
@@ -58,7 +59,7 @@ def test_a_point_is_the_strongest_attack_on_one_setting() -> None:
     ]
     assert [p.setting for p in found.points] == ["", "sigma=0.1", "", ""]
     assert [p.dominated for p in found.points] == [False, False, False, True]
-    assert found.floors == {"mean_image": pytest.approx(0.1)}
+    assert found.floors == {"mean image": pytest.approx(0.1)}
 
 
 def test_less_than_two_defended_settings_are_no_frontier() -> None:
@@ -95,6 +96,43 @@ def test_an_attack_that_failed_its_control_is_drawn_only_without_a_sound_break_a
     assert both is not None
     assert alone.points[0].guesses == "mine:Cheat, which failed its control"
     assert both.points[0].guesses == "black_box"
+
+
+def test_a_floor_that_differs_between_protocols_is_shown_for_each_and_a_setting_has_its_own() -> None:
+    """An average over protocols is true of no row."""
+    other = row("mixup", 0.8, 0.4).model_copy(update={"protocol": "cutmixsl"})
+    other.floors["mean_image"]["unaligned"]["ssim"] = metric(0.2, 0.2, 0.2, worst=0.2, closer=True)
+    rows = [row("masking", 0.7, 0.5), row("blur", 0.7, 0.5), other]
+    found = frontier(rows)
+    assert found is not None
+    assert found.floors == {"mean image (sl)": pytest.approx(0.1), "mean image (cutmixsl)": pytest.approx(0.2)}
+    assert [point.floors["mean_image"] for point in found.points] == pytest.approx([0.1, 0.1, 0.2])
+    shown = [line[1] for line in table(rows).lines(floors=True)]
+    assert shown == ["mean image (sl)", "mean image (cutmixsl)"]
+    seeds = [one.model_copy(update={"seed": seed}) for one in rows for seed in (0, 1)]
+    assert {one.protocol for one in over_seeds(seeds) if one.floor} == {"sl", "cutmixsl"}
+    assert [one.protocol for one in over_seeds(seeds[:4]) if one.floor] == [""]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "ssim", "epsilon", "dominated"),
+    [
+        (0.85, 0.3, 20, True),  # .8 ± .02 and .85 ± .02 do not meet
+        (0.83, 0.3, 20, False),
+        (0.8, 0.19, 20, True),
+        (0.8, 0.25, 20, False),
+        (0.85, 0.19, 21, False),  # it proves less
+        (0.8, 0.3, 19, True),
+        (0.85, 0.19, 0, False),  # it proves nothing
+        (0.79, 0.19, 19, False),
+    ],
+)
+def test_a_setting_is_dominated_by_more_than_its_intervals_and_never_by_a_weaker_proof(
+    accuracy: float, ssim: float, epsilon: float, dominated: bool
+) -> None:
+    found = frontier([row("masking", 0.8, 0.3, epsilon=20), row("blur", accuracy, ssim, epsilon=epsilon)])
+    assert found is not None
+    assert [point.dominated for point in found.points] == [dominated, False]
 
 
 FAMILIES = ["gaussian_noise", "masking"]
