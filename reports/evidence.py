@@ -250,6 +250,8 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     }
     standing = next(word for word, earned in words.items() if earned)
     privacy = "no differential privacy is proven, and none is declared"
+    if standing == "refuted":
+        privacy = "refuted: what is declared contradicts what was measured, so no differential privacy is proven"
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known"

@@ -10,7 +10,7 @@ import pytest
 
 from privkit.recording.schema import FILE
 from privkit.reports import evidence_schema
-from privkit.reports.columns import CLAIM
+from privkit.reports.columns import CLAIM, DECLARATION
 from privkit.reports.escape import markup
 from privkit.reports.evidence import evidence
 from privkit.reports.evidence_schema import COVERED, NOT_COVERED, Claim, Evidence, MeasuredDefense, page
@@ -284,6 +284,18 @@ def test_what_is_declared_refuted_or_no_bound_is_never_called_proven() -> None:
         assert found.conclusions[0].claim.startswith(standing)
     assert claim(of(counted("b", "query", 0.03, 20, **cases["refuted"]))).objections == (refuted.detail,)
     assert claim(of(counted("b", "query", 0.03, 20, **cases["no proof"]))).objections == ("the sensitivity is wrong",)
+
+
+def test_a_refuted_declaration_without_an_epsilon_is_never_told_as_nothing_declared() -> None:
+    """The first card said that none is declared, and the claim below it that what is declared was refuted."""
+    nothing = Certificate(kind="nothing", statement="nothing is proven: the noise is another one", standing="declared")
+    refuted = Check(name=DECLARATION, passed=False, detail=nothing.statement, decisive=True)
+    found = of(counted("black_box", "query", 0.03, 20, certificate=nothing, checks=(refuted,)))
+    assert claim(found).standing == "refuted"
+    assert found.conclusions[0].claim == claim(found).privacy
+    assert claim(found).privacy == (
+        "refuted: what is declared contradicts what was measured, so no differential privacy is proven"
+    )
 
 
 def test_canaries_refute_every_claim_of_their_defense() -> None:
