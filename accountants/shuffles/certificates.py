@@ -31,8 +31,8 @@ NO_POSTERIOR = (
 )
 
 ONE_ORDER = (
-    "nothing is claimed: an image of one token, or of equal ones, has one order, which is no secret; use more tokens an "
-    "image, such as of images whose side is no prime; no differential privacy"
+    "nothing is claimed: an image of one token, or of equal ones, has one order, which is no secret; use more tokens "
+    "an image, such as of images whose side is no prime; no differential privacy"
 )
 
 
