@@ -133,7 +133,7 @@ def _sheets(report: Report) -> dict[str, Sheet]:
         ),
         "seeds": (
             "Over seeds",
-            tables.summary_table(summaries) if summaries else None,
+            tables.summary_table(summaries, rows) if summaries else None,
             tables.summary_note(summaries) if summaries else "",
             lambda: columns.seeds_csv(summaries),
         ),

@@ -120,8 +120,13 @@ FEW_SEEDS = 5
 """Below this number of seeds a summary warns."""
 
 
-def summary_table(summaries: Sequence[Summary]) -> Table:
-    """One line for each defense and attack, over the seeds."""
+def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
+    """One line for each defense and attack, over the seeds; one without numbers of two seeds says why.
+
+    Args:
+        summaries: of these rows, at least one.
+        rows: of the run.
+    """
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -138,8 +143,17 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
         )
         for summary in summaries
     ]
+    floor = [bool(summary.floor) for summary in summaries]
+    known = {(summary.defense, summary.attack) for summary in summaries if not summary.floor}
+    for defense, attack in dict.fromkeys((row.defense, row.attack) for row in rows if row.status != "done"):
+        if (defense, attack) not in known:
+            own = [row.status for row in rows if (row.defense, row.attack) == (defense, attack)]
+            why = next(status for status in own if status != "done").replace("_", " ")
+            blank = [UNKNOWN] * (len(columns) - 2)
+            lines.insert(place := floor.count(False), (defense, attack, str(own.count("done")), UNKNOWN, why, *blank))
+            floor.insert(place, False)
     headers = ("defense", "attack", "seeds", *columns.values())
-    return Table(headers=headers, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
+    return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
