@@ -158,8 +158,8 @@ def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[
     each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
     return [
         f"a release holds {each} of {categories.classes:,} categories, and nothing else that depends on the record",
-        f"every answer is replaced by a uniform draw of the categories with probability {rounded_up(mechanism.noise.smashed, 6)}, "
-        "by a coin of its own, afresh in every release",
+        "every answer is replaced by a uniform draw of the categories with probability "
+        f"{rounded_up(mechanism.noise.smashed, 6)}, by a coin of its own, afresh in every release",
     ]
 
 

@@ -31,10 +31,9 @@ def frontier_chart(found: Frontier) -> Chart:
         height = float(y([value])[0])
         line = points((LEFT, WIDTH - RIGHT), (height, height))
         shapes.append(Shape(kind="floor", points=line, name=name))
-        if words and words[-1][1] - height < _LINE:  # two floors at one height share a line of text
-            words[-1] = (*words[-1][:2], f"{words[-1][2]}, {name}")
-        else:
-            words.append((WIDTH - RIGHT, height - 4, name))
+        near = bool(words) and words[-1][1] - height < _LINE  # this line would cross the words below it
+        said = f"{words.pop()[2]}, {name}" if near else name
+        words.append((WIDTH - RIGHT, height - 4, said))
     for family in dict.fromkeys(point.family for point in found.points if point.defended):
         own = [point for point in found.points if point.family == family]
         if len(own) > 1:

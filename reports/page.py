@@ -171,12 +171,13 @@ def _sheets(report: Report) -> dict[str, Sheet]:
 
 def _write_tables(sheets: Mapping[str, Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
     """Every table as CSV, Markdown and LaTeX, with the verdict beside it."""
-    judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
+    judged = [" ".join(said.split()) for said in (f"Verdict: {verdict.sentence}.", *verdict.failures, mixed) if said]
+    remarks = "".join(f"% {escape.latex(said)}\n" for said in judged)
     for name, sheet in sheets.items():
-        remark = f"{sheet.note}\n\n{escape.markdown(judged)}"
+        remark = f"{sheet.note}\n\n{escape.markdown(' '.join(judged))}"
         write(folder / "tables" / f"{name}.csv", sheet.csv.encode())
         write(folder / "tables" / f"{name}.md", tables.markdown(sheet.table, remark).encode())
-        write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(sheet.table)}".encode())
+        write(folder / "tables" / f"{name}.tex", f"{remarks}{tables.latex(sheet.table)}".encode())
 
 
 def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tuple[str, list[Chart]]]]:

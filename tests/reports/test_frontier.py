@@ -168,6 +168,21 @@ def test_marks_lie_where_the_numbers_are_and_their_color_is_epsilon() -> None:
     assert float(floor.points.split(",")[1].split()[0]) == pytest.approx(chart.y([0.1])[0], abs=0.1)
 
 
+@pytest.mark.parametrize("apart", [0.001, 0.01, 0.02, 0.03, 0.05])
+def test_no_line_of_a_floor_crosses_the_words_of_another(apart: float) -> None:
+    rows = [row("masking", 0.7, 0.5), row("blur", 0.8, 0.4)]
+    for one in rows:
+        for number, name in enumerate(("mid_grey", "mean_image", "class_mean")):
+            value = 0.2 + number * apart
+            one.floors[name] = {"unaligned": {"ssim": metric(value, value, value, worst=value, closer=True)}}
+    found = frontier(rows)
+    assert found is not None
+    chart = frontier_chart(found)
+    heights = [float(chart.y([value])[0]) for value in found.floors.values()]
+    assert not any(bottom - 13 < height < bottom for _, bottom, _ in chart.words for height in heights)
+    assert ", ".join(text for *_, text in chart.words) == "mid-grey, mean image, class mean"
+
+
 def test_labels_that_have_no_room_are_left_to_the_table() -> None:
     crowd = [row(f"masking:keep=0.{number}", 0.8, 0.4) for number in range(1, 9)]
     found = frontier(crowd)
