@@ -224,6 +224,7 @@ def environment() -> Environment:
     environment.globals |= {
         "with_prefix": tables.with_prefix,
         "interval": tables.interval,
+        "of_task": tables.of_task,
         "claim_text": tables.claim_text,
         "threat_name": threat_name,
         "in_words": threats.in_words,

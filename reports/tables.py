@@ -316,6 +316,17 @@ def with_prefix(operations: int) -> str:
     return str(operations)
 
 
+def of_task(name: str, found: Interval) -> str:
+    """A measure of the task with its interval, unless that is the measure's whole range and says nothing.
+
+    >>> of_task("mcc", Interval(value=0.0, low=-0.99999, high=0.99999, n=5, method="m"))
+    '0.000'
+    """
+    low, high = measure(f"task_{name}").within
+    idle = round(found.low, 3) <= low and round(found.high, 3) >= high
+    return number(found, 3) if idle else interval(found)
+
+
 def interval(found: Interval | None, digits: int = 3) -> str:
     """A value with its interval."""
     if found is None:
