@@ -75,8 +75,8 @@ def _said_of_mechanism(mechanism: SplitMechanism) -> list[str]:
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         where = "by the client"
     said.append(
-        f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
-        + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
+        f"{noise.law} noise of {noise.distribution.unit} {rounded_up(noise.smashed, 6)}"
+        + (f" ({rounded_up(noise.labels, 6)} on labels)" if noise.labels is not None else "")
         + f" is added {where}, fresh and independent in every coordinate and release"
     )
     return said + _said_of_mixing(mechanism)
@@ -150,8 +150,8 @@ def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[
     each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
     return [
         f"a release holds {each} of {categories.classes:,} categories, and nothing else that depends on the record",
-        f"every answer is replaced by a uniform draw of the categories with probability {mechanism.noise.smashed:g}, "
-        "by a coin of its own, afresh in every release",
+        "every answer is replaced by a uniform draw of the categories with probability "
+        f"{rounded_up(mechanism.noise.smashed, 6)}, by a coin of its own, afresh in every release",
     ]
 
 

@@ -14,7 +14,7 @@ from privkit.reports.registry import Entry, MeasuredSetting, dominates, read_reg
 from privkit.settings.quick_attacks import MODELS
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
-from privkit.shared.measures import IDENTIFIED
+from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
 from privkit.shared.threat_models import threat_name
 
 AFFORDED = (0.02, 0.05, 0.1, 0.2, 1.0)
@@ -183,7 +183,7 @@ def _frontier(found: Sequence[MeasuredSetting], model: str) -> Frontier:
     if bare:
         points.append(_point("none", "black_box", median(bare), _exact(1.0), dominated=False))
     floor = max(one.chance for one in here)
-    return Frontier(metric=IDENTIFIED.name, points=tuple(points), floors={"class_mean": floor})
+    return Frontier(metric=IDENTIFIED.name, points=tuple(points), floors={CLASS_MEAN.title: floor})
 
 
 def _point(defense: str, attack: str, accuracy: float, identified: Interval, dominated: bool) -> Point:

@@ -41,7 +41,7 @@ ORDER_NOTE = (
 def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
     """The tables of a run, each with its note; the first has means over several seeds, or a line for each row."""
     summaries = over_seeds(rows)
-    first = (summary_table(summaries), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
+    first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
     others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
     return [first, *((made, note) for made, note in others if made is not None)]
 

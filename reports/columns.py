@@ -161,6 +161,7 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
                 "defense": summary.defense,
                 "attack": summary.attack,
                 "floor": summary.floor,
+                "protocol": summary.protocol,
                 "seeds": " ".join(map(str, summary.seeds)),
                 **flattened(summary.values),
             }

@@ -154,9 +154,9 @@ class Gate:
             return "no number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
         if not isinstance(value, Interval) or middle == judged:
-            return f"{middle:.4f}"
+            return _digits(middle)
         most = "most" if self.comparison.startswith("<") else "least"
-        return f"{middle:.4f} and at {most} {judged:.4f} ({100 * value.confidence:g} % interval)"
+        return f"{_digits(middle)} and at {most} {_digits(judged)} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
         """The numbers that must meet the condition, the row's own first; None if it has none."""
@@ -177,6 +177,15 @@ class Gate:
         """Whether an attack that fails would meet the condition."""
         metric = numbers(row).get((gated(self.column) or self.column).removesuffix("_worst"))
         return isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">")
+
+
+def _digits(value: float) -> str:
+    """A number in a finding's sentence: a share with four decimals, a large one with six digits.
+
+    >>> _digits(0.4), _digits(60258000.6922), _digits(6144.0)
+    ('0.4000', '6.0258e+07', '6144')
+    """
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.6g}"
 
 
 def must_agree(gates: Sequence[Gate]) -> None:

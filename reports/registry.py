@@ -110,7 +110,7 @@ class Place(Frozen):
         setting: one's own.
         peers: number of registered settings.
         more: the registered setting that gives away the next more; None if none does, or if that is not shown.
-        less: the one that gives away the next less.
+        less: the one that gives away the most of those that give away no more.
         better: registered settings at least as accurate that give away no more, best first.
         registered: the registry's measurement of this very setting.
         mounted: the attacks that this adversary could mount and that gave sound numbers.
@@ -355,6 +355,6 @@ def place_table(places: Sequence[Place]) -> Table:
     ]
     headers = (
         *("defense", "adversary", "attack", "identified ↓", "accuracy ↑", "next that gives away more"),
-        *("next that gives away less", "at least as good", "this setting in the registry"),
+        *("next that gives away no more", "at least as good", "this setting in the registry"),
     )
     return Table(headers=headers, rows=tuple(lines))

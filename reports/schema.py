@@ -226,13 +226,15 @@ class Row(Frozen):
 class Summary(Frozen):
     """One defense under one attack over several seeds, or a floor or start if `floor` names one.
 
-    `values` holds accuracy and the measures of guesses (unaligned, and the likeness once matched): the mean of the
-    seeds' means with its interval over seeds.
+    `protocol` is that of a floor that differs between protocols; otherwise empty. `values` holds accuracy and the
+    measures of guesses (unaligned, and the likeness once matched): the mean of the seeds' means with its interval over
+    seeds.
     """
 
     defense: str
     attack: str
     floor: str = ""
+    protocol: str = ""
     seeds: tuple[int, ...]
     values: dict[str, Interval]
 

@@ -90,8 +90,13 @@ def table(rows: Sequence[Row]) -> Table:
             )
             for row in group
         ]
+        shown: dict[str, dict[str, set[tuple[str, ...]]]] = {}
+        for row in group:
+            for key, metrics in row.floors.items():
+                shown.setdefault(key, {}).setdefault(row.protocol, set()).add(_measures(metrics, names))
+        apart = {key for key, found in shown.items() if any(found[one] != found[row.protocol] for one in found)}
         floors = {
-            _floor_name(key, row.defense, row.attack): (key, metrics)
+            _floor_name(key, row.defense, row.attack, row.protocol if key in apart else ""): (key, metrics)
             for row in group
             for key, metrics in row.floors.items()
         }
@@ -119,8 +124,13 @@ FEW_SEEDS = 5
 """Below this number of seeds a summary warns."""
 
 
-def summary_table(summaries: Sequence[Summary]) -> Table:
-    """One line for each defense and attack, over the seeds."""
+def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
+    """One line for each defense and attack, over the seeds; one without numbers of two seeds says why.
+
+    Args:
+        summaries: of these rows, at least one.
+        rows: of the run.
+    """
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -129,14 +139,25 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     lines = [
         (
             _kind(summary.floor) if summary.floor else summary.defense,
-            _floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
+            _floor_name(summary.floor, summary.defense, summary.attack, summary.protocol)
+            if summary.floor
+            else summary.attack,
             str(len(summary.seeds)),
             *(interval(summary.values.get(name), measure(name).digits) for name in columns),
         )
         for summary in summaries
     ]
+    floor = [bool(summary.floor) for summary in summaries]
+    known = {(summary.defense, summary.attack) for summary in summaries if not summary.floor}
+    for defense, attack in dict.fromkeys((row.defense, row.attack) for row in rows if row.status != "done"):
+        if (defense, attack) not in known:
+            own = [row.status for row in rows if (row.defense, row.attack) == (defense, attack)]
+            why = next(status for status in own if status != "done").replace("_", " ")
+            blank = [UNKNOWN] * (len(columns) - 2)
+            lines.insert(place := floor.count(False), (defense, attack, str(own.count("done")), UNKNOWN, why, *blank))
+            floor.insert(place, False)
     headers = ("defense", "attack", "seeds", *columns.values())
-    return Table(headers=headers, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
+    return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
@@ -255,13 +276,13 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
-def _floor_name(name: str, defense: str, attack: str) -> str:
+def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
     """Displayed name of a floor, or of an attack's start, which may use the lower segment and is then no floor.
 
-    >>> _floor_name(START, "none", "white_box")
+    >>> _floor_name(START, "none", "white_box", "sl")
     'white_box on none before its first step'
     """
-    return f"{attack} on {defense} before its first step" if name == START else floor_title(name)
+    return f"{attack} on {defense} before its first step" if name == START else floor_title(name, protocol)
 
 
 def _kind(name: str) -> str:
@@ -298,6 +319,17 @@ def with_prefix(operations: int) -> str:
         if operations >= size:
             return f"{operations / size:.2f} {unit}"
     return str(operations)
+
+
+def of_task(name: str, found: Interval) -> str:
+    """A measure of the task with its interval, unless that is the measure's whole range and says nothing.
+
+    >>> of_task("mcc", Interval(value=0.0, low=-0.99999, high=0.99999, n=5, method="m"))
+    '0.000'
+    """
+    low, high = measure(f"task_{name}").within
+    idle = round(found.low, 3) <= low and round(found.high, 3) >= high
+    return number(found, 3) if idle else interval(found)
 
 
 def interval(found: Interval | None, digits: int = 3) -> str:

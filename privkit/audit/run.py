@@ -40,6 +40,8 @@ from privkit.training.distributed import joined_processes
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from privkit.reports.conclusion import Conclusion
+
 _MOST_WORKERS = 4
 """Without `--workers`; in the default audit each took 1.04 GB, and large models take more."""
 
@@ -69,6 +71,14 @@ class AuditRun:
     def exit_code(self) -> int:
         """0 clean, 1 a gate failed, 3 some cells errored."""
         return self.verdict.exit_code
+
+    @property
+    def conclusions(self) -> list[Conclusion]:
+        """What the run shows of each defense, as its report begins."""
+        from privkit.parts.threats import threats_of
+        from privkit.reports.conclusion import conclusions
+
+        return conclusions(self.rows, threats_of(self.rows))
 
     def table(self) -> Table:
         """The table of the report: means over several seeds, or a line for each row; floors stand below."""

@@ -26,7 +26,7 @@ from privkit.audit.attack import Attacked
 from privkit.audit.contained import contained
 from privkit.audit.run import run_audit
 from privkit.defenses.none import NoDefense
-from privkit.errors import Misbehaved
+from privkit.errors import Misbehaved, UsageError
 from privkit.files.import_path import imported
 from privkit.metrics.own import values as own_values
 from privkit.parts.registry import Component, parse
@@ -374,3 +374,19 @@ def patched_attack(act: Callable[[ImageObservation], object]) -> Callable[[Tenso
             return attack_module.attack([truth.flatten(1)], "bad", auxiliary=truth, truth=truth, controls=False)
 
     return mounted
+
+
+class NeverNumbers(NoDefense):
+    """A stage whose releases are NaN in training, too."""
+
+    name: ClassVar[str] = "never_numbers"
+
+    def apply(self, smashed: Tensor, labels: Tensor, *given: Any) -> Any:
+        return super().apply(smashed * torch.nan, labels, *given)
+
+
+def test_a_defense_that_releases_nan_is_told_so_before_any_work(tmp_path: Path) -> None:
+    """It was advised to lower the learning rate."""
+    given = {**SETTINGS, "defense": "tests.audit.test_misbehaving_parts:NeverNumbers", "attack": "mean_image"}
+    with pytest.raises(UsageError, match=r"the release of .*NeverNumbers on vit_micro is not finite: .*return finite"):
+        run_audit(out=tmp_path / "run", **given)

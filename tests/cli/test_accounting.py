@@ -201,6 +201,8 @@ def test_calibration_reaches_its_target(privkit_cli: CLI) -> None:
     assert done.returncode == 0, done.stderr
     sigma = float(done.stdout.split("=")[1].split()[0])
     assert sigma == pytest.approx(3.7306316348159374, rel=1e-5)
+    printed = done.stdout.partition("sigma = ")[2].split()[0]
+    assert f"standard deviation {printed} is added" in done.stdout  # the same digits
     done = privkit_cli("calibrate", "rounds", "--epsilon", "1", "--delta", "1e-5", "--sigma", "100", *flags)
     rounds = int(done.stdout.split("=")[1].split()[0].replace(",", ""))
     for more, fits in ((0, True), (1, False)):

@@ -302,6 +302,8 @@ def test_a_declared_epsilon_meets_no_gate_of_a_proven_one() -> None:
     assert not met
     assert "epsilon is no number (it is declared, not proven: declared_epsilon is 8.0000)" in sentence
     assert not Gate.parse("proven_advantage<=.9").failures([canaries()])
+    large = canaries(certificate=replace(claim, epsilon=60258000.6922))
+    assert "declared_epsilon is 6.0258e+07, the" in Gate.parse("declared_epsilon<=8").failures([large])[0]
     assert "declared_advantage is 0.5000" in Gate.parse("proven_advantage<=.9").failures(rows)[0]
     assert not Gate.parse("declared_epsilon<=9").failures(rows)
     assert Gate.parse("declared_epsilon<=9").failures([canaries()])
