@@ -15,7 +15,7 @@ from privkit.accountants.table import TableEntry
 from privkit.accountants.terms import DP_SGD_TERMS
 from privkit.accountants.terms import terms as in_terms
 from privkit.accountants.wording import warnings
-from privkit.papers.as_published import Paper, as_published
+from privkit.papers.as_published import TABLE_1_ORDER, Paper, as_published
 from privkit.reports.budgets import BudgetRow, plain_text
 from privkit.shared.certificate import Certificate
 from privkit.shared.limits import NO_USE, of_use
@@ -80,7 +80,7 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
     if isinstance(outcome, str) or entry.mechanism is None or entry.delta is None:
         error = str(outcome).removeprefix(f"{entry.where}: ")
         return BudgetRow(**read, given=columns, status="error", error=error, sound=False), None
-    published, objection = None, ""
+    published: dict[str, Any] = {}
     notes = warnings(entry.mechanism, entry.delta)
     if outcome.sound and not isinf(outcome.epsilon) and not of_use(outcome.epsilon, entry.delta, None):
         notes = (*notes, _NO_USE)
@@ -88,7 +88,10 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
         try:
             paper: Paper = "dp_cutmixsl" if kind.startswith("dp_") else "accurate_sl"
             claim = as_published(entry.mechanism, entry.delta, paper=paper)
-            published, objection = claim.epsilon, claim.objection
+            published = {"published": claim.epsilon, "objection": claim.objection, "published_order": claim.order}
+            if claim.order is not None:
+                fixed = as_published(entry.mechanism, entry.delta, paper=paper, order=TABLE_1_ORDER)
+                published["published_at_order_2"] = fixed.epsilon
         except ValueError as error:
             notes = (*notes, str(error))
     row = BudgetRow(
@@ -102,9 +105,8 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
         at_grid_edge=outcome.at_grid_edge,
         sound=outcome.sound,
         statement=outcome.statement,
-        published=published,
-        objection=objection,
         notes=notes,
+        **published,
     )
     return row, outcome
 
