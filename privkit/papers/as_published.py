@@ -51,7 +51,8 @@ def as_published(
         raise ValueError("the papers have no formula for random allocation, hidden masks or randomized response")
     if mechanism.rounds > 1:
         raise ValueError(
-            "the papers' formulas are for one release; compose them with Theorem A.7 (`accurate_sl.composition`)"
+            "the papers' formulas are for one release: compare at rounds = 1; the only theorem on several rounds is "
+            "A.7 of accurate split learning (privkit.papers.accurate_sl.composition)"
         )
     if mechanism.lower_model != "frozen":
         raise ValueError(
