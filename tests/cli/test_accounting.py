@@ -61,6 +61,7 @@ def test_a_guarantee_in_the_terms_of_nist(privkit_cli: CLI, tmp_path: Path) -> N
         assert line in printed
     (row,) = json.loads(privkit_cli(*command, "--delta", "1e-5", "--json").stdout)
     assert row["terms"]["trust model"].startswith("local")
+    assert "--out takes .json then" in " ".join(privkit_cli("epsilon", "--help").stdout.replace("│", "").split())
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,-1,1\n")
     out = tmp_path / "out.json"
@@ -141,6 +142,11 @@ def test_unknown_columns_and_flags_are_refused_with_what_is_allowed(privkit_cli:
     assert (done.returncode, "parameter table" in one_line(done.stderr)) == (2, True)
     done = privkit_cli("epsilon", "missing.csv", "--delta", "1e-5")
     assert (done.returncode, "missing.csv" in one_line(done.stderr)) == (2, True)
+    done = privkit_cli("epsilon", str(table), "--mechanism", "gaussian")
+    assert (done.returncode, "table.csv and --mechanism were given; leave one out" in one_line(done.stderr)) == (
+        2,
+        True,
+    )
     done = privkit_cli("epsilon", str(table), "--out", "x.xlsx")
     assert (done.returncode, ".csv" in one_line(done.stderr)) == (2, True)
 
