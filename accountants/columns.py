@@ -253,7 +253,7 @@ _SAME = {
     "target_delta": "delta",
 }
 """Another library's word -> the column with the same meaning."""
-_LONGEST = 60
+_LONGEST, _NAMED = 60, 8
 TOO_MANY = ""
 """Name under which a reader keeps cells that no header names."""
 _MULTIPLIER = "noise_multiplier"
@@ -277,20 +277,24 @@ def known(name: str) -> bool:
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Refuse an unknown name and suggest the nearest known one.
+    """Refuse unknown names, all at once, and suggest the nearest known ones.
 
     >>> check_known(["sensitivty"])
     Traceback (most recent call last):
     ValueError: unknown column 'sensitivty'; did you mean 'sensitivity'? (privkit epsilon --schema lists the columns)
     """
-    for name in names:
-        if name == TOO_MANY:
-            raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
-        if not known(name):
-            near = get_close_matches(name[:_LONGEST], [*BY_NAME, *_SAME, _MULTIPLIER], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            cut = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
-            raise ValueError(f"unknown column {cut!r}{hint} (privkit epsilon --schema lists the columns)")
+    if TOO_MANY in (given := list(names)):
+        raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
+    if strange := [name for name in given if not known(name)]:
+        words = [*BY_NAME, *_SAME, _MULTIPLIER]
+        near = [repr(one) for name in strange for one in get_close_matches(name[:_LONGEST], words, n=1)]
+        cut = [repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...") for name in strange[:_NAMED]]
+        more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+        hint = f"; did you mean {', '.join(near[:_NAMED])}?" if near else ""
+        raise ValueError(
+            f"unknown column{'s' * (len(strange) > 1)} {', '.join(cut)}{more}{hint} "
+            "(privkit epsilon --schema lists the columns)"
+        )
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:

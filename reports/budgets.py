@@ -34,6 +34,7 @@ class BudgetRow(Checked):
 
     Attributes:
         row: 1-based number in the parameter table.
+        line: its line in a CSV file, as an editor counts; None elsewhere.
         name: the row's name.
         mechanism: its mechanism; empty if it could not be read.
         status: "ok" or "error".
@@ -60,6 +61,7 @@ class BudgetRow(Checked):
 
     row: int
     name: str
+    line: int | None = None
     mechanism: str = ""
     status: Literal["ok", "error"] = "ok"
     error: str = ""

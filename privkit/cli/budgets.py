@@ -75,7 +75,7 @@ def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate |
 
 def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
     kind = str(entry.cells.get("mechanism") or "")
-    read: dict[str, Any] = {"row": entry.row, "name": entry.name, "mechanism": kind}
+    read: dict[str, Any] = {"row": entry.row, "line": entry.line or None, "name": entry.name, "mechanism": kind}
     columns = tuple((name, plain_text(value)) for name, value in entry.given.items() if name != TOO_MANY)
     if isinstance(outcome, str) or entry.mechanism is None or entry.delta is None:
         error = str(outcome).removeprefix(f"{entry.where}: ")
@@ -126,12 +126,14 @@ class Tally:
         shown: the first of those with a result.
         last: certificate of the last row; None if that was refused.
         reasons: reason of a refusal -> names of the first rows with it, and their number.
+        counted: what the numbers of rows count: lines of a CSV file, as an editor does, or rows.
     """
 
     rows: int = 0
     shown: list[BudgetRow] = field(default_factory=list)
     last: Certificate | None = None
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
+    counted: str = "row"
 
     def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
         """The rows of `budgets`, counted as they pass. A terminal shows the count."""
@@ -140,7 +142,9 @@ class Tally:
             if sys.stderr.isatty() and self.rows % 50 == 0:
                 print(f"\r{self.rows:,} rows", end="", file=sys.stderr, flush=True)
             if row.status == "error":
-                called = f"{row.row} ({row.name})" if row.name != f"row {row.row}" else str(row.row)
+                at = row.line or row.row
+                self.counted = "line" if row.line else "row"
+                called = f"{at} ({row.name})" if row.name != f"row {row.row}" else str(at)
                 first, count = self.reasons.get(row.error, ([], 0))
                 self.reasons[row.error] = ([*first, called] if count < _NAMED else first, count + 1)
             elif len(self.shown) < _SHOWN:
@@ -161,9 +165,11 @@ class Tally:
         """One line for each reason, in the order in which they occurred."""
         for reason, (first, count) in self.reasons.items():
             if count == 1:
-                who = f"row {first[0]}"
+                who = f"{self.counted} {first[0]}"
             elif count == self.rows:
                 who = f"all {count:,} rows"
             else:
-                who = f"rows {', '.join(first)}" + (f" and {count - len(first):,} more" if count > len(first) else "")
+                who = f"{self.counted}s {', '.join(first)}" + (
+                    f" and {count - len(first):,} more" if count > len(first) else ""
+                )
             yield f"{who}: {reason}"

@@ -78,7 +78,7 @@ def test_a_table_is_computed_row_by_row_and_stored(privkit_cli: CLI, tmp_path: P
     done = privkit_cli("epsilon", str(table), "--delta", "1e-5", "--out", str(tmp_path / "out.csv"))
     assert done.returncode == 3
     errors = done.stderr.splitlines()
-    assert [error.split(":")[1].strip() for error in errors] == ["row 2 (b)", "row 3 (c)", "row 4 (d)", "row 5 (e)"]
+    assert [error.split(":")[1].strip() for error in errors] == ["line 3 (b)", "line 4 (c)", "line 5 (d)", "line 6 (e)"]
     assert all(word in error for error, word in zip(errors, ("-1", "sigma", "'gausian'", "nan"), strict=True))
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [row["status"] for row in rows] == ["ok", "error", "error", "error", "error"]
@@ -120,7 +120,7 @@ def test_one_impossible_row_leaves_the_others(privkit_cli: CLI, tmp_path: Path) 
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,1e-200,1\n")
     done = privkit_cli("epsilon", str(table), "--delta", "1e-5")
-    assert (done.returncode, "row 2 (b): sigma is too small" in one_line(done.stderr)) == (3, True)
+    assert (done.returncode, "line 3 (b): sigma is too small" in one_line(done.stderr)) == (3, True)
     assert "1.9931" in done.stdout
 
 
@@ -251,6 +251,14 @@ def test_tables_as_people_write_them(privkit_cli: CLI, tmp_path: Path, text: str
     assert epsilons(done) == [pytest.approx(gaussian.epsilon(1e-5, 0.5), rel=1e-12)]
 
 
+def test_a_refused_row_names_its_line_and_every_wrong_cell(privkit_cli: CLI, tmp_path: Path) -> None:
+    text = "# a note\n" + HEADER + "\na,gaussian,1,1\n,,,\n# another\n,gaussian,-1,x\n"
+    done = privkit_cli("epsilon", table_of(tmp_path, text), "--delta", "1e-5", "--json")
+    said = one_line(done.stderr)
+    assert said.startswith("privkit: line 7: sigma must be a finite number > 0, got -1.0; sensitivity must be a number")
+    assert [(row["row"], row["line"]) for row in json.loads(done.stdout)] == [(1, 4), (2, 7)]
+
+
 def test_one_message_a_table_for_a_fault_of_all_rows(privkit_cli: CLI, tmp_path: Path) -> None:
     many = "".join(f"r{n},gaussian,1,1\n" for n in range(50))
     done = privkit_cli("epsilon", table_of(tmp_path, HEADER + many), "--json")
@@ -263,9 +271,11 @@ def test_one_message_a_table_for_a_fault_of_all_rows(privkit_cli: CLI, tmp_path:
     assert not any(row["sound"] for row in rows)
     done = privkit_cli("epsilon", table_of(tmp_path, HEADER.replace("sigma", "sgima") + many), "--delta", "1e-5")
     assert (done.returncode, "unknown column 'sgima'; did you mean 'sigma'?" in one_line(done.stderr)) == (2, True)
+    done = privkit_cli("epsilon", table_of(tmp_path, "mechansim,sgima,x\na,1,1\n"))
+    assert "unknown columns 'mechansim', 'sgima', 'x'; did you mean 'mechanism', 'sigma'?" in one_line(done.stderr)
     some = many.replace("gaussian,1,", "gaussian,0,", 5)
     done = privkit_cli("epsilon", table_of(tmp_path, HEADER + some), "--delta", "1e-5", "--fast")
-    assert "rows 1 (r0), 2 (r1), 3 (r2) and 2 more: sigma must be" in one_line(done.stderr)
+    assert "lines 2 (r0), 3 (r1), 4 (r2) and 2 more: sigma must be" in one_line(done.stderr)
 
 
 def test_calibrating_delta_gives_the_smallest(privkit_cli: CLI) -> None:
