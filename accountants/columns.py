@@ -98,6 +98,11 @@ def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
     return parsed
 
 
+def _one_of(name: str, allowed: tuple[str, ...], what: str, default: str, belongs: str = "") -> Column:
+    """A column of a few words, which its description lists."""
+    return Column(name, _word(*allowed), f"{', '.join(allowed)}: {what}", default, belongs)
+
+
 _WAYS = ("every_round", "shuffled_epochs", "without_replacement", "poisson", "random_allocation")
 _RATIOS = ("equal", "fixed", "counts", "dirichlet", "dirichlet_counts")
 
@@ -188,10 +193,10 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("releases", _whole(), "releases a round that belong to one client", 1),
     Column("delta", _decimal(above=0, below=1), "in (0, 1); --delta where empty"),
-    Column("relation", _word("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
+    _one_of("relation", ("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
     Column("unit", _word("record", "client"), "record or client", "record"),
-    Column("lower_model", _word("frozen", "trained", "averaged"), "what trains it", "frozen"),
-    Column("ratio", _word(*_RATIOS), "law of the mixing ratios", "equal", belongs=_MIXES),
+    _one_of("lower_model", ("frozen", "trained", "averaged"), "how the clients' segment is made", "frozen"),
+    _one_of("ratio", _RATIOS, "law of the mixing ratios", "equal", belongs=_MIXES),
     Column("ratios", _list_of(_decimal()), "for ratio = fixed: 0.7;0.3", belongs=f"ratio = fixed, with {_MIXES}"),
     Column("counts", _list_of(_whole(0)), "for ratio = counts: 32;32", belongs=f"ratio = counts, with {_MIXES}"),
     Column(
@@ -214,7 +219,14 @@ COLUMNS: tuple[Column, ...] = (
         belongs="mechanism = dp_cutmixsl or hidden_mask, or clip_patch",
     ),
     Column("kept", _whole(), "patches that a hidden mask keeps, for hidden_mask", belongs="mechanism = hidden_mask"),
-    Column("noise_site", _word("mixer", "client"), "where noise is added", "mixer", belongs=_OTHERS),
+    _one_of(
+        "noise_site",
+        ("mixer", "client"),
+        "who adds the noise: once to the mix, or each client before it, which mixing weakens; the defense dp_cutmixsl "
+        "has site=client by default",
+        "mixer",
+        belongs=_OTHERS,
+    ),
     Column(
         "colluding",
         _word("no", "yes"),

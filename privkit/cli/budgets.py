@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from privkit.reports.budgets import BudgetRow
 
 _NO_USE = f"it {NO_USE}: this ε and δ allow an attack a true positive rate of .99 at a false positive rate of .01"
+_BY_MIXER = (
+    "the mixer adds the noise, as noise_site is empty; the defense dp_cutmixsl lets each client add it unless it has "
+    "site=mixer: give noise_site = client for its ε"
+)
 CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
 
@@ -82,6 +86,8 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
         return BudgetRow(**read, given=columns, status="error", error=error, sound=False), None
     published: dict[str, Any] = {}
     notes = warnings(entry.mechanism, entry.delta)
+    if kind == "dp_cutmixsl" and not entry.cells.get("noise_site"):
+        notes = (*notes, _BY_MIXER)
     if outcome.sound and not isinf(outcome.epsilon) and not of_use(outcome.epsilon, entry.delta, None):
         notes = (*notes, _NO_USE)
     if compare:

@@ -193,6 +193,25 @@ def test_an_output_that_cannot_be_written_exits_with_3(privkit_cli: CLI, tmp_pat
     assert (done.returncode, str(out) in one_line(done.stderr)) == (3, True)
 
 
+def test_who_adds_the_noise_is_said_where_it_is_assumed(privkit_cli: CLI) -> None:
+    flags = ["--sigma", "1", "--dimensions", "64", "--clip-high", "1", "--group", "2", "--delta", "1e-5", "--fast"]
+    for kind, site, told in (
+        ("dp_cutmixsl", ("--patches", "64"), True),
+        ("dp_cutmixsl", ("--patches", "64", "--noise-site", "mixer"), False),
+        ("dp_mixsl", (), False),
+    ):
+        said = privkit_cli("epsilon", "--mechanism", kind, *flags, *site).stdout
+        assert ("give noise_site = client for its ε" in " ".join(said.split())) is told, said
+    schema = dict(line.split(maxsplit=1) for line in privkit_cli("epsilon", "--schema").stdout.splitlines())
+    for column, words in {
+        "noise_site": "mixer, client",
+        "relation": "replace_one, add_or_remove_one",
+        "lower_model": "frozen, trained, averaged",
+        "ratio": "equal, fixed, counts, dirichlet, dirichlet_counts",
+    }.items():
+        assert schema[column].startswith(f"{words}: ")
+
+
 def test_the_schema_lists_every_flag(privkit_cli: CLI) -> None:
     schema = privkit_cli("epsilon", "--schema").stdout
     flags = privkit_cli("epsilon", "--help").stdout
