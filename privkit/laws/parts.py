@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from privkit.attacks.outputs import BadOutput
 from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.files.import_path import imported
@@ -138,15 +139,20 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
+    """Each law with how it is broken; an error that ends several of them is told once."""
+    first: dict[str, str] = {}
     for law, broken in laws.items():
         try:
             yield law, broken(part)
+            continue
         except (MemoryError, DataError):
             raise
-        except PrivkitError as error:
-            yield law, str(error)
+        except (PrivkitError, BadOutput) as error:
+            told = str(error)
         except Exception as error:  # of a user's part
-            yield law, one_line(error, None)
+            told = f"it raised {one_line(error, None)}"
+        yield law, f'not decided, as "{first[told]}" ended in the same error' if told in first else told
+        first.setdefault(told, law)
 
 
 def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:

@@ -141,6 +141,33 @@ class Bytes(attack.Template):
         return Reconstruction(images=255 * super().run(observation, generator).images)
 
 
+class NotANumber(attack.Template):
+    """Its first guess is NaN, always in the same place."""
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
+        images = super().run(observation, generator).images.clone()
+        images[0] = float("nan")
+        return Reconstruction(images=images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(attack.Template):
+    """It returns what nobody can score.
+
+    Attributes:
+        way: how.
+    """
+
+    way: str = "nothing"
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Any:
+        images = super().run(observation, generator).images
+        if self.way == "raises":
+            raise KeyError("oops")
+        wrong = {"bare": images, "fewer": Reconstruction(images=images[1:])}
+        return wrong.get(self.way, Reconstruction(images=images[..., :-1]) if self.way == "narrow" else None)
+
+
 class Undeclared(attack.Template):
     """It wants what nobody holds."""
 
@@ -160,6 +187,89 @@ class Undeclared(attack.Template):
 )
 def test_attacks_that_break_a_law(lie: type[attack.Template], law: str) -> None:
     assert attacks.LAWS[law](attacks.Mounted(lie()))
+
+
+def test_a_guess_of_nan_is_called_so_and_is_no_other_fault() -> None:
+    mounted = attacks.Mounted(NotANumber())
+    told = {law: broken(mounted) for law, broken in attacks.LAWS.items()}
+    assert "a guess is not finite" in told["it wins on its control"]
+    assert "are not finite" in told["its guesses are in range"]
+    for law in ("same seed, same bits", "it leaves what it is given", "it sees no truth"):
+        assert told[law] == ""
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("nothing", "images [100, 1, 28, 28], got NoneType"),
+        ("bare", "images [100, 1, 28, 28], got [100, 1, 28, 28]"),
+        ("fewer", "images [100, 1, 28, 28], got images [99, 1, 28, 28]"),
+        ("narrow", "images [100, 1, 28, 28], got images [100, 1, 28, 27]"),
+        ("raises", "it raised KeyError: 'oops'"),
+    ],
+)
+def test_what_an_attack_must_return_is_said_once(way: str, said: str) -> None:
+    told = dict(laws(f"{__name__}:Wrong:way={way}", "attacks"))
+    assert said in told["it wins on its control"]
+    assert way == "raises" or told["it wins on its control"].startswith("template must return a Reconstruction")
+    for law in ("it fails on noise", "same seed, same bits", "its guesses are in range"):
+        assert told[law] == 'not decided, as "it wins on its control" ended in the same error'
+
+
+class Garbled(defense.Template):
+    """It returns what nobody can send.
+
+    Attributes:
+        bound: as it was.
+    """
+
+    way: ClassVar[str] = "alone"
+
+    def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
+        release, receipt = super().apply(smashed, labels, generator, present)
+        made = {
+            "alone": release,
+            "fewer": (replace(release, smashed=release.smashed[:, :-1]), receipt),
+            "labels": (replace(release, labels=None), receipt),
+            "receipt": (release, None),
+        }
+        return made[self.way]
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("alone", "must return a pair (Release, Receipt) from apply, got Release"),
+        ("receipt", "must return a pair (Release, Receipt) from apply, got Release, NoneType"),
+        ("fewer", "must release smashed data for 2 messages of 3 records, [2, 3, ...], got [2, 2, 16, 4]"),
+        ("labels", "must release labels for 2 messages of 3 records, [2, 3, ...], got NoneType"),
+    ],
+)
+def test_what_a_stage_must_return_is_said_once(way: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Garbled, "way", way)
+    told = [how for _, how in laws(f"{__name__}:Garbled", "defenses") if how]
+    assert told[0].endswith(said)
+    assert told.count('not decided, as "same seed, same bits; another seed, other bits" ended in the same error') >= 3
+    assert not any("Error:" in how for how in told)
+
+
+class Undefined(defense.Template):
+    """It releases NaN.
+
+    Attributes:
+        bound: as it was.
+    """
+
+    def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
+        release, receipt = super().apply(smashed, labels, generator, present)
+        return replace(release, smashed=release.smashed * float("nan")), receipt
+
+
+def test_a_release_of_nan_is_called_so_and_is_no_other_fault() -> None:
+    told = dict(laws(f"{__name__}:Undefined", "defenses"))
+    assert "releases NaN" in told["a row and a label for each record"]
+    assert "releases NaN" in told["the receipt is what was done"]
+    assert told[UNSEEDED] == ""
 
 
 def test_an_attack_that_writes_into_its_images_spoils_none_of_the_next() -> None:
