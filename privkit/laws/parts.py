@@ -13,7 +13,7 @@ from typing import Any
 from privkit.attacks.outputs import BadOutput
 from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
-from privkit.files.import_path import imported
+from privkit.files.import_path import faults_of, imported
 from privkit.parts import docstrings
 from privkit.parts.own_parts import is_own_name, kind_noun, kinds_of
 from privkit.parts.registry import Component, is_pair, load, parse, part_table, read_part, stages_given
@@ -108,6 +108,12 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself
         yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
+    with faults_of(f"{kind_noun(kind)} {given}", component.spec):
+        yield from _of_kind(component, kind, dataset, root)
+
+
+def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | None) -> Iterator[tuple[str, str]]:
+    """The laws of its kind alone; arguments as of `laws`."""
     home = load(f"privkit.laws.{kind}:LAWS")
     if kind == "datasets":
         pools = component.spec.open(root, download=False, train_images=1)
@@ -163,5 +169,7 @@ def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
 def _domain(dataset: str, root: Path | None) -> Any:
     import numpy as np
 
-    pools = parse("datasets", dataset).spec.open(root, download=False, train_images=1)
+    spec = parse("datasets", dataset).spec
+    with faults_of(f"dataset {dataset}", spec):
+        pools = spec.open(root, download=False, train_images=1)
     return pools.train.take(np.arange(1)).domain

@@ -21,7 +21,7 @@ from privkit.laws.parts import kind_of, laws
 from privkit.models import SplitModel
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
-from privkit.templates import attack, defense, metric, model
+from privkit.templates import attack, dataset, defense, metric, model
 
 SHAPE = Images(shape=(1, 8, 8))
 PARTS = (
@@ -381,6 +381,26 @@ def pools(kind: type[RecordPool] = RecordPool, **changes: Any) -> Pools:
 def test_datasets_that_break_a_law(given: Callable[[], Pools], law: str) -> None:
     assert datasets.LAWS[law](pools()) == ""
     assert datasets.LAWS[law](given())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost(dataset.Template):
+    """A dataset whose file is missing."""
+
+    def open(self, *given: Any, **named: Any) -> Pools:
+        raise FileNotFoundError(2, "No such file or directory", "nonexist")
+
+
+class Fame(attack.Template):
+    """An attack with a goal that nobody has."""
+
+    goal: ClassVar[str] = "fame"
+
+
+def test_an_error_of_a_part_before_its_first_law_is_told_as_its_own() -> None:
+    for part, kind, said in (("Lost", "dataset", "FileNotFoundError: .* 'nonexist'"), ("Fame", "attack", "goal must")):
+        with pytest.raises(UsageError, match=f"^{kind} {__name__}:{part} failed: .*{said}.*; repair it$"):
+            list(laws(f"{__name__}:{part}", f"{kind}s"))
 
 
 @pytest.mark.parametrize(
