@@ -15,6 +15,7 @@ from privkit.defenses.base import Defense, Effect, Receipt, Release, ReleaseCoun
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.measured import contradiction, exceeds_charge
 from privkit.defenses.returned import returned
+from privkit.errors import Misbehaved
 from privkit.laws.canaries import against_canaries
 from privkit.parts.registry import load, part_table
 from privkit.torch_utils.same import same
@@ -33,6 +34,9 @@ _SEEDS = 8
 SEEDED = "same seed, same bits; another seed, other bits"
 UNSEEDED = "same bits for every seed: it draws nothing"
 """How that law is called of a stage that keeps it without drawing."""
+DERIVATIVE = "the gradient that reaches the client is the derivative"
+STRAIGHT = "a gradient reaches the client; that it is not the derivative is declared (straight_through)"
+"""How that law is called of a stage that declares another gradient."""
 _FAR = 1e3
 
 
@@ -65,6 +69,13 @@ def equal(a: Release, b: Release) -> bool:
     """Whether two releases are equal bit for bit, including public weights."""
     pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
     return all(x is y is None or (x is not None and y is not None and same(x, y)) for x, y in pairs)
+
+
+def called(law: str, defense: Defense) -> str:
+    """The name of a law that a stage keeps in its own way: without drawing, or by a gradient that it declares."""
+    if law == SEEDED and not draws(defense):
+        return UNSEEDED
+    return STRAIGHT if law == DERIVATIVE and defense.straight_through else law
 
 
 def draws(defense: Defense) -> bool:
@@ -154,25 +165,32 @@ def _networks(defense: Defense) -> tuple[nn.Module | None, nn.Module | None]:
 
 
 def _gradient_is_the_derivative(defense: Defense) -> str:
-    """The gradient that reaches the client is the derivative of the release."""
+    """The gradient that reaches the client is the derivative of the release, unless another one is declared."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
 
     def released(data: Tensor) -> Tensor:
         return applied(defense, data, y, generator())[0].smashed.tanh()
 
+    if defense.straight_through:
+        (sent,) = torch.autograd.grad(released(z.requires_grad_()).sum(), z, allow_unused=True)
+        reaches = sent is not None and bool(sent.isfinite().all()) and bool((sent != 0).any())
+        return "" if reaches else "no finite gradient reaches the client, which a straight-through one must; pass it on"
     if torch.autograd.gradcheck(released, (z.requires_grad_(),), fast_mode=fast, raise_exception=False):
         return ""
     return (
         "the gradient through apply is not its derivative; keep the release differentiable in the smashed data, "
-        "or, if it trains by another gradient on purpose (straight-through), say so in its `remarks`"
+        "or, if it trains by another gradient on purpose, declare straight_through = True in its class"
     )
 
 
 def _releases_a_row_for_each_record(defense: Defense) -> str:
     """The release has one message for each message of the input, and a label for each record."""
     z, y = inputs(defense)
-    release, _ = applied(defense, z, y, generator())
+    try:
+        release, _ = applied(defense, z, y, generator())
+    except Misbehaved as error:
+        return str(error)
     lead, shape = (2, 3), z.shape[-3:] if defense.level == "input" else z.shape[-2:]
     adapter = defense.adapter((TOKENS, WIDTH), 0)
     smashed = release.smashed if adapter is None else adapter(release.smashed)
@@ -294,7 +312,7 @@ LAWS: dict[str, Callable[[Defense], str]] = {
     "what it permutes moves": _moves_what_it_permutes,
     "gradients that go back keep shape and seed": _gradients_keep_shape_and_seed,
     "global randomness and inputs stay as they are": _leaves_everything_else_alone,
-    "the gradient that reaches the client is the derivative": _gradient_is_the_derivative,
+    DERIVATIVE: _gradient_is_the_derivative,
     "a row and a label for each record": _releases_a_row_for_each_record,
     "empty seats count nothing": _empty_seats_count_nothing,
     "receipts make certificates": _receipts_make_certificates,

@@ -135,11 +135,10 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
             )
         yield from _held(home, Mounted(component.spec))
     elif kind == "defenses":
-        from privkit.laws.defenses import SEEDED, UNSEEDED, draws
+        from privkit.laws.defenses import called
 
         for law, broken in _held(home, component.spec):
-            still = law == SEEDED and not broken and not draws(component.spec)
-            yield (UNSEEDED if still else law), broken
+            yield (law if broken else called(law, component.spec)), broken
     else:
         yield from _held(home, component.spec)
 

@@ -230,7 +230,7 @@ class Garbled(defense.Template):
         made = {
             "alone": release,
             "fewer": (replace(release, smashed=release.smashed[:, :-1]), receipt),
-            "labels": (replace(release, labels=None), receipt),
+            "labels": (replace(release, labels=None), receipt),  # type: ignore[arg-type]
             "receipt": (release, None),
         }
         return made[self.way]
@@ -433,9 +433,13 @@ def test_a_part_without_words_is_told_so() -> None:
 
 
 @pytest.mark.slow
-def test_the_noisy_stage_of_the_page_keeps_its_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["hushed:Hushed", "dithered:Dithered"])
+def test_the_noisy_stages_of_the_page_keep_their_laws(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-parts.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n# hushed.py\n(.*?)```", page, flags=re.DOTALL)
-    (tmp_path / "hushed.py").write_text(code, "utf-8")
+    file = f"{part.partition(':')[0]}.py"
+    (code,) = re.findall(rf"```python\n# {file}\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / file).write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert [(law, how) for law, how in laws("hushed:Hushed", kind_of("hushed:Hushed")) if how] == []
+    assert [(law, how) for law, how in laws(part, kind_of(part)) if how] == []
