@@ -151,7 +151,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
         name="fails_on_noise",
         passed=error >= (1 - _NOISE_SLACK) * mean_error or not told_apart,
         detail=f"on a release of pure noise the attack has {played.measure} {_told(error)}, "
-        f"the mean {played.what} {mean_error:.4f}",
+        f"the mean {played.what} {mean_error:.4f}; less than {1 - _NOISE_SLACK:g} of it is a leak",
     )
 
 
@@ -210,11 +210,16 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
         without = wrong(guessed(views, sent[1]))
         passed = without >= _NOTICED * error
         held += f"; with the public weights of a row's members swapped it has {without:.4f}"
+    if not passed and defended is not None and defended.own:
+        held += (
+            f"; {defended.name} was given the {what} itself, numbers in [0, 1]: if its levels, bounds or steps are "
+            "made for other numbers, its scale may be the cause, and not the attack"
+        )
     return Control(
         name="wins_on_identity",
         passed=passed,
         detail=f"on a release that is the {what} itself{through} the attack has {played.measure} {_told(error)}, "
-        f"the mean {what} {mean_error:.4f}{held}",
+        f"the mean {what} {mean_error:.4f}; {won:g} of it or less is a win{held}",
     )
 
 
