@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from privkit.defenses.base import Defense, Effect, Receipt, Release, ReleaseCount
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.measured import contradiction, exceeds_charge
+from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.defenses.returned import returned
 from privkit.errors import Misbehaved
 from privkit.laws.canaries import against_canaries
@@ -106,6 +107,11 @@ def _effects_name_its_randomness(defense: Defense) -> str:
     one, other = (applied(defense, z, y, generator(seed))[0].smashed for seed in (0, 1))
     if not same(one, other) and not effects & _DRAWN:
         return f"another seed gives another release, so its effects must name one of {', '.join(sorted(_DRAWN))}"
+    receipt = applied(defense, z, y, generator())[1]
+    if "noises" in effects and isinstance(receipt, Nothing) and NOT_DP in receipt.reason:
+        return (
+            'it declares noise, and the reason of its receipt says "without noise" (NOT_DP); say what it does instead'
+        )
     if "noises" in effects and not defense.noise_fields:
         return "it declares noise, and noise_fields does not name the fields that scale it, which controls switch off"
     return ""

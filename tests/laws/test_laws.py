@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from privkit.attacks.goals.reconstruct import Reconstruction
+from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
@@ -75,17 +76,20 @@ class Noisy(defense.Template):
     Attributes:
         kinds: the effects that it declares.
         fields: its noise_fields.
+        reason: of its receipt.
     """
 
     kinds: tuple[str, ...] = ("maps",)
     fields: tuple[str, ...] = ()
+    reason: str = "uniform noise; no differential privacy"
 
     effects: ClassVar[Any] = property(lambda self: frozenset(self.kinds))
     noise_fields: ClassVar[Any] = property(lambda self: self.fields)
 
     def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
-        release, receipt = super().apply(smashed, labels, generator, present)
-        return replace(release, smashed=release.smashed + torch.rand(smashed.shape, generator=generator)), receipt
+        release, _ = super().apply(smashed, labels, generator, present)
+        drawn = release.smashed + torch.rand(smashed.shape, generator=generator)
+        return replace(release, smashed=drawn), Nothing(reason=self.reason)
 
 
 def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
@@ -94,6 +98,7 @@ def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
     assert law(Noisy()).startswith("another seed gives another release, so its effects must name one of masks")
     assert law(Noisy(kinds=("noises",))).startswith("it declares noise, and noise_fields does not name")
     assert law(Noisy(kinds=("noises",), fields=("bound",))) == ""
+    assert 'says "without noise"' in law(Noisy(kinds=("noises",), fields=("bound",), reason=f"released {NOT_DP}"))
 
 
 class Peeking(attack.Template):
