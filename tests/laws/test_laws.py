@@ -57,7 +57,7 @@ def test_a_stage_that_draws_nothing_is_not_said_to_follow_its_seed() -> None:
 
 def test_what_is_no_part_is_refused() -> None:
     for given, message in (
-        ("lenet6", "unknown part 'lenet6'; did you mean 'lenet5'?"),
+        ("lenet6", r"unknown part 'lenet6'; did you mean lenet5\? \(privkit list lists all\)$"),
         (
             "math:pi",
             r"math:pi is no part; privkit new KIND NAME writes one \(defense, attack, dataset, model, metric\)",
