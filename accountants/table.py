@@ -34,6 +34,7 @@ class TableEntry:
 
     Attributes:
         row: 1-based, without the header.
+        line: of the row in its file, as an editor counts; 0 if the file is no CSV.
         name: the row's name, or "row N".
         cells: the cells as read; by column name if the row was accepted.
         given: the cells as read, by the names in the file.
@@ -49,11 +50,13 @@ class TableEntry:
     mechanism: SplitMechanism | None = None
     delta: float | None = None
     error: str = ""
+    line: int = 0
 
     @property
     def where(self) -> str:
-        """The row's number and name, for an error message."""
-        return f"row {self.row}" + (f" ({self.name})" if self.cells.get("name") else "")
+        """The row's line or number, and its name, for an error message."""
+        at = f"line {self.line}" if self.line else f"row {self.row}"
+        return at + (f" ({self.name})" if self.cells.get("name") else "")
 
 
 class _Row:
@@ -66,7 +69,15 @@ class _Row:
 
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
         self.said = said
-        self.given = {name: BY_NAME[name].parse(said.get(name, name), value) for name, value in cells.items()}
+        self.given: dict[str, Any] = {}
+        wrong = []
+        for name, value in cells.items():
+            try:
+                self.given[name] = BY_NAME[name].parse(said.get(name, name), value)
+            except ValueError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise ValueError("; ".join(wrong))
         self._values = {**DEFAULTS, **start, **self.given}
         self._asked: set[str] = set()
 
@@ -149,7 +160,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
     """
     for number, cells in zip(count(1), rows):
         name = cells.get("name")
-        called = str(name) if name else f"row {number}"
+        called, line = str(name) if name else f"row {number}", getattr(cells, "line", 0)
         try:
             row = translated(cells)
             # First: a mistyped mechanism matters more than a missing δ.
@@ -159,9 +170,11 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
             checked = validate.delta(delta)
-            yield TableEntry(row=number, name=called, cells=row, given=cells, mechanism=mechanism, delta=checked)
+            yield TableEntry(
+                row=number, line=line, name=called, cells=row, given=cells, mechanism=mechanism, delta=checked
+            )
         except ValueError as error:
-            refused = TableEntry(row=number, name=called, cells=cells, given=cells)
+            refused = TableEntry(row=number, line=line, name=called, cells=cells, given=cells)
             yield replace(refused, error=f"{refused.where}: {error}")
 
 

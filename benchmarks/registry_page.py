@@ -196,6 +196,7 @@ def _point(defense: str, attack: str, accuracy: float, identified: Interval, dom
         seeds=1,
         accuracy=_exact(accuracy),
         recovered=identified,
+        start=False,
         epsilon=None,
         dominated=dominated,
     )

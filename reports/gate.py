@@ -241,14 +241,15 @@ def _known(gate: str, column: str) -> str:
         if float(f"0{column[4:]}") == 0.01:
             return "tpr"
         raise GateError(f"gate {gate!r}: rows hold the true positive rate at 1 % false positives alone; write tpr")
-    near = get_close_matches(column, GATED, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise GateError(f"cannot read the gate {gate!r}: no column is {column!r}{hint} (columns: {', '.join(_NAMED)})")
+    near = get_close_matches(column, GATED, n=3)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise GateError(
+        f"cannot read the gate {gate!r}: no column is {column!r}{hint} (docs/how-to/gates.md lists all columns)"
+    )
 
 
-_NAMED = (
+NAMED = (
     *GATED[: GATED.index(f"unaligned_{next(iter(OF_RECORDS))}")],
-    *("unaligned_…", "matched_…"),
     *GATED[GATED.index(next(iter(ANSWERS))) :],
 )
-"""Columns as an error lists them."""
+"""Columns without those that are `unaligned_`, `matched_` or of the worst record."""

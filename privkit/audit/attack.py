@@ -14,9 +14,10 @@ from privkit.attacks.goals import goal_of
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls as control_experiments
+from privkit.attacks.outputs import BadOutput, guesses_of
 from privkit.audit.scoring import check_guesses, scored, summarise
 from privkit.domains.images.domain import Images
-from privkit.errors import UsageError
+from privkit.errors import Misbehaved, UsageError
 from privkit.parts.registry import parse
 from privkit.reports import gallery, html
 from privkit.reports.schema import Metrics
@@ -135,9 +136,14 @@ def attack(
         upper=upper,
     )
     truth = None if truth is None else truth.clone()  # the attack may change its own images in place
-    result = spec.run(observation, Generator().manual_seed(seed))
-    if len(result.images) == rows:  # else views hold several images a row
-        check_guesses(spec.name, Images(shape=shape), result.images, rows)
+    found = spec.run(observation, Generator().manual_seed(seed))
+    several = isinstance(found, Reconstruction) and len(found.images) != rows  # images a row
+    try:
+        result = guesses_of(spec, found, len(found.images) if several else rows, shape)
+    except BadOutput as error:
+        raise Misbehaved(str(error)) from None
+    if not several:
+        check_guesses(spec.name, Images(shape=shape), result.images)
     checked = controls and auxiliary is not None and not spec.mounting.ignores_views
     scores: dict[str, Metrics] = {}
     floors: dict[str, dict[str, Metrics]] = {}

@@ -202,7 +202,12 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
     peek = "the epoch is the best on the test images, so its accuracy is a peek, and no estimate for new images"
-    return [*pooled, *edge.defense.remarks, *estimated, *[peek] * (keep == "best_test")] + [
+    straight = [
+        f"{stage.name} trains straight through: its gradient is not the derivative of what it releases"
+        for stage in stages_of(edge.defense)
+        if stage.straight_through
+    ]
+    return [*pooled, *straight, *edge.defense.remarks, *estimated, *[peek] * (keep == "best_test")] + [
         f"the {stack.copies} {side} segments ran one after another, because torch cannot batch this module over clients"
         for side, stack in (("lower", edge.lowers), ("upper", upper))
         if isinstance(stack, Stacked) and not stack.batched

@@ -16,7 +16,7 @@ from privkit.attacks.fit import JUDGED_FROM
 from privkit.audit.goals.goal import Timed, audit_goal
 from privkit.audit.goals.rehearsal import ROUNDS, Rehearsal
 from privkit.domains.base import Pools
-from privkit.errors import DataError, PrivkitError, TrainingDiverged, UsageError, one_line
+from privkit.errors import DataError, Misbehaved, PrivkitError, TrainingDiverged, UsageError, one_line
 from privkit.parts.registry import Component
 from privkit.settings.config import AuditConfig
 from privkit.torch_utils.alarm import alarm
@@ -115,6 +115,8 @@ def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torc
     try:
         cell = Rehearsal.of(config, defense, pools, device)
         seconds_of_training(cell)
+    except Misbehaved as error:
+        raise UsageError(str(error)) from None
     except ValueError as error:
         raise UsageError(
             f"{defense.label} does not fit {config.model.label}: {error}; choose another of them"

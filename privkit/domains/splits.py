@@ -54,8 +54,8 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
     available, total = len(pools.train), sum(wished.values())
     sizes = {part: count * min(available, total) // total for part, count in wished.items()}  # 50 * 0.58 is below 29
     if min(sizes.values()) < 1:
-        asked = list(wished.values())
-        raise DataError(f"{available} records are too few for the asked parts {asked}; bring more")
+        asked = ", ".join(f"{part}={count}" for part, count in wished.items())
+        raise DataError(f"{available} records are too few for the parts of {asked}, each of at least one; bring more")
     if pools.test is not None:
         if not len(pools.test):
             raise DataError("the official test set has no record; bring its files")

@@ -91,8 +91,11 @@ GUESSES: dict[str, tuple[Callable[[ImageObservation], object], str]] = {
     "integers": (lambda x: torch.full((20, 1, 8, 8), 1, dtype=torch.uint8), r"must be floats in \[0, 1\], got torch.u"),
     "not finite": (lambda x: torch.full((20, 1, 8, 8), torch.nan), "are not finite, real numbers"),
     "complex": (lambda x: torch.full((20, 1, 8, 8), 1j), "are not finite, real numbers"),
-    "too few": (lambda x: torch.zeros(19, 1, 8, 8), r"a tensor \[20, 1, 8, 8\], got \[19, 1, 8, 8\]"),
-    "flat": (lambda x: torch.zeros(20, 64), r"a tensor \[20, 1, 8, 8\], got \[20, 64\]"),
+    "too few": (
+        lambda x: torch.zeros(19, 1, 8, 8),
+        r"a guess for each record, images \[20, 1, 8, 8\], got images \[19, 1",
+    ),
+    "flat": (lambda x: torch.zeros(20, 64), r"bad must return .*, images \[20, 1, 8, 8\], got images \[20, 64\]"),
 }
 
 

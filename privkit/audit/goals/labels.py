@@ -16,6 +16,7 @@ from privkit.attacks.base import NotApplicable, Scores, Session, known_to, requi
 from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
+from privkit.attacks.outputs import scores_of
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own_part
 from privkit.audit.defended import train_again
@@ -236,7 +237,8 @@ def asked(
             require(attack, observation)
             if attack.mounting.gradients and observation.views[0].cut_gradient is None:
                 raise NotApplicable(f"no gradient was recorded at the {cut} cut")
-        scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
+        found = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
+        scores = scores_of(attack, found)
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
