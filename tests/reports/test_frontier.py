@@ -78,9 +78,7 @@ def test_intervals_are_over_seeds_where_there_are_several() -> None:
 
 def test_what_an_attack_began_from_is_drawn_where_it_gives_away_more() -> None:
     starts = {"zero_steps": row("none", 0, 0.8).recovered}
-    rows = [
-        one.model_copy(update={"floors": one.floors | starts}) if "masking" in one.defense else one for one in ROWS
-    ]
+    rows = [one.model_copy(update={"floors": one.floors | starts}) if "masking" in one.defense else one for one in ROWS]
     found = frontier(rows)
     assert found is not None
     last = found.points[-1]
