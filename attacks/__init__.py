@@ -72,6 +72,7 @@ ATTACKS: dict[str, str] = {
     "drag_reorder": "privkit.attacks.order.drag_reorder:DragReorder",
     "exploit": "privkit.attacks.labels.exploit:ExPLoit",
     "field_order": "privkit.attacks.order.field_order:FieldOrder",
+    "fingerprints": "privkit.attacks.inversion.fingerprints:Fingerprints",
     "fora": "privkit.attacks.inversion.fora:FORA",
     "fsha": "privkit.attacks.hijack.fsha:FSHA",
     "gradient_matching": "privkit.attacks.labels.gradient_matching:GradientMatching",

@@ -159,15 +159,15 @@ def _guessed(learned: _Collected, images: Tensor, rows: Tensor, seen: Tensor, mo
     """Guesses at rows [N, T, D], [N, P] in [0, 1], and the error on own images that were left out meanwhile."""
     out = torch.arange(len(images), device=images.device) % 3 == 0
     tried = out.nonzero().squeeze(1)[:_TRIED]
-    fit = _Covariances.of(learned.tokens[~out], images[~out], most)
+    fit = Covariances.of(learned.tokens[~out], images[~out], most)
     ahead = [fit.guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in PENALTIES]
     errors = [float((one - images[tried]).square().mean()) for one in ahead]
     best = errors.index(min(errors))
-    return _Covariances.of(learned.tokens, images, most).guess(rows, seen, PENALTIES[best]), errors[best]
+    return Covariances.of(learned.tokens, images, most).guess(rows, seen, PENALTIES[best]), errors[best]
 
 
 @dataclass(frozen=True)
-class _Covariances:
+class Covariances:
     """Second moments of own tokens, in principal components of each place, and of own images."""
 
     middle: Tensor  # [T, D]
@@ -177,7 +177,7 @@ class _Covariances:
     across: Tensor  # float64 [T·q + 1, P], of tokens with images
 
     @classmethod
-    def of(cls, tokens: Tensor, images: Tensor, most: int) -> _Covariances:
+    def of(cls, tokens: Tensor, images: Tensor, most: int) -> Covariances:
         there = tokens.ne(0).any(2, keepdim=True)
         middle = tokens.sum(0) / there.sum(0).clamp_min(1)
         away = torch.where(there, tokens - middle, 0)

@@ -131,8 +131,10 @@ class TokenSets:
         return nn.functional.pad(rows, (0, 0, 0, tokens - rows.shape[1]))
 
 
-def collect(same: Sequence[View]) -> TokenSets:
-    """Sort the tokens of one round's passes by the record that they belong to; `View.clients` links the rows.
+def collect(same: Sequence[View], seats: Tensor | None = None) -> TokenSets:
+    """Sort the tokens of one round's passes by the record that they belong to.
+
+    `View.clients` links the rows, unless the record on each seat is given: int64 [P, N, k], −1 on an empty one.
 
     A token belongs to a record unless another record was in all rows that held the token. A record has as many equal
     tokens as the row with the most of them.
@@ -145,7 +147,7 @@ def collect(same: Sequence[View]) -> TokenSets:
     >>> sets.rows(4)[0, :, 0].sort().values.tolist(), sets.met[0].tolist()
     ([0.0, 1.0, 2.0, 3.0], [1.0, 2.0, 1.0, 0.0])
     """
-    seats = torch.stack([records_of_rows(view) for view in same])  # [P, N, k]
+    seats = torch.stack([records_of_rows(view) for view in same]) if seats is None else seats  # [P, N, k]
     passes, _, _ = seats.shape
     tokens = torch.stack([patch_tokens(view.smashed).float() for view in same])
     count, length = int(seats.max()) + 1, tokens.shape[2]

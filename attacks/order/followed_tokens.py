@@ -40,8 +40,10 @@ class PlaceLaws:
     spread: Tensor  # [T], ln of the determinant of each place's covariance
 
     @classmethod
-    def fit(cls, tokens: Tensor, components: int = _COMPONENTS) -> PlaceLaws:
+    def fit(cls, tokens: Tensor, components: int = _COMPONENTS, shrunk: float = _SHRUNK) -> PlaceLaws:
         """The laws of own tokens [N, T, D] in a common order, of their principal `components` at most.
+
+        Each component's variance grows by `shrunk` times the mean variance.
 
         >>> own = torch.randn(50, 2, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [20.0]])
         >>> PlaceLaws.fit(own).order(torch.tensor([[[21.0], [1.0]]])).tolist()
@@ -55,7 +57,7 @@ class PlaceLaws:
         means = along.mean(1)
         away = along - means.unsqueeze(1)
         spreads = away.transpose(1, 2) @ away / away.shape[1]
-        least = (_SHRUNK * spreads.diagonal(dim1=1, dim2=2).mean(1)).clamp_min(_TINY)
+        least = (shrunk * spreads.diagonal(dim1=1, dim2=2).mean(1)).clamp_min(_TINY)
         spreads += least[:, None, None] * torch.eye(basis.shape[1]).to(spreads)
         lower = torch.linalg.cholesky(spreads)
         unit = torch.eye(basis.shape[1]).to(lower).expand_as(lower)

@@ -1,0 +1,306 @@
+"""Fingerprints: clients' own networks mark their tokens, so that a shuffled mixture falls apart by itself.
+
+Clients that learn lower segments of their own send tokens of different laws, and so do the places of one client. Once
+an adversary has own images' tokens of each client and place, a single row of an unknown mixture shows whose each of its
+tokens is and where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from privkit.attacks.assign import cheapest
+from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.inversion.mixed_releases import records_of_rows
+from privkit.attacks.inversion.seen_tokens import PENALTIES, Covariances
+from privkit.attacks.inversion.union import collect
+from privkit.attacks.order.followed_tokens import PlaceLaws
+from privkit.attacks.order.own_tokens import KEEPS_ALL
+from privkit.attacks.order.token_sets import Shown, TokenMaps
+from privkit.attacks.patches import Geometry, patch_tokens
+from privkit.constraints import Checked, Count
+from privkit.torch_utils.seeded import seeded
+
+_SENT = 5  # times that each token of a collected set crosses on average
+_RECUR = 0.5  # least share of own tokens that come back in another row
+_FEWEST = 50  # whole sets of each client
+_COMPONENTS = 128  # of tokens, at most
+_SHRUNK = 1e-6  # of the mean variance of a law, added to each: small directions tell places apart
+_TRIED = 2  # rounds of own images that play victims
+_TOLD = 0.5  # of the way from chance to certainty, least share of own tokens' owners that laws must tell
+_NOBODY = 1e9  # cost of a token on an empty seat
+_NUMBERS_AT_ONCE = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprints(Checked):
+    """Tells whose each token of a shuffled mixture is and where it lies, by the laws of each client and place.
+
+    Own images are sent many times. Tokens that come back in several rows of one image and client are a set without
+    order, whose places follow from what the image shows (`TokenMaps`). These maps read all rows of own images, which
+    gives the law of a token of each client and place. By these laws, the tokens of attacked rows get the likeliest
+    owners and places, and a regression for each client guesses images from the tokens that a row holds, as in
+    `SeenTokens`. The victims cross once. Clients that share a segment leave no marks of their own, and are refused.
+
+    Attributes:
+        images: own images that are sent, at most.
+        sets: those of them whose sets are collected; each crosses 5·k times at every client, if rows hold k images.
+        repeats: times k, how often each own image crosses at every client to be read.
+        components: as in `SeenTokens`.
+
+    The curve is one number, the MSE on two rounds of own images that play victims.
+
+    Source: privkit's own. That a network marks what it makes: Yu et al. 2019, "Attributing fake images to GANs".
+    """
+
+    name: ClassVar[str] = "fingerprints"
+    goal: ClassVar[str] = "reconstruct"
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
+    uses: ClassVar[frozenset[str]] = frozenset()
+    mounting: ClassVar[ImageMounting] = Mounting(undoes=frozenset({"maps", "mixes", "permutes"}))
+
+    images: Count = 2_000
+    sets: Count = 200
+    repeats: Count = 1
+    components: Count = 768
+
+    def run(
+        self, observation: ImageObservation, generator: Generator, session: Session | None = None
+    ) -> Reconstruction:
+        """Collect own sets, find their places, learn the laws, read the attacked rows and decode them.
+
+        Raises:
+            NotApplicable: if releases are no grid of tokens, rows cannot be linked, own images are fewer than five
+                rounds, tokens do not come back, or owners cannot be told apart.
+        """
+        check_inputs(self, observation)
+        check_forms(self, observation.views)
+        views, query, batch = observation.views, observation.query, observation.batch_size
+        assert observation.auxiliary is not None
+        assert query is not None
+        first, own = views[0], observation.auxiliary[: self.images].to(views[0].smashed.device)
+        if first.smashed.ndim != 3:
+            raise NotApplicable(f"fingerprints needs tokens [N, T, D], but releases are {list(first.smashed.shape)}")
+        geometry = Geometry.of(first.smashed, observation.image_shape)
+        seats = [records_of_rows(view) for view in views]
+        own = own[: len(own) // batch * batch]
+        if len(own) < (_TRIED + 3) * batch:
+            raise NotApplicable(
+                f"fingerprints sends rounds of the victim's size ({batch} images): it needs at least "
+                f"{(_TRIED + 3) * batch} own images, got {len(own)}"
+            )
+        root, module = torch.randint(2**48, (2,), generator=generator).tolist()
+        draws = Generator(own.device).manual_seed(root)
+        with seeded(own.device, module), torch.no_grad():
+            wire = _Wire(query, own, batch, len(first.smashed) // first.messages, geometry.tokens, draws)
+            learned, played = torch.arange(len(own), device=own.device).split(
+                [len(own) - _TRIED * batch, _TRIED * batch]
+            )
+            sets, still = wire.sets(learned[: max(1, self.sets // batch) * batch], _SENT * first.mixed)
+            axes = _Axes.of(torch.cat([tokens for tokens, _ in sets]).flatten(0, 1))
+            shown = Shown.of(own, geometry.patch)
+            maps = [TokenMaps.of_sets(axes(tokens), shown.some(images), still) for tokens, images in sets]
+            rows = wire.rows(wire.everywhere(learned), self.repeats * first.mixed, axes, still)
+            maps = [TokenMaps.of(*placed, shown.some(learned)) for placed in rows.placed(maps, shown, len(learned))]
+            most = max(1, self.components // geometry.tokens)
+            clients = [
+                _Client.of(*placed, one.expected(shown.all[learned]), own[learned].flatten(1), most)
+                for one, placed in zip(maps, rows.placed(maps, shown, len(learned)), strict=True)
+            ]
+            victims = _Rows(
+                tokens=axes(torch.cat([patch_tokens(view.smashed).float() for view in views])),
+                clients=torch.cat(seats).div(wire.share, rounding_mode="floor").clamp_min(-1),
+                images=torch.zeros_like(torch.cat(seats)),
+                still=still,
+            )
+            tried = wire.rows(played.split(batch), 1, axes, still)
+            owners, places = tried.agreement(maps, shown, clients)
+            if owners < 1 / first.mixed + _TOLD * (1 - 1 / first.mixed):
+                raise NotApplicable(
+                    f"fingerprints finds the owners of {100 * owners:.0f} % of own tokens, with {first.mixed} images a "
+                    "row: clients whose lower segments are alike leave no marks; take ridge, or union with its passes"
+                )
+            truth, taken = own[tried.images].flatten(2).flatten(0, 1), tried.clients.flatten() >= 0
+            ahead = (tried.decoded(clients, penalty) for penalty in PENALTIES)
+            errors = [float((guess - truth)[taken].square().mean()) for guess in ahead]
+            guess = victims.decoded(clients, PENALTIES[errors.index(min(errors))])
+        note = f"of own tokens, {100 * owners:.0f} % got their owner and {100 * places:.0f} % their place"
+        return Reconstruction(images=guess.view(-1, *observation.image_shape), curve=(min(errors),), note=note)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Principal components of tokens."""
+
+    middle: Tensor  # [D]
+    basis: Tensor  # [D, q]
+
+    @classmethod
+    def of(cls, tokens: Tensor) -> _Axes:
+        away = (tokens - tokens.mean(0)).double()
+        return cls(tokens.mean(0), torch.linalg.eigh(away.T @ away)[1][:, -_COMPONENTS:].float())
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """[..., D] -> [..., q]."""
+        return (tokens - self.middle) @ self.basis
+
+
+@dataclass(frozen=True)
+class _Client:
+    """What one client's tokens of own images taught."""
+
+    law: PlaceLaws
+    regression: Covariances
+
+    @classmethod
+    def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
+        """Of tokens [n, T, q] in their places; those that did not come, by bool [n, T], are as expected."""
+        whole = torch.where(there.unsqueeze(2), tokens, expected.float())
+        return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Released rows."""
+
+    tokens: Tensor  # [N, L, q]
+    clients: Tensor  # int64 [N, k], the client on each seat, −1 on an empty one
+    images: Tensor  # int64 [N, k], the own image there; 0 where there is none
+    still: bool  # whether tokens lie in their places
+
+    def known(self, maps: Sequence[TokenMaps], shown: Shown) -> tuple[Tensor, Tensor]:
+        """Seat and place of each token, int64 [N, L], by one who knows the images."""
+        return self._assigned(
+            lambda client, row, seat: maps[client].costs(self.tokens[row], shown.all[self.images[row, seat]])
+        )
+
+    def read(self, clients: Sequence[_Client]) -> tuple[Tensor, Tensor]:
+        """The same, by the laws of clients and places alone."""
+        return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
+
+    def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """The cheapest places of a row's tokens, each held by the seat that is cheaper there."""
+        (count, mixed), length = self.clients.shape, self.tokens.shape[1]
+        seats, places = [], []
+        for part in torch.arange(count, device=self.tokens.device).split(
+            max(1, _NUMBERS_AT_ONCE // (mixed * length**2))
+        ):
+            table = self.tokens.new_full((len(part), mixed, length, length), _NOBODY)
+            for client in self.clients[part].unique().tolist():
+                if client >= 0:
+                    row, seat = (self.clients[part] == client).nonzero(as_tuple=True)
+                    table[row, seat] = costs(client, part[row], seat)
+            if self.still:
+                table += _NOBODY * (1 - torch.eye(length, device=part.device))
+            least, seat = table.min(1)
+            place = torch.from_numpy(cheapest(least.cpu().numpy())).to(part.device)
+            seats.append(seat.gather(2, place.unsqueeze(2)).squeeze(2))
+            places.append(place)
+        return torch.cat(seats), torch.cat(places)
+
+    def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each client, the mean token of `count` images at each place, [n, T, q], and which came, bool [n, T]."""
+        seat, place = self.known(maps, shown)
+        client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
+        for number in range(len(maps)):
+            at = client == number
+            here, total = (image[at], place[at]), self.tokens.new_zeros(count, *self.tokens.shape[1:])
+            met = total.new_zeros(total.shape[:2])
+            total.index_put_(here, self.tokens[at], accumulate=True)
+            met.index_put_(here, met.new_ones(()), accumulate=True)
+            yield total / met.clamp_min(1).unsqueeze(2), met > 0
+
+    def agreement(self, maps: Sequence[TokenMaps], shown: Shown, clients: Sequence[_Client]) -> tuple[float, float]:
+        """Shares of tokens whose owner and whose place laws tell as one does who knows the images."""
+        pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
+        owners, places = (float((known == read).float().mean()) for known, read in pairs)
+        return owners, places
+
+    def decoded(self, clients: Sequence[_Client], penalty: float) -> Tensor:
+        """Guesses at the image on each seat, [N·k, P] in [0, 1]."""
+        seat, place = self.read(clients)
+        row = torch.arange(len(seat), device=seat.device).unsqueeze(1).expand_as(seat)
+        tokens = self.tokens.new_zeros(*self.clients.shape, *self.tokens.shape[1:])
+        tokens[row, seat, place] = self.tokens
+        there = torch.zeros(tokens.shape[:3], device=row.device).bool()
+        there[row, seat, place] = True
+        guess = clients[0].regression.mean.repeat(*self.clients.shape, 1)
+        for number, client in enumerate(clients):
+            at = self.clients == number
+            guess[at] = client.regression.guess(tokens[at], there[at], penalty)
+        return guess.flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class _Wire:
+    """Own images on their way through the clients."""
+
+    query: Query
+    own: Tensor
+    batch: int  # images of a round
+    share: int  # of them, each client's
+    tokens: int  # of an image
+    draws: Generator
+
+    def everywhere(self, images: Tensor) -> list[Tensor]:
+        """Rounds of images, by their numbers, in which each passes every client once."""
+        clients = range(0, self.batch, self.share)
+        return [part.roll(start) for part in images.split(self.batch) for start in clients]
+
+    def sets(self, images: Tensor, times: int) -> tuple[list[tuple[Tensor, Tensor]], bool]:
+        """For each client, whole sets of tokens [n, T, D] and their images, int64 [n]; and whether rows are in order.
+
+        Raises:
+            NotApplicable: if tokens do not come back, or few sets are whole.
+        """
+        found, recurring, kept = [], [], []
+        for part in self.everywhere(images):
+            views, seats = zip(*(self._among_others(part) for _ in range(times)), strict=True)
+            sets = collect(views, torch.stack(seats))
+            mine = sets.met > 1
+            whole = (mine.sum(1) == self.tokens).nonzero().squeeze(1)
+            tokens = sets.tokens[whole][mine[whole]].unflatten(0, (-1, self.tokens))
+            recurring.append(sets.recurring)
+            kept.append(sets.in_place)
+            found.append((tokens, part[whole], whole // self.share))
+        if (back := float(torch.cat(recurring).mean())) < _RECUR:
+            raise NotApplicable(
+                f"fingerprints needs tokens that come back as they were, and {100 * (1 - back):.0f} % of own tokens "
+                "did not: noise was added, or a token depends on its company"
+            )
+        tokens, image, client = (torch.cat(parts) for parts in zip(*found, strict=True))
+        each = [client == number for number in range(self.batch // self.share)]
+        if (fewest := min(int(at.sum()) for at in each)) < _FEWEST:
+            raise NotApplicable(
+                f"fingerprints needs {_FEWEST} whole sets of each client's tokens, and of one {fewest} came back "
+                "whole: give it more with sets=…"
+            )
+        return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
+
+    def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
+        """Send images in an order of each client's own, so that company changes: the view, and the image on each seat.
+
+        Images are named by their place in `part`.
+        """
+        keys = torch.rand(len(part) // self.share, self.share, generator=self.draws, device=part.device)
+        order = torch.arange(len(part), device=part.device).view_as(keys).gather(1, keys.argsort(1)).flatten()
+        answer = self.query(self.own[part[order]], self.draws)
+        return answer.view, torch.where(answer.members >= 0, order[answer.members.clamp_min(0)], -1)
+
+    def rows(self, rounds: Sequence[Tensor], times: int, axes: _Axes, still: bool) -> _Rows:
+        """What these rounds of images give, each sent so often."""
+        found = []
+        for part in rounds:
+            for _ in range(times):
+                answer = self.query(self.own[part], self.draws)
+                members, tokens = answer.members, axes(patch_tokens(answer.view.smashed).float())
+                image = torch.where(members >= 0, part[members.clamp_min(0)], 0)
+                found.append((tokens, members.div(self.share, rounding_mode="floor"), image))
+        tokens, clients, images = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return _Rows(tokens=tokens, clients=clients, images=images, still=still)

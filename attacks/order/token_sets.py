@@ -1,0 +1,128 @@
+"""Places of tokens in sets that have no order, found by what their images show.
+
+The mean of a set is the same in any order. Regressed on the mean patch of its image, it gives a first map from a patch
+to its token, by which tokens and places are matched; maps and matchings then improve each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from privkit.attacks.assign import distances, hungarian, take
+from privkit.torch_utils.patches import patchify
+
+_PATCH, _IMAGE = 20, 60  # principal components of a patch and of the whole image that explain a token, at most
+_PENALTY = 1e-2  # of squared coefficients, in units of the mean variance
+_SHARED, _ROUNDS = 6, 20  # rounds in which all places share one map but for a constant, and further ones at most
+_SETTLED = 1e-3  # share of tokens that a last round moves at most
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What own images show at each of T places, float64: [n, T, f] and [n, T, F]."""
+
+    patch: Tensor  # principal components of the patch
+    all: Tensor  # these, those of the whole image, and a 1
+
+    @classmethod
+    def of(cls, images: Tensor, patch: int) -> Shown:
+        """Of images [n, C, H, W] and patches of so many pixels a side.
+
+        >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
+        torch.Size([3, 4, 21])
+        """
+        pieces = _principal(patchify(images, patch), _PATCH)
+        whole = _principal(images.flatten(1).unsqueeze(1), _IMAGE).expand(-1, pieces.shape[1], -1)
+        return cls(pieces, torch.cat([pieces, whole, torch.ones_like(pieces[..., :1])], 2))
+
+    def some(self, images: Tensor) -> Shown:
+        """Of the images with these numbers."""
+        return Shown(self.patch[images], self.all[images])
+
+
+def _principal(rows: Tensor, most: int) -> Tensor:
+    flat = rows.flatten(0, 1).double()
+    _, vectors = torch.linalg.eigh((flat - flat.mean(0)).T @ (flat - flat.mean(0)))
+    along: Tensor = (rows.double() - flat.mean(0)) @ vectors[:, -most:]
+    return along
+
+
+@dataclass(frozen=True)
+class TokenMaps:
+    """A linear map at each place from what an image shows to its token, and a normal law of its errors; float64."""
+
+    maps: Tensor  # [T, F, q]
+    whitening: Tensor  # [q, q], of errors
+    spread: Tensor  # ln of the determinant of their covariance
+
+    @classmethod
+    def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
+        """From tokens [n, T, q] of n images, those of each image in an order of its own, or all in their places.
+
+        >>> draws = torch.Generator().manual_seed(0)
+        >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
+        >>> tokens = torch.einsum("ntp,tpq->ntq", patchify(images, 2), mixing[:1] + 0.3 * mixing)
+        >>> shuffled = take(tokens, torch.rand(200, 4, generator=draws).argsort(1))
+        >>> shown = Shown.of(images, 2)
+        >>> found = TokenMaps.of_sets(shuffled, shown)
+        >>> bool((take(shuffled, hungarian(found.costs(shuffled, shown.all))) == tokens).float().mean() > 0.99)
+        True
+        """
+        sets = sets.double()
+        one, where = torch.ones_like(sets[..., :1]), torch.eye(sets.shape[1]).to(sets).expand(len(sets), -1, -1)
+        if still:
+            return cls.of(sets, one[..., 0], shown)
+        known = torch.cat([shown.patch, one], 2)
+        expected = known @ _solved(known.mean(1), sets.mean(1))
+        whitening, _ = _law((sets - sets.mean((0, 1))).flatten(0, 1))
+        shared = torch.cat([shown.patch, where], 2)
+        for _ in range(_SHARED):
+            placed = take(sets, hungarian(distances(sets @ whitening.T, expected @ whitening.T)))
+            expected = shared @ _solved(shared.flatten(0, 1), placed.flatten(0, 1))
+            whitening, _ = _law((placed - expected).flatten(0, 1))
+        found, last = cls.of(placed, one[..., 0], shown), sets.new_full(sets.shape[:2], -1).long()
+        for _ in range(_ROUNDS):
+            order = hungarian(found.costs(sets, shown.all))
+            found = cls.of(take(sets, order), one[..., 0], shown)
+            if (order != last).float().mean() <= _SETTLED:
+                break
+            last = order
+        return found
+
+    @classmethod
+    def of(cls, placed: Tensor, there: Tensor, shown: Shown) -> TokenMaps:
+        """From tokens [n, T, q] in their places; `there` [n, T] is 1 where one is known, and 0 elsewhere."""
+        placed, there = placed.double(), there.double()
+        maps = _solved(shown.all.transpose(0, 1) * there.T.unsqueeze(2), placed.transpose(0, 1))
+        errors = placed - torch.einsum("ntf,tfq->ntq", shown.all, maps)
+        return cls(maps, *_law(errors[there > 0]))
+
+    def expected(self, shown: Tensor) -> Tensor:
+        """Tokens [N, T, q] of images that show [N, T, F]."""
+        return torch.einsum("ntf,tfq->ntq", shown, self.maps)
+
+    def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
+        """−2·ln of the density of tokens [N, L, q] at each place of such images, [N, L, T], but for one constant."""
+        expected = self.expected(shown) @ self.whitening.T
+        return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()
+
+
+def _solved(known: Tensor, wanted: Tensor) -> Tensor:
+    """Least squares of [..., n, q] on [..., n, F] with a small penalty: [..., F, q]."""
+    gram = known.transpose(-1, -2) @ known
+    shrink = (_PENALTY * gram.diagonal(dim1=-2, dim2=-1).mean(-1)).clamp_min(_TINY)
+    unit = torch.eye(gram.shape[-1]).to(gram)
+    found: Tensor = torch.linalg.solve(gram + shrink[..., None, None] * unit, known.transpose(-1, -2) @ wanted)
+    return found
+
+
+def _law(errors: Tensor) -> tuple[Tensor, Tensor]:
+    """What whitens errors [n, q], and ln of the determinant of their covariance."""
+    spread = errors.T @ errors / len(errors)
+    unit = torch.eye(len(spread)).to(spread)
+    lower = torch.linalg.cholesky(spread + (_PENALTY * spread.diagonal().mean()).clamp_min(_TINY) * unit)
+    return torch.linalg.solve_triangular(lower, unit, upper=False), 2 * lower.diagonal().log().sum()
