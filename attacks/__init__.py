@@ -82,6 +82,7 @@ ATTACKS: dict[str, str] = {
     "mean_image": "privkit.attacks.inversion.floors:MeanImage",
     "member_inference": "privkit.attacks.membership.member_inference:MemberInference",
     "mid_grey": "privkit.attacks.inversion.floors:MidGrey",
+    "mixture_posterior": "privkit.attacks.inversion.mixture_posterior:MixturePosterior",
     "model_completion": "privkit.attacks.labels.model_completion:ModelCompletion",
     "nearest_record": "privkit.attacks.inversion.nearest_record:NearestRecord",
     "pcat": "privkit.attacks.inversion.pcat:PCAT",

@@ -52,7 +52,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
     ('vocabulary', 'token_decoder', 'token_search', 'nearest_record')
     >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
-    ('black_box', 'unmix', 'white_box', 'white_box:passes=8')
+    ('mixture_posterior', 'mixture_posterior:passes=8', 'white_box', 'white_box:passes=8')
     """
     if defense.name == "none":
         return Chosen(attacks=(KINDS[domain].baseline,))
