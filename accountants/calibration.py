@@ -11,8 +11,8 @@ from privkit.accountants.region import region
 from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio
-from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, ShuffledEpochs, WithoutReplacement
-from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.parts import CutMix, Mixup, NoMixing, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.shared.certificate import Certificate
 
 Parameter = Literal["sigma", "noise_parameter", "rounds", "group"]

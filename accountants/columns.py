@@ -98,6 +98,11 @@ def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
     return parsed
 
 
+def _one_of(name: str, allowed: tuple[str, ...], what: str, default: str, belongs: str = "") -> Column:
+    """A column of a few words, which its description lists."""
+    return Column(name, _word(*allowed), f"{', '.join(allowed)}: {what}", default, belongs)
+
+
 _WAYS = ("every_round", "shuffled_epochs", "without_replacement", "poisson", "random_allocation")
 _RATIOS = ("equal", "fixed", "counts", "dirichlet", "dirichlet_counts")
 
@@ -178,6 +183,13 @@ COLUMNS: tuple[Column, ...] = (
         "t, for sampling = random_allocation or shuffled_epochs; empty means all rounds",
         belongs="sampling = random_allocation or shuffled_epochs",
     ),
+    Column(
+        "records",
+        _whole(2),
+        "n, for sampling = shuffled_epochs: records of one client that a secret uniform order deals, each alone in a "
+        "row; empty credits nothing to the order",
+        belongs="sampling = shuffled_epochs",
+    ),
     Column("rate", _decimal(above=0, most=1), "for sampling = poisson, in (0, 1]", belongs="sampling = poisson"),
     Column(
         "rounds",
@@ -188,10 +200,10 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column("releases", _whole(), "releases a round that belong to one client", 1),
     Column("delta", _decimal(above=0, below=1), "in (0, 1); --delta where empty"),
-    Column("relation", _word("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
+    _one_of("relation", ("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
     Column("unit", _word("record", "client"), "record or client", "record"),
-    Column("lower_model", _word("frozen", "trained", "averaged"), "what trains it", "frozen"),
-    Column("ratio", _word(*_RATIOS), "law of the mixing ratios", "equal", belongs=_MIXES),
+    _one_of("lower_model", ("frozen", "trained", "averaged"), "how the clients' segment is made", "frozen"),
+    _one_of("ratio", _RATIOS, "law of the mixing ratios", "equal", belongs=_MIXES),
     Column("ratios", _list_of(_decimal()), "for ratio = fixed: 0.7;0.3", belongs=f"ratio = fixed, with {_MIXES}"),
     Column("counts", _list_of(_whole(0)), "for ratio = counts: 32;32", belongs=f"ratio = counts, with {_MIXES}"),
     Column(
@@ -214,7 +226,14 @@ COLUMNS: tuple[Column, ...] = (
         belongs="mechanism = dp_cutmixsl or hidden_mask, or clip_patch",
     ),
     Column("kept", _whole(), "patches that a hidden mask keeps, for hidden_mask", belongs="mechanism = hidden_mask"),
-    Column("noise_site", _word("mixer", "client"), "where noise is added", "mixer", belongs=_OTHERS),
+    _one_of(
+        "noise_site",
+        ("mixer", "client"),
+        "who adds the noise: once to the mix, or each client before it, which mixing weakens; the defense dp_cutmixsl "
+        "has site=client by default",
+        "mixer",
+        belongs=_OTHERS,
+    ),
     Column(
         "colluding",
         _word("no", "yes"),
@@ -253,7 +272,7 @@ _SAME = {
     "target_delta": "delta",
 }
 """Another library's word -> the column with the same meaning."""
-_LONGEST = 60
+_LONGEST, _NAMED = 60, 8
 TOO_MANY = ""
 """Name under which a reader keeps cells that no header names."""
 _MULTIPLIER = "noise_multiplier"
@@ -277,20 +296,24 @@ def known(name: str) -> bool:
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Refuse an unknown name and suggest the nearest known one.
+    """Refuse unknown names, all at once, and suggest the nearest known ones.
 
     >>> check_known(["sensitivty"])
     Traceback (most recent call last):
     ValueError: unknown column 'sensitivty'; did you mean 'sensitivity'? (privkit epsilon --schema lists the columns)
     """
-    for name in names:
-        if name == TOO_MANY:
-            raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
-        if not known(name):
-            near = get_close_matches(name[:_LONGEST], [*BY_NAME, *_SAME, _MULTIPLIER], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            cut = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
-            raise ValueError(f"unknown column {cut!r}{hint} (privkit epsilon --schema lists the columns)")
+    if TOO_MANY in (given := list(names)):
+        raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
+    if strange := [name for name in given if not known(name)]:
+        words = [*BY_NAME, *_SAME, _MULTIPLIER]
+        near = [repr(one) for name in strange for one in get_close_matches(name[:_LONGEST], words, n=1)]
+        cut = [repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...") for name in strange[:_NAMED]]
+        more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+        hint = f"; did you mean {', '.join(near[:_NAMED])}?" if near else ""
+        raise ValueError(
+            f"unknown column{'s' * (len(strange) > 1)} {', '.join(cut)}{more}{hint} "
+            "(privkit epsilon --schema lists the columns)"
+        )
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
 from privkit.accountants.bounds.renyi_composition import renyi_curves
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
+from privkit.accountants.bounds.shuffled_rows import ShuffledRows
 from privkit.accountants.bounds.step import Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.noise_laws import LawName
 from privkit.accountants.spec.parts import Poisson, PrivateUpdates
-from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, PatchBall
 from privkit.accountants.spec.shift import laplace_parts, laplace_shift
 from privkit.shared.array import Array
@@ -64,6 +65,8 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     law = mechanism.shift()
     if law.constant is None:
         return PublicMixture(law=law, rate=sampling.rate), rounds
+    if isinstance(part, ShuffledEpochs) and part.records is not None:
+        return ShuffledRows(records=part.records, mu=law.constant), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate
     return GaussianRelease(mu=law.constant, sampling=kind if rate < 1 else "every_round", rate=rate), rounds

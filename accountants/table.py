@@ -12,17 +12,8 @@ from privkit.accountants.columns import BY_NAME, DEFAULTS, translated, words
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import LARGEST, DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
-from privkit.accountants.spec.parts import (
-    CutMix,
-    EveryRound,
-    Mixup,
-    Noise,
-    NoMixing,
-    Poisson,
-    ShuffledEpochs,
-    WithoutReplacement,
-)
-from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import (
     Ball,
     BoxLabels,
@@ -43,6 +34,7 @@ class TableEntry:
 
     Attributes:
         row: 1-based, without the header.
+        line: of the row in its file, as an editor counts; 0 if the file is no CSV.
         name: the row's name, or "row N".
         cells: the cells as read; by column name if the row was accepted.
         given: the cells as read, by the names in the file.
@@ -58,11 +50,13 @@ class TableEntry:
     mechanism: SplitMechanism | None = None
     delta: float | None = None
     error: str = ""
+    line: int = 0
 
     @property
     def where(self) -> str:
-        """The row's number and name, for an error message."""
-        return f"row {self.row}" + (f" ({self.name})" if self.cells.get("name") else "")
+        """The row's line or number, and its name, for an error message."""
+        at = f"line {self.line}" if self.line else f"row {self.row}"
+        return at + (f" ({self.name})" if self.cells.get("name") else "")
 
 
 class _Row:
@@ -75,7 +69,15 @@ class _Row:
 
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
         self.said = said
-        self.given = {name: BY_NAME[name].parse(said.get(name, name), value) for name, value in cells.items()}
+        self.given: dict[str, Any] = {}
+        wrong = []
+        for name, value in cells.items():
+            try:
+                self.given[name] = BY_NAME[name].parse(said.get(name, name), value)
+            except ValueError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise ValueError("; ".join(wrong))
         self._values = {**DEFAULTS, **start, **self.given}
         self._asked: set[str] = set()
 
@@ -158,7 +160,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
     """
     for number, cells in zip(count(1), rows):
         name = cells.get("name")
-        called = str(name) if name else f"row {number}"
+        called, line = str(name) if name else f"row {number}", getattr(cells, "line", 0)
         try:
             row = translated(cells)
             # First: a mistyped mechanism matters more than a missing δ.
@@ -168,9 +170,11 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
             checked = validate.delta(delta)
-            yield TableEntry(row=number, name=called, cells=row, given=cells, mechanism=mechanism, delta=checked)
+            yield TableEntry(
+                row=number, line=line, name=called, cells=row, given=cells, mechanism=mechanism, delta=checked
+            )
         except ValueError as error:
-            refused = TableEntry(row=number, name=called, cells=cells, given=cells)
+            refused = TableEntry(row=number, line=line, name=called, cells=cells, given=cells)
             yield replace(refused, error=f"{refused.where}: {error}")
 
 
@@ -241,7 +245,7 @@ def _participation_of_row(
                 "rate belongs to sampling = poisson, which a loader that shuffles epochs does not draw: leave rate "
                 "empty, or let the loader draw each record by a coin of its own"
             )
-        return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"))
+        return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"), records=get("records"))
     if get("sampling") == "random_allocation":
         return RandomAllocation(participations=get("participations"), epoch_rounds=get("epoch_rounds") or get("rounds"))
     if get("sampling") == "poisson":

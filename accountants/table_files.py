@@ -20,6 +20,16 @@ _SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")
 _DELIMITERS = (",", ";", "\t")
 
 
+class Cells(dict[str, Any]):
+    """The cells of one row of a CSV file.
+
+    Attributes:
+        line: on which they end, as an editor counts.
+    """
+
+    line = 0
+
+
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
     """Rows of a file, one after another: TOML or JSON by the file name's ending, otherwise CSV; a stream is CSV.
 
@@ -76,7 +86,8 @@ def _whole_text(path: Path) -> str:
 
 def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     """Rows of a CSV file; a row with more cells than the header keeps them under a name that is refused."""
-    lines = _content(file)
+    counted = _Counted(file)
+    lines = _content(counted)
     first = next(lines, "")
     if "\0" in first:
         raise ValueError(f"{where} is no text: it holds zero bytes; save the table as CSV in UTF-8")
@@ -96,8 +107,22 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     for cells in csv.reader(lines, delimiter=delimiter):
         values = [cell.strip() for cell in cells]
         if any(values):
-            row: dict[str, Any] = dict.fromkeys(names, "") | dict(zip(names, values, strict=False))
-            yield row | {TOO_MANY: values[len(names) :]} if any(values[len(names) :]) else row
+            row = Cells(dict.fromkeys(names, "") | dict(zip(names, values, strict=False)))
+            row.line = counted.line
+            if any(values[len(names) :]):
+                row[TOO_MANY] = values[len(names) :]
+            yield row
+
+
+class _Counted:
+    """The lines of a file, and the number of the one read last."""
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._file, self.line = file, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for self.line, text in enumerate(self._file, start=1):  # noqa: B020
+            yield text
 
 
 def _content(file: Iterable[str]) -> Iterator[str]:

@@ -8,16 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, RealizedRatios
-from privkit.accountants.spec.parts import (
-    CutMix,
-    EveryRound,
-    NoMixing,
-    Poisson,
-    PrivateUpdates,
-    ShuffledEpochs,
-    WithoutReplacement,
-)
-from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+from privkit.accountants.spec.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import Categories, Known
 from privkit.shared.rounding import rounded_up
 
@@ -83,8 +75,8 @@ def _said_of_mechanism(mechanism: SplitMechanism) -> list[str]:
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         where = "by the client"
     said.append(
-        f"{noise.law} noise of {noise.distribution.unit} {noise.smashed:g}"
-        + (f" ({noise.labels:g} on labels)" if noise.labels is not None else "")
+        f"{noise.law} noise of {noise.distribution.unit} {rounded_up(noise.smashed, 6)}"
+        + (f" ({rounded_up(noise.labels, 6)} on labels)" if noise.labels is not None else "")
         + f" is added {where}, fresh and independent in every coordinate and release"
     )
     return said + _said_of_mixing(mechanism)
@@ -158,8 +150,8 @@ def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[
     each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
     return [
         f"a release holds {each} of {categories.classes:,} categories, and nothing else that depends on the record",
-        f"every answer is replaced by a uniform draw of the categories with probability {mechanism.noise.smashed:g}, "
-        "by a coin of its own, afresh in every release",
+        "every answer is replaced by a uniform draw of the categories with probability "
+        f"{rounded_up(mechanism.noise.smashed, 6)}, by a coin of its own, afresh in every release",
     ]
 
 
@@ -242,7 +234,9 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
         said = [
             f"each unit is in one of the {part.epoch_rounds:,} batches of an epoch, which have a fixed size and are "
             "dealt by a permutation that does not depend on the data",
-            "the server is taken to know which batch that is, since the units that a place displaces can show it: "
+            _said_of_order(part.records)
+            if part.records is not None
+            else "the server is taken to know which batch that is, since the units that a place displaces can show it: "
             "nothing is credited to the shuffle",
         ]
     elif isinstance(part, RandomAllocation):
@@ -266,6 +260,13 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
             else "who is absent cannot be told from a message that is missing: the server sees sums, or dummies arrive"
         )
     return said
+
+
+def _said_of_order(records: int) -> str:
+    return (
+        f"in every epoch the client's {records:,} records are dealt by a uniform order that the server does not learn; "
+        "each is alone in a row, and nothing that leaves beside its noisy row differs between records"
+    )
 
 
 def _composition(mechanism: SplitMechanism) -> list[str]:

@@ -16,12 +16,13 @@ from privkit.defenses.adversarial import Adversarial
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.cutout import RandomCutout
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, costs_of, sent_share
+from privkit.metrics.cost import costs_of, sent_share
 from privkit.models import ModelSpec
 from privkit.models.convolutional import VGG16
 from privkit.models.pit import PIT_TINY
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import VIT_TINY6, Vit
+from privkit.shared.costs import Costs
 
 CLIENTS, BATCH, SEED_BYTES = 10, 128, 8
 """n and B of both CutMix papers; a 64-bit seed of the masks, a client and round."""
@@ -67,7 +68,7 @@ def efficiency(device: torch.device) -> None:
     with_block, *_ = edge(replace(backbone, cut="block1"), "CelebA", device)
     embedding, *_ = edge(Vit(width=512, depth=24, heads=8, patch=16, cut="embedding"), "CelebA", device)
     attacker = Adversarial().companion(smashed, SHAPES["CelebA"], seed=0).to(device)
-    methods: dict[str, tuple[Cost, str]] = {
+    methods: dict[str, tuple[Costs, str]] = {
         "SL / Transform": (costs_of(t2t, image, trained=False), "tokens-to-token"),
         "Adv": (
             costs_of(t2t, image, trained=True, companion=attacker),
@@ -107,7 +108,7 @@ def mixed_share(group: int) -> float:
     return -(-CLIENTS // group) / CLIENTS
 
 
-def mib(cost: Cost, way: int) -> str:
+def mib(cost: Costs, way: int) -> str:
     """Bytes up (0) or down (1) of one client in a round."""
     return f"{cost.a_round(BATCH)[way] / 2**20:.3f}"
 

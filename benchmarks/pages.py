@@ -35,6 +35,7 @@ from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import MODELS, TABLE
 from privkit.settings.table import FLAGS
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import floor_title, likeness, measure
 from privkit.shared.threat_models import threat_name
 
@@ -162,10 +163,10 @@ def noise_bounds() -> str:
     """ε of accurate_sl's runs: as published, sound for one release, and of the whole run."""
     epsilons = ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")
     heading = ["experiment", "defense", "steps", "seeds", "accuracy", "published ε", "sound ε of one release"]
-    runs: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in effects.shipped_rows():
-        if "published_epsilon" in row and "in_place" not in row["defense"]:
-            runs.setdefault((row["experiment"], row["defense"], row["steps"]), []).append(row)
+    of_noise = (
+        row for row in effects.shipped_rows() if "published_epsilon" in row and "in_place" not in row["defense"]
+    )
+    runs = grouped(of_noise, lambda row: (row["experiment"], row["defense"], row["steps"]))
     made = []
     for (experiment, defense, steps), rows in runs.items():
         mean = sum(row["accuracy"] for row in rows) / len(rows)
@@ -187,11 +188,8 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
     """
     every = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     lines = [line for line in every if line.get("status", "done") == "done"]
-    rows: dict[tuple[str, ...], list[dict[str, float]]] = {}
-    for line in lines:
-        rows.setdefault(tuple(str(line[key]) for key in keys), []).append(line)
     made = []
-    for key, runs in rows.items():
+    for key, runs in grouped(lines, lambda line: tuple(str(line[key]) for key in keys)).items():
         seeds = sorted(run["seed"] for run in runs)
         cells = [*(f"`{cell}`" for cell in key), ", ".join(map(str, seeds))]
         for value, places in digits.items():

@@ -12,8 +12,9 @@ from privkit.reports.frontier_chart import frontier_chart
 from privkit.reports.page import standalone
 from privkit.reports.registry import Entry, MeasuredSetting, dominates, read_registry, settings
 from privkit.settings.quick_attacks import MODELS
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
-from privkit.shared.measures import IDENTIFIED
+from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
 from privkit.shared.threat_models import threat_name
 
 AFFORDED = (0.02, 0.05, 0.1, 0.2, 1.0)
@@ -28,10 +29,7 @@ MANY = 0.9
 
 def datasets(registered: Iterable[Entry]) -> dict[str, list[MeasuredSetting]]:
     """Dataset -> its settings, those that give away most first."""
-    found: dict[str, list[MeasuredSetting]] = {}
-    for one in settings(registered):
-        found.setdefault(one.dataset, []).append(one)
-    return found
+    return grouped(settings(registered), lambda one: one.dataset)
 
 
 def which() -> tuple[list[str], list[list[str]]]:
@@ -185,7 +183,7 @@ def _frontier(found: Sequence[MeasuredSetting], model: str) -> Frontier:
     if bare:
         points.append(_point("none", "black_box", median(bare), _exact(1.0), dominated=False))
     floor = max(one.chance for one in here)
-    return Frontier(metric=IDENTIFIED.name, points=tuple(points), floors={"class_mean": floor})
+    return Frontier(metric=IDENTIFIED.name, points=tuple(points), floors={CLASS_MEAN.title: floor})
 
 
 def _point(defense: str, attack: str, accuracy: float, identified: Interval, dominated: bool) -> Point:
@@ -198,6 +196,7 @@ def _point(defense: str, attack: str, accuracy: float, identified: Interval, dom
         seeds=1,
         accuracy=_exact(accuracy),
         recovered=identified,
+        start=False,
         epsilon=None,
         dominated=dominated,
     )

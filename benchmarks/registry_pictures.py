@@ -13,6 +13,7 @@ from privkit.files.paths import file_name, inside, read_bytes, root
 from privkit.reports.registry import Entry
 from privkit.reports.schema import Row
 from privkit.run.records import STRIP
+from privkit.shared.grouped import grouped
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "registry"
 PUBLIC = ("cifar10", "cifar100", "digits", "fashion_mnist", "lfw_people", "lfw_subset", "mnist", "pcam", "tiny_digits")
@@ -48,10 +49,7 @@ def shown(registered: Iterable[Entry]) -> dict[Path, list[Entry]]:
     for one in registered:
         if path_of(one).exists():
             first.setdefault((one.dataset, one.defense, one.threat_model), one)
-    made: dict[Path, list[Entry]] = {}
-    for one in first.values():
-        made.setdefault(path_of(one), []).append(one)
-    return made
+    return grouped(first.values(), path_of)
 
 
 def left_over(registered: Iterable[Entry]) -> list[Path]:

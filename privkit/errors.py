@@ -10,6 +10,8 @@ from privkit.reports.escape import terminal
 
 LONGEST = 200
 """Characters of a value that an error repeats."""
+_NEAR = 6
+"""Near names of an unknown one among too many."""
 
 
 class PrivkitError(Exception):
@@ -94,13 +96,24 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:most]}".removesuffix(": ")
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str]) -> UsageError:
-    """The error for an unknown name, with the nearest known one.
+def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
+    """The error for an unknown name, with the nearest known one and all others, or with a few near ones.
+
+    Args:
+        kind: what is named.
+        given: the unknown name.
+        allowed: the known ones.
+        listed: the command that lists them, if they are too many for a sentence.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)
     """
     names = sorted(allowed)
+    if listed:
+        close = get_close_matches(given[:LONGEST], names)
+        near = list(dict.fromkeys([*close[:1], *(name for name in names if given in name), *close]))[:_NEAR]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        return UsageError(f"unknown {kind} {shortened(given)}{hint} ({listed} lists all)")
     near = get_close_matches(given[:LONGEST], names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown {kind} {shortened(given)}{hint} (allowed: {', '.join(names) or 'none'})")

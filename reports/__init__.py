@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from privkit.reports.schema import (
         SCHEMA_VERSION,
         Check,
-        Costs,
         Manifest,
         Metric,
         Metrics,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     )
     from privkit.reports.tables import Table, summary_table, table
     from privkit.reports.verdict import Judgement, Verdict, judge
+    from privkit.shared.costs import Costs
     from privkit.shared.interval import Interval
 
 __all__ = [

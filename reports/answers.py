@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from privkit.reports.schema import Row
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import UNKNOWN, Table, interval, note_of, summary_note, summary_table, table
 from privkit.shared.empirical_bound import EmpiricalBound
-from privkit.shared.measures import ORDERS, TOLD_APART, measure
+from privkit.shared.measures import ORDERS, TOLD_APART, Measure, measure
 
 _SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
 _OF_ORDERS = [one for one in ORDERS if not one.unit]
@@ -41,42 +41,39 @@ ORDER_NOTE = (
 def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
     """The tables of a run, each with its note; the first has means over several seeds, or a line for each row."""
     summaries = over_seeds(rows)
-    first = (summary_table(summaries), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
+    first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
     others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
     return [first, *((made, note) for made, note in others if made is not None)]
 
 
 def answers_table(rows: Sequence[Row]) -> Table | None:
     """One line for each row with scores; None if no row has any."""
-    lines = [
-        (
-            row.defense,
-            row.attack,
-            str(row.seed),
-            *(interval(row.answers.get(one.name), one.digits) for one in _SHOWN),
-            _proven(row),
-            *_shown(row.empirical_bound),
-        )
-        for row in rows
-        if "auc" in row.answers
-    ]
-    return Table(headers=HEADERS, rows=tuple(lines), floor=(False,) * len(lines)) if lines else None
+    return _asked(rows, "auc", HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
 
 
 def orders_table(rows: Sequence[Row]) -> Table | None:
     """One line for each row with an order; None if no row has any."""
-    lines = [
+    return _asked(rows, "direct", ORDER_HEADERS, _OF_ORDERS, lambda row: (_bits(row),))
+
+
+def _asked(
+    rows: Sequence[Row],
+    answer: str,
+    headers: tuple[str, ...],
+    measures: Sequence[Measure],
+    beside: Callable[[Row], tuple[str, ...]],
+) -> Table | None:
+    """One line for each row with this answer: its measures, and what stands beside them."""
+    lines = tuple(
         (
-            row.defense,
-            row.attack,
-            str(row.seed),
-            *(interval(row.answers.get(one.name), one.digits) for one in _OF_ORDERS),
-            _bits(row),
+            *(row.defense, row.attack, str(row.seed)),
+            *(interval(row.answers.get(one.name), one.digits) for one in measures),
+            *beside(row),
         )
         for row in rows
-        if "direct" in row.answers
-    ]
-    return Table(headers=ORDER_HEADERS, rows=tuple(lines), floor=(False,) * len(lines)) if lines else None
+        if answer in row.answers
+    )
+    return Table(headers=headers, rows=lines) if lines else None
 
 
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:

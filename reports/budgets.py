@@ -21,6 +21,10 @@ from privkit.shared.rounding import rounded_down, rounded_up
 Kind = Literal["nothing", "differential_privacy"]
 Amount = Annotated[float, Ge(0), Le(inf)]
 
+_ORDERS = (
+    "published ε at the Rényi order α > 1 that is best at this δ; the paper states α ≥ 2, and its Table 1 fixes α = 2 "
+    "and δ = .5 (published_at_order_2 in .csv and .json)"
+)
 NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lower one."
 
 
@@ -30,6 +34,7 @@ class BudgetRow(Checked):
 
     Attributes:
         row: 1-based number in the parameter table.
+        line: its line in a CSV file, as an editor counts; None elsewhere.
         name: the row's name.
         mechanism: its mechanism; empty if it could not be read.
         status: "ok" or "error".
@@ -43,6 +48,8 @@ class BudgetRow(Checked):
         sound: whether `epsilon` is a bound; False if the row was refused.
         statement: the claim in a sentence.
         published: ε by the paper's own formula, if there is one; `inf` is allowed.
+        published_order: the Rényi order of that formula that gives the least ε at this δ, if it has one.
+        published_at_order_2: the same formula at the order 2, which the paper's own table fixes.
         objection: why the published value is no bound; empty if it is one, or if there is none.
         notes: caveats for the reader, one sentence each.
         given: (column, text) of the parameter table's row, which CSV and JSON repeat.
@@ -54,6 +61,7 @@ class BudgetRow(Checked):
 
     row: int
     name: str
+    line: int | None = None
     mechanism: str = ""
     status: Literal["ok", "error"] = "ok"
     error: str = ""
@@ -66,6 +74,8 @@ class BudgetRow(Checked):
     sound: bool = True
     statement: str = ""
     published: Amount | None = None
+    published_order: Amount | None = None
+    published_at_order_2: Amount | None = None
     objection: str = ""
     notes: tuple[str, ...] = ()
     given: tuple[tuple[str, str], ...] = ()
@@ -163,7 +173,9 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
         published: tuple[str, ...] = ()
         if compare:
             published = (
-                _shown(row.published, lambda value, digits: f"{value:.{digits}g}") + _marked(_objections(row), numbers),
+                _shown(row.published, lambda value, digits: f"{value:.{digits}g}")
+                + ("" if row.published_order is None else f" (α = {row.published_order:.3g})")
+                + _marked(_objections(row), numbers),
                 tables.UNKNOWN if row.factor is None else f"{row.factor:.3g}",
             )
         own = "error" if row.status == "error" else _shown(row.epsilon, rounded_up)
@@ -177,7 +189,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
             row.method or tables.UNKNOWN,
         )
         lines.append(tuple(" ".join(cell.split()) for cell in cells))
-    return tables.Table(headers=(*headers, "method"), rows=tuple(lines), floor=(False,) * len(lines))
+    return tables.Table(headers=(*headers, "method"), rows=tuple(lines))
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
@@ -228,8 +240,10 @@ def _own_remarks(row: BudgetRow) -> list[str]:
 
 
 def _objections(row: BudgetRow) -> list[str]:
-    """Why the published value is no bound."""
-    return [f"as published no bound: {row.objection}"] if row.objection else []
+    """What a published value was converted with, whether it undercuts the sound one, and why it is no bound."""
+    said = [] if row.published_order is None else [_ORDERS]
+    said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
+    return [*said, *([f"as published no bound: {row.objection}"] if row.objection else [])]
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:

@@ -156,10 +156,10 @@ def panel(
     return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
 
 
-def padded_range(values: Sequence[float], *, least: float = 1e-3) -> tuple[float, float]:
+def padded_range(values: Sequence[float]) -> tuple[float, float]:
     """Smallest and largest value, widened by a twentieth on both sides so that they always differ."""
     low, high = min(values), max(values)
-    room = max(0.06 * (high - low), least)
+    room = max(0.06 * (high - low), 1e-3)
     return low - room, high + room
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from privkit.reports import escape
-from privkit.reports.schema import Costs, Row, Summary
+from privkit.reports.schema import Row, Summary
+from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, OF_RECORDS, TASK
 
@@ -46,7 +48,7 @@ GATED = (
     "tpr",
     *_PROVEN,
     "empirical_epsilon",
-    *Costs.model_fields,
+    *(field.name for field in fields(Costs)),
 )
 """Columns that a gate may name."""
 _BOUND = (
@@ -101,7 +103,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
             kind = DECLARED if declared else "proven_"
             rates = (row.limits.advantage, row.limits.at(0.01))
             found |= {f"{kind}{name}": rate for name, rate in zip(_LIMITS, rates, strict=True)}
-    return found | (row.costs.model_dump() if row.costs else {})
+    return found | (asdict(row.costs) if row.costs else {})
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
@@ -159,6 +161,7 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
                 "defense": summary.defense,
                 "attack": summary.attack,
                 "floor": summary.floor,
+                "protocol": summary.protocol,
                 "seeds": " ".join(map(str, summary.seeds)),
                 **flattened(summary.values),
             }

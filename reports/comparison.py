@@ -74,4 +74,4 @@ def comparison_table(comparison: Comparison) -> Table:
         )
         for found in comparison.differences
     ]
-    return Table(headers=HEADERS, rows=tuple(lines), floor=(False,) * len(lines))
+    return Table(headers=HEADERS, rows=tuple(lines))

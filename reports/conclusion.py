@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from privkit.reports.schema import Frozen, Metric, Row
-from privkit.reports.strongest import most_identified, sound, undefended
+from privkit.reports.strongest import most_identified, sound, undefended, without_options
 from privkit.reports.tables import UNKNOWN, claim_text
-from privkit.reports.threats import NO_NUMBER, Outcome, ThreatVerdict
+from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import CONSTANT_ATTACKS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, threat_name
 
@@ -22,6 +23,7 @@ _WORDS: dict[Outcome, str] = {
     "not_tried": "Not tried:",
 }
 """Outcome -> how the list of its threat models begins, in the order in which a conclusion looks for them."""
+_UNCONTROLLED = "Falls to an attack that failed its control under"
 
 
 class Conclusion(Frozen):
@@ -61,6 +63,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
         found = next(outcome for outcome in _WORDS if any(one.outcome == outcome for one in verdicts))
         named = [one for one in verdicts if one.outcome == found]
+        named = [one for one in named if not one.uncontrolled] or named
         most = max(named, key=lambda one: one.identified.value if one.identified else 0.0)
         own = [row for row in rows if row.defense == defense]
         counts = _identified(named, own, rows)
@@ -69,7 +72,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
         made.append(
             Conclusion(
                 defense=defense,
-                tone="bad" if found == "falls" else "good" if held else "open",
+                tone="good" if held else "bad" if found == "falls" and not most.uncontrolled else "open",
                 sentence=f"{_sentence(most, row, counts)}{_cost(own, rows)}.",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
@@ -81,9 +84,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
 
 def _defended(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows of each defense; those of the undefended model if there is no defense."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.defense, []).append(row)
+    groups = grouped(rows, lambda row: row.defense)
     return [own for defense, own in groups.items() if not undefended(defense)] or list(groups.values())
 
 
@@ -116,6 +117,9 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
     these, what, behind = f"these {row.records}", most.defense, f": {counts}" if counts else ""
     if most.outcome == "falls":
         found = counts or f"{most.attack} reaches {most.measured}"
+        if most.uncontrolled:
+            who = "Without a defense, records fall" if undefended(what) else f"{what} falls"
+            return f"{who} only to {most.attack}, which {FAILED_CONTROL}: {found}"
         if undefended(what):
             return f"Without a defense, {found}"
         return f"{what} does not protect {these}: {found}"
@@ -149,9 +153,10 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
         return ""
     count, of, _ = found
     others = [row for row in rows if undefended(row.defense) and row.protocol == own[0].protocol]
-    bare = None if undefended(own[0].defense) else _most(others)
+    bare = None if undefended(own[0].defense) else _most([row for row in others if sound(row)])
     beside = f" (undefended: {bare[0]:.0f} by {bare[2]})" if bare else ""
-    return f"{count:.0f} of {of} are identified from what crosses the wire{beside}"
+    where = "" if all(one.uncontrolled for one in verdicts) else " from what crosses the wire"
+    return f"{count:.0f} of {of} are identified{where}{beside}"
 
 
 def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
@@ -162,7 +167,7 @@ def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
             found.setdefault(row.attack, []).append(share)
     counts = {attack: sum(one.value * one.n for one in each) / len(each) for attack, each in found.items()}
     best = max(counts, key=lambda attack: counts[attack], default="")
-    return (counts[best], found[best][0].n, best.partition(":")[0]) if best else None
+    return (counts[best], found[best][0].n, without_options(best)) if best else None
 
 
 def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
@@ -186,10 +191,9 @@ def _accuracy(rows: Sequence[Row]) -> float | None:
 
 def _models(verdicts: Sequence[ThreatVerdict]) -> str:
     """Threat models by their outcome."""
-    groups = {
-        words: [threat_name(one.threat_model) for one in verdicts if one.outcome == outcome]
-        for outcome, words in _WORDS.items()
-    }
+    groups: dict[str, list[str]] = {words: [] for words in (_WORDS["falls"], _UNCONTROLLED, *_WORDS.values())}
+    for one in verdicts:
+        groups[_UNCONTROLLED if one.uncontrolled else _WORDS[one.outcome]].append(threat_name(one.threat_model))
     return " ".join(f"{words} {', '.join(models)}." for words, models in groups.items() if models)
 
 

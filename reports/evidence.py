@@ -30,7 +30,7 @@ from privkit.reports.origins import mixture
 from privkit.reports.page import label
 from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.reports.sections import by_defense, made_of
-from privkit.reports.strongest import undefended
+from privkit.reports.strongest import undefended, without_options
 from privkit.reports.tables import interval
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
@@ -164,7 +164,7 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
         found = row.recovered.get("unaligned", {}).get(IDENTIFIED.name)
-        if found is not None and row.attack.partition(":")[0] not in CONSTANT_ATTACKS:
+        if found is not None and without_options(row.attack) not in CONSTANT_ATTACKS:
             groups.setdefault(row.attack, []).append((row, found))
     means = {attack: sum(found.value for _, found in each) / len(each) for attack, each in groups.items()}
     counted = {one.attack, *one.against} if one.attack else set()
@@ -199,7 +199,9 @@ def _share(row: Row, found: Interval, counted: bool) -> Share:
 
 def _reservations(row: Row) -> list[str]:
     """What makes the numbers of a row doubtful."""
-    return [*(check.detail for check in row.checks if check.decisive and not check.passed), *filter(None, [row.doubt])]
+    failed = [check for check in row.checks if check.decisive and not check.passed]
+    told = [f"{'' if check.name in (CLAIM, DECLARATION) else 'its control failed: '}{check.detail}" for check in failed]
+    return [*told, *filter(None, [row.doubt])]
 
 
 def _answer(row: Row) -> Answer:
@@ -248,6 +250,8 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     }
     standing = next(word for word, earned in words.items() if earned)
     privacy = "no differential privacy is proven, and none is declared"
+    if standing == "refuted":
+        privacy = "refuted: what is declared contradicts what was measured, so no differential privacy is proven"
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known"
@@ -292,7 +296,7 @@ def _requirements(
     concluded: Sequence[Conclusion], answers: Sequence[Answer], claims: Sequence[Claim]
 ) -> list[Requirement]:
     """C11.2 beside the rows that say something of it."""
-    members = [one for one in answers if one.attack.partition(":")[0] == standards.MEMBERSHIP]
+    members = [one for one in answers if without_options(one.attack) == standards.MEMBERSHIP]
     private = [one for one in claims if one.epsilon is not None and one.standing not in _FALLEN]
     rows = {
         ", objective": [f"{one.defense}: {one.models}" for one in concluded],

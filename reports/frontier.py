@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, isfinite
 
 from privkit.reports.columns import flat_csv, flattened
 from privkit.reports.schema import Row, Summary
-from privkit.reports.strongest import began, counted, undefended
+from privkit.reports.strongest import OPTIONS, began, counted, relied, sound, undefended, without_options
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import Table, interval
 from privkit.shared.interval import Interval
-from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, likeness, measure
+from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, differs, floor_title, likeness, measure
 
 NOTE = (
     "One line a setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
-    "records. Dominated: another defended setting is at least as accurate and gives away no more."
+    "records. Dominated: another defended setting is at least as accurate, gives away no more, and has a proven ε that "
+    "is no larger, if either has one; and it has a smaller ε, or an interval of the other two that does not meet."
 )
-_OPTIONS = re.compile(r":[^+@]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,23 +30,30 @@ class Point:
         family: the label without options.
         setting: the options in which settings of this family differ; empty for defaults.
         attack: the strongest attack.
+        sound: whether it passed its control experiments with every seed.
         start: whether its guesses are those that it began from, because its finished ones give away less.
         seeds: number of seeds.
         accuracy: accuracy of the task.
         recovered: what the strongest attack recovers, in the deciding measure of these records.
         epsilon: the proven ε, the largest over seeds; None without one.
-        dominated: whether another defended setting is at least as good in both, and better in one.
+        protocol: its protocol.
+        floors: guess without the release -> what it recovers of the attacked records.
+        dominated: whether another defended setting is at least as good in accuracy, recovery and proven ε, and better
+            in one beyond the intervals.
     """
 
     defense: str
     family: str
     setting: str
     attack: str
-    start: bool
+    sound: bool = True
+    start: bool = False
     seeds: int
     accuracy: Interval
     recovered: Interval
     epsilon: float | None
+    protocol: str = ""
+    floors: dict[str, float] = field(default_factory=dict)
     dominated: bool = False
 
     @property
@@ -58,7 +64,8 @@ class Point:
     @property
     def guesses(self) -> str:
         """Whose guesses these are, in words."""
-        return f"{self.attack}, before its first step" if self.start else self.attack
+        said = {", before its first step": self.start, ", which failed its control": not self.sound}
+        return self.attack + "".join(words for words, so in said.items() if so)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +75,7 @@ class Frontier:
     Attributes:
         metric: name of the deciding measure.
         points: one for each setting, including the undefended baseline.
-        floors: guess without the release -> what it recovers.
+        floors: title of a guess without the release, with the protocol where protocols differ -> what it recovers.
     """
 
     metric: str
@@ -94,7 +101,7 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     done = [row for row in done if row.attack not in CONSTANT_ATTACKS] or done
     over = {(summary.defense, summary.attack): summary for summary in over_seeds(done) if not summary.floor}
     labels = dict.fromkeys(row.defense for row in done)
-    points = [_point(label, [row for row in done if row.defense == label], metric, over) for label in labels]
+    points = [_point(label, relied([row for row in done if row.defense == label]), metric, over) for label in labels]
     points = [_with_setting(point, points) for point in points]
     defended = [point for point in points if point.defended]
     if not points or len(defended) < least:
@@ -103,12 +110,26 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
         replace(point, dominated=point.defended and any(_better(other, point) for other in defended))
         for point in points
     )
+    groups: dict[str, list[Row]] = {}
+    for row in done:
+        groups.setdefault(row.protocol, []).append(row)
+    each = {protocol: _floors(group, metric) for protocol, group in groups.items()}
     floors = {
-        name: sum(row.floors[name]["unaligned"][metric].value for row in done) / len(done)
+        floor_title(name, protocol if differs({one: found.get(name) for one, found in each.items()}) else ""): value
         for name in FLOORS
-        if all(metric in row.floors.get(name, {}).get("unaligned", {}) for row in done)
+        for protocol, found in each.items()
+        if (value := found.get(name)) is not None
     }
     return Frontier(metric=metric, points=tuple(judged), floors=floors)
+
+
+def _floors(rows: Sequence[Row], metric: str) -> dict[str, float]:
+    """Guess without the release -> what it recovers, as the mean over these rows; those that all rows have."""
+    return {
+        name: sum(row.floors[name]["unaligned"][metric].value for row in rows) / len(rows)
+        for name in FLOORS
+        if all(metric in row.floors.get(name, {}).get("unaligned", {}) for row in rows)
+    }
 
 
 def frontier_table(found: Frontier) -> Table:
@@ -124,7 +145,7 @@ def frontier_table(found: Frontier) -> Table:
         )
         for point in found.points
     ]
-    floors = [("floor", FLOORS[name].title, "–", f"{value:.3f}", "–", "") for name, value in found.floors.items()]
+    floors = [("floor", name, "–", f"{value:.3f}", "–", "") for name, value in found.floors.items()]
     headers = ("defense", "strongest attack", "accuracy ↑", f"{found.name} ↓", "ε ↓", "dominated")
     return Table(headers=headers, rows=(*lines, *floors), floor=(False,) * len(lines) + (True,) * len(floors))
 
@@ -136,9 +157,9 @@ def to_csv(found: Frontier) -> str:
 
 def _flat(point: Point, found: Frontier) -> dict[str, object]:
     """A point as one record."""
-    kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered")}
+    kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered", "floors")}
     measured = flattened({"accuracy": point.accuracy, found.metric: point.recovered})
-    return kept | measured | {f"floor_{name}": value for name, value in found.floors.items()}
+    return kept | measured | {f"floor_{name}": value for name, value in point.floors.items()}
 
 
 def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, str], Summary]) -> Point:
@@ -153,17 +174,21 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
             measured[row.attack] = (row.accuracy, row.recovered["unaligned"][metric], 1)
     attack = max(measured, key=lambda name: measured[name][1].value)
     accuracy, recovered, seeds = measured[attack]
+    own = [row for row in rows if row.attack == attack]
     proven = [epsilon for row in rows if (epsilon := _epsilon(row)) is not None]
     return Point(
         defense=label,
-        family=_OPTIONS.sub("", label),
+        family=without_options(label),
         setting=label,
         attack=attack,
-        start=any(began(row) for row in rows if row.attack == attack),
+        sound=all(map(sound, own)),
+        start=any(map(began, own)),
         seeds=seeds,
         accuracy=accuracy,
         recovered=recovered,
         epsilon=max(proven, default=None),
+        protocol=own[0].protocol,
+        floors=_floors(own, metric),
     )
 
 
@@ -191,10 +216,12 @@ def _options(label: str) -> list[str]:
     >>> _options("gaussian_noise:sigma=2.0,clip=1.0+masking:keep=0.2")
     ['sigma=2.0', 'clip=1.0', 'keep=0.2']
     """
-    return [option for part in _OPTIONS.findall(label) for option in part[1:].split(",")]
+    return [option for part in OPTIONS.findall(label) for option in part[1:].split(",")]
 
 
 def _better(one: Point, other: Point) -> bool:
-    """Whether one setting dominates another."""
+    """Whether one setting dominates another; no proven ε counts as an infinite one."""
+    proven, its = (inf if point.epsilon is None else point.epsilon for point in (one, other))
     gains = (one.accuracy.value - other.accuracy.value, other.recovered.value - one.recovered.value)
-    return min(gains) >= 0 and max(gains) > 0
+    beyond = (one.accuracy.low > other.accuracy.high, one.recovered.high < other.recovered.low, proven < its)
+    return min(gains) >= 0 and proven <= its and any(beyond)

@@ -8,7 +8,6 @@ from math import isfinite, log10
 from privkit.reports.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, Mark, Shape, padded_range, panel, points
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.tables import interval
-from privkit.shared.measures import FLOORS
 
 WIDTH, HEIGHT = 680, 400
 _LETTER, _LINE = 6.4, 13.0
@@ -31,11 +30,10 @@ def frontier_chart(found: Frontier) -> Chart:
     for name, value in sorted(found.floors.items(), key=lambda floor: floor[1]):
         height = float(y([value])[0])
         line = points((LEFT, WIDTH - RIGHT), (height, height))
-        shapes.append(Shape(kind="floor", points=line, name=FLOORS[name].title))
-        if words and words[-1][1] - height < _LINE:  # two floors at one height share a line of text
-            words[-1] = (*words[-1][:2], f"{words[-1][2]}, {FLOORS[name].title}")
-        else:
-            words.append((WIDTH - RIGHT, height - 4, FLOORS[name].title))
+        shapes.append(Shape(kind="floor", points=line, name=name))
+        near = bool(words) and words[-1][1] - height < _LINE  # this line would cross the words below it
+        said = f"{words.pop()[2]}, {name}" if near else name
+        words.append((WIDTH - RIGHT, height - 4, said))
     for family in dict.fromkeys(point.family for point in found.points if point.defended):
         own = [point for point in found.points if point.family == family]
         if len(own) > 1:

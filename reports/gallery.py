@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from privkit.reports.schema import Row
 from privkit.reports.strongest import metric_of, strongest
 from privkit.reports.tables import interval
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import floor_title, likeness, measure
 
 Pixels = NDArray[np.uint8]
@@ -109,9 +110,7 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> Gallery:
     kept = {row.cell for row in sorted(shown, key=lambda row: row.cell not in best)[:room]}
     shown, left_out = [row for row in shown if row.cell in kept], len(shown) - len(kept)
     side = max(SMALLEST, min(LARGEST, isqrt(ROOM // (images * channels * len(shown)))))
-    groups: dict[tuple[int, bytes], list[Row]] = {}
-    for row in shown:
-        groups.setdefault((row.seed, pictures[row.cell].truth.tobytes()), []).append(row)
+    groups = grouped(shown, lambda row: (row.seed, pictures[row.cell].truth.tobytes()))
     blocks = tuple(_block(group, pictures, best, side) for group in groups.values())
     longest = max(max(pictures[row.cell].truth.shape[1:3]) for row in shown)
     return Gallery(blocks=blocks, side=side if longest > side else 0, left_out=left_out)

@@ -12,6 +12,7 @@ from math import isfinite
 from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, OF_RECORDS
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
@@ -100,11 +101,8 @@ class Gate:
             rows: of the run.
             pending: defenses and seeds with unfinished cells: a missing number there is undecided (None), not failed.
         """
-        groups: dict[tuple[str, int], list[Row]] = {}
-        for row in rows:
-            if not undefended(row.defense):
-                groups.setdefault((row.defense, row.seed), []).append(row)
-        twins = undefended_rows(rows)
+        defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
+        groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
@@ -156,9 +154,9 @@ class Gate:
             return "no number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
         if not isinstance(value, Interval) or middle == judged:
-            return f"{middle:.4f}"
+            return _digits(middle)
         most = "most" if self.comparison.startswith("<") else "least"
-        return f"{middle:.4f} and at {most} {judged:.4f} ({100 * value.confidence:g} % interval)"
+        return f"{_digits(middle)} and at {most} {_digits(judged)} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
         """The numbers that must meet the condition, the row's own first; None if it has none."""
@@ -179,6 +177,15 @@ class Gate:
         """Whether an attack that fails would meet the condition."""
         metric = numbers(row).get((gated(self.column) or self.column).removesuffix("_worst"))
         return isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">")
+
+
+def _digits(value: float) -> str:
+    """A number in a finding's sentence: a share with four decimals, a large one with six digits.
+
+    >>> _digits(0.4), _digits(60258000.6922), _digits(6144.0)
+    ('0.4000', '6.0258e+07', '6144')
+    """
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.6g}"
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
@@ -234,14 +241,15 @@ def _known(gate: str, column: str) -> str:
         if float(f"0{column[4:]}") == 0.01:
             return "tpr"
         raise GateError(f"gate {gate!r}: rows hold the true positive rate at 1 % false positives alone; write tpr")
-    near = get_close_matches(column, GATED, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise GateError(f"cannot read the gate {gate!r}: no column is {column!r}{hint} (columns: {', '.join(_NAMED)})")
+    near = get_close_matches(column, GATED, n=3)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise GateError(
+        f"cannot read the gate {gate!r}: no column is {column!r}{hint} (docs/how-to/gates.md lists all columns)"
+    )
 
 
-_NAMED = (
+NAMED = (
     *GATED[: GATED.index(f"unaligned_{next(iter(OF_RECORDS))}")],
-    *("unaligned_…", "matched_…"),
     *GATED[GATED.index(next(iter(ANSWERS))) :],
 )
-"""Columns as an error lists them."""
+"""Columns without those that are `unaligned_`, `matched_` or of the worst record."""

@@ -19,7 +19,7 @@ def html_table(shown: Table, note: str = "") -> str:
     """A table as HTML; floors are grey.
 
     >>> from privkit.reports.tables import Table
-    >>> html_table(Table(headers=("a",), rows=(("<1>",),), floor=(False,)))
+    >>> html_table(Table(headers=("a",), rows=(("<1>",),)))
     '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;1&gt;</td></tr></tbody></table>'
     """
     head = "".join(f"<th>{_text(header)}</th>" for header in shown.headers)

@@ -62,7 +62,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
+class _Sheet:
     """A table with its note, and its unrounded numbers as CSV."""
 
     title: str
@@ -120,7 +120,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
     return path
 
 
-def _sheets(report: Report) -> dict[str, Sheet]:
+def _sheets(report: Report) -> dict[str, _Sheet]:
     """Name of a file -> the table; those that the run has."""
     rows, summaries = report.rows, report.summaries
     curve = frontier.frontier(rows)
@@ -133,7 +133,7 @@ def _sheets(report: Report) -> dict[str, Sheet]:
         ),
         "seeds": (
             "Over seeds",
-            tables.summary_table(summaries) if summaries else None,
+            tables.summary_table(summaries, rows) if summaries else None,
             tables.summary_note(summaries) if summaries else "",
             lambda: columns.seeds_csv(summaries),
         ),
@@ -163,20 +163,21 @@ def _sheets(report: Report) -> dict[str, Sheet]:
         ),
     }
     return {
-        name: Sheet(title=title, table=table, note=note, csv=csv())
+        name: _Sheet(title=title, table=table, note=note, csv=csv())
         for name, (title, table, note, csv) in made.items()
         if table is not None
     }
 
 
-def _write_tables(sheets: Mapping[str, Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
+def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
     """Every table as CSV, Markdown and LaTeX, with the verdict beside it."""
-    judged = " ".join(" ".join((f"Verdict: {verdict.sentence}.", *verdict.failures, mixed)).split())
+    judged = [" ".join(said.split()) for said in (f"Verdict: {verdict.sentence}.", *verdict.failures, mixed) if said]
+    remarks = "".join(f"% {escape.latex(said)}\n" for said in judged)
     for name, sheet in sheets.items():
-        remark = f"{sheet.note}\n\n{escape.markdown(judged)}"
+        remark = f"{sheet.note}\n\n{escape.markdown(' '.join(judged))}"
         write(folder / "tables" / f"{name}.csv", sheet.csv.encode())
         write(folder / "tables" / f"{name}.md", tables.markdown(sheet.table, remark).encode())
-        write(folder / "tables" / f"{name}.tex", f"% {escape.latex(judged)}\n{tables.latex(sheet.table)}".encode())
+        write(folder / "tables" / f"{name}.tex", f"{remarks}{tables.latex(sheet.table)}".encode())
 
 
 def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tuple[str, list[Chart]]]]:
@@ -223,6 +224,7 @@ def environment() -> Environment:
     environment.globals |= {
         "with_prefix": tables.with_prefix,
         "interval": tables.interval,
+        "of_task": tables.of_task,
         "claim_text": tables.claim_text,
         "threat_name": threat_name,
         "in_words": threats.in_words,

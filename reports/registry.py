@@ -12,6 +12,7 @@ from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import sound, undefended
 from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval, clopper_pearson
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, UNIT, likeness
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
@@ -109,7 +110,7 @@ class Place(Frozen):
         setting: one's own.
         peers: number of registered settings.
         more: the registered setting that gives away the next more; None if none does, or if that is not shown.
-        less: the one that gives away the next less.
+        less: the one that gives away the most of those that give away no more.
         better: registered settings at least as accurate that give away no more, best first.
         registered: the registry's measurement of this very setting.
         mounted: the attacks that this adversary could mount and that gave sound numbers.
@@ -231,9 +232,7 @@ def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
     Seeds with fewer victims than another of the same setting are left out: a share among other numbers of records is
     another quantity.
     """
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
-    for one in found:
-        groups.setdefault((one.dataset, one.defense, one.threat_model), []).append(one)
+    groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
 
 
@@ -270,7 +269,7 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
     return min(gains) >= 0 and max(gains) > 0
 
 
-def mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
+def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
     """The attacks with a sound share that an adversary could mount on a defense, and whether one is its very own."""
     found = [row for row in rows if row.defense == defense and sound(row) and _identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
@@ -300,7 +299,7 @@ def place(
         if not peers:
             continue
         share, unsure = one.identified.value, "not_shown" in one.outcomes
-        attacks, tried = ((one.attack,), True) if rows is None else mounted_by(rows, one.defense, one.threat_model)
+        attacks, tried = ((one.attack,), True) if rows is None else _mounted_by(rows, one.defense, one.threat_model)
         ranked = peers if tried else []
         made.append(
             Place(
@@ -356,6 +355,6 @@ def place_table(places: Sequence[Place]) -> Table:
     ]
     headers = (
         *("defense", "adversary", "attack", "identified ↓", "accuracy ↑", "next that gives away more"),
-        *("next that gives away less", "at least as good", "this setting in the registry"),
+        *("next that gives away no more", "at least as good", "this setting in the registry"),
     )
-    return Table(headers=headers, rows=tuple(lines), floor=(False,) * len(lines))
+    return Table(headers=headers, rows=tuple(lines))

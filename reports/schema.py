@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from privkit.shared.certificate import Certificate
+from privkit.shared.costs import Costs
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE, Limits, of_use
@@ -39,21 +40,6 @@ class Metric(Interval):
 
 
 Metrics = dict[str, Metric]
-
-
-class Costs(Frozen):
-    """Costs of one client: bytes an image (smashed data up, gradient down) and a round (averaged weights, masks' seed),
-    multiply-accumulates an image, and peak memory in bytes for training on one batch."""
-
-    bytes_up: float
-    bytes_down: float
-    bytes_up_model: float
-    bytes_down_model: float
-    bytes_seed: int
-    client_macs: int
-    client_training_macs: int
-    client_parameters: int
-    peak_memory: int
 
 
 class Seconds(Frozen):
@@ -240,13 +226,15 @@ class Row(Frozen):
 class Summary(Frozen):
     """One defense under one attack over several seeds, or a floor or start if `floor` names one.
 
-    `values` holds accuracy and the measures of guesses (unaligned, and the likeness once matched): the mean of the
-    seeds' means with its interval over seeds.
+    `protocol` is that of a floor that differs between protocols; otherwise empty. `values` holds accuracy and the
+    measures of guesses (unaligned, and the likeness once matched): the mean of the seeds' means with its interval over
+    seeds.
     """
 
     defense: str
     attack: str
     floor: str = ""
+    protocol: str = ""
     seeds: tuple[int, ...]
     values: dict[str, Interval]
 

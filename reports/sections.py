@@ -11,6 +11,7 @@ from privkit.reports.schema import Provenance, Row, Summary
 from privkit.reports.strongest import Strongest, counted, strongest
 from privkit.reports.threats import ThreatVerdict
 from privkit.shared.certificate import Certificate
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
 CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
@@ -104,10 +105,7 @@ def _card(
 
 def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Defense -> its rows, in order."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.defense, []).append(row)
-    return groups
+    return grouped(rows, lambda row: row.defense)
 
 
 def certificates(rows: Sequence[Row]) -> list[Certificate]:

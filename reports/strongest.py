@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,11 +10,14 @@ from typing import Literal
 from privkit.reports.columns import CLAIM, DECLARATION, LEARNED, START
 from privkit.reports.schema import Metric, Metrics, Row
 from privkit.shared import measures
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 Grade = Literal["nothing", "class", "record"]
 """What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
 NOT_ATTACKED = "the undefended model was not attacked"
+OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
+"""The options of a part in a label; the colon in the import path of a user's own part begins none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +44,10 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
     >>> strongest([])
     []
     """
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        if row.status == "done":
-            groups.setdefault((row.defense, row.seed), []).append(row)
+    groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():
-        guessed = [row for row in group if metric_of(row)]
+        guessed = [row for row in relied(group) if metric_of(row)]
         told = tuple(row for row in group if "auc" in row.answers)
         real = [row for row in guessed if row.attack not in CONSTANT_ATTACKS]
         if guessed:
@@ -199,6 +200,15 @@ def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
     return "; ".join(f"{told[win]} {', '.join(group)}" for win, group in groups.items() if group)
 
 
+def without_options(label: str) -> str:
+    """The name of a part, or of the parts of a chain.
+
+    >>> without_options("black_box:epochs=5"), without_options("mine:Attack:k=3"), without_options("a:b=1+c@server")
+    ('black_box', 'mine:Attack', 'a+c@server')
+    """
+    return OPTIONS.sub("", label)
+
+
 def undefended(defense: str) -> bool:
     """Whether a label is that of the undefended model.
 
@@ -235,6 +245,18 @@ def powerless(row: Row, twins: Twins) -> str:
 def sound(row: Row) -> bool:
     """Whether the attack passed its control experiments. The check of a claimed ε does not count here."""
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
+
+
+def relied(rows: Sequence[Row]) -> list[Row]:
+    """The rows of a defense on which its numbers rest: once a sound one gives away records, of attacks that are sound.
+
+    >>> relied([])
+    []
+    """
+    if not any(falls(row) and sound(row) for row in rows):
+        return list(rows)
+    passed = {row.attack for row in rows if sound(row)}
+    return [row for row in rows if row.attack in passed]
 
 
 def unsound(row: Row) -> str:

@@ -9,6 +9,11 @@ from privkit.reports.schema import Metrics, Row, Summary
 from privkit.reports.seed_intervals import over_values
 from privkit.shared.measures import likeness, measure
 
+_Key = tuple[str, str, str, str]
+"""Defense, attack, floor and protocol."""
+_Values = dict[int, dict[str, float]]
+"""Seed -> name -> value."""
+
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     """Means of every defense and attack, and of every floor, over the seeds; empty if there is only one.
@@ -16,30 +21,40 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     The interval (`seed_intervals.over_values`) covers what differs between seeds (splits, initial weights, draws), not
     the choice of images.
     """
-    groups: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
+    groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
     for row in done:
         values = _means(row.recovered) | {name: answer.value for name, answer in row.answers.items()}
         values |= {"accuracy": row.accuracy.value} if row.accuracy else {}
-        groups.setdefault((row.defense, row.attack, ""), {})[row.seed] = values
+        groups.setdefault((row.defense, row.attack, "", ""), {})[row.seed] = values
     for row in done:
         for name, metrics in row.floors.items():
-            key = (row.defense, row.attack, name) if name == START else ("", "", name)
+            key = (row.defense, row.attack, name, "") if name == START else ("", "", name, row.protocol)
             groups.setdefault(key, {})[row.seed] = _means(metrics)
     return [
         Summary(
             defense=defense,
             attack=attack,
             floor=floor,
+            protocol=protocol,
             seeds=tuple(seeds),
             values={
                 name: over_values([values[name] for values in seeds.values()], confidence, measure(name).within)
                 for name in _common(seeds.values())
             },
         )
-        for (defense, attack, floor), seeds in groups.items()
+        for (defense, attack, floor, protocol), seeds in _merged(groups).items()
         if len(seeds) > 1
     ]
+
+
+def _merged(groups: Mapping[_Key, _Values]) -> dict[_Key, _Values]:
+    """The same groups, without the protocol of a floor that has the same values under all protocols."""
+    found: dict[_Key, _Values] = {}
+    for named, values in groups.items():
+        alike = all(other == values for key, other in groups.items() if key[:3] == named[:3])
+        found.setdefault((*named[:3], "" if alike else named[3]), values)
+    return found
 
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,15 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text cells under headers; `floor` marks the rows of floors and starts."""
+    """Text cells under headers; `floor` marks the rows of floors and starts, and none if it is left out."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    floor: tuple[bool, ...]
+    floor: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.floor:
+            object.__setattr__(self, "floor", (False,) * len(self.rows))
 
     def lines(self, *, floors: bool) -> list[tuple[str, ...]]:
         """The lines of results, or those of floors and starts."""
@@ -86,8 +90,13 @@ def table(rows: Sequence[Row]) -> Table:
             )
             for row in group
         ]
+        shown: dict[str, dict[str, set[tuple[str, ...]]]] = {}
+        for row in group:
+            for key, metrics in row.floors.items():
+                shown.setdefault(key, {}).setdefault(row.protocol, set()).add(_measures(metrics, names))
+        apart = {key for key, found in shown.items() if any(found[one] != found[row.protocol] for one in found)}
         floors = {
-            _floor_name(key, row.defense, row.attack): (key, metrics)
+            _floor_name(key, row.defense, row.attack, row.protocol if key in apart else ""): (key, metrics)
             for row in group
             for key, metrics in row.floors.items()
         }
@@ -115,8 +124,13 @@ FEW_SEEDS = 5
 """Below this number of seeds a summary warns."""
 
 
-def summary_table(summaries: Sequence[Summary]) -> Table:
-    """One line for each defense and attack, over the seeds."""
+def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
+    """One line for each defense and attack, over the seeds; one without numbers of two seeds says why.
+
+    Args:
+        summaries: of these rows, at least one.
+        rows: of the run.
+    """
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -125,14 +139,25 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     lines = [
         (
             _kind(summary.floor) if summary.floor else summary.defense,
-            _floor_name(summary.floor, summary.defense, summary.attack) if summary.floor else summary.attack,
+            _floor_name(summary.floor, summary.defense, summary.attack, summary.protocol)
+            if summary.floor
+            else summary.attack,
             str(len(summary.seeds)),
             *(interval(summary.values.get(name), measure(name).digits) for name in columns),
         )
         for summary in summaries
     ]
+    floor = [bool(summary.floor) for summary in summaries]
+    known = {(summary.defense, summary.attack) for summary in summaries if not summary.floor}
+    for defense, attack in dict.fromkeys((row.defense, row.attack) for row in rows if row.status != "done"):
+        if (defense, attack) not in known:
+            own = [row.status for row in rows if (row.defense, row.attack) == (defense, attack)]
+            why = next(status for status in own if status != "done").replace("_", " ")
+            blank = [UNKNOWN] * (len(columns) - 2)
+            lines.insert(place := floor.count(False), (defense, attack, str(own.count("done")), UNKNOWN, why, *blank))
+            floor.insert(place, False)
     headers = ("defense", "attack", "seeds", *columns.values())
-    return Table(headers=headers, rows=tuple(lines), floor=tuple(bool(summary.floor) for summary in summaries))
+    return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
@@ -181,15 +206,16 @@ def latex(shown: Table) -> str:
     )
 
 
-def rich_table(shown: Table) -> RichTable:
-    """The table for a terminal."""
+def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:
+    """The table for a terminal; columns under the headers `right` are numbers, without these all but the first two."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
     result = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for number, header in enumerate(shown.headers):
-        result.add_column(Text(escape.terminal(header)), justify="left" if number < 2 else "right", overflow="fold")
+        is_number = number > 1 if right is None else header in right
+        result.add_column(Text(escape.terminal(header)), justify="right" if is_number else "left", overflow="fold")
     for row, is_floor in zip(shown.rows, shown.floor, strict=True):
         cells = (Text(escape.terminal(cell)) for cell in row)  # no markup in a name
         result.add_row(*cells, style="dim" if is_floor else None)
@@ -250,13 +276,13 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
-def _floor_name(name: str, defense: str, attack: str) -> str:
+def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
     """Displayed name of a floor, or of an attack's start, which may use the lower segment and is then no floor.
 
-    >>> _floor_name(START, "none", "white_box")
+    >>> _floor_name(START, "none", "white_box", "sl")
     'white_box on none before its first step'
     """
-    return f"{attack} on {defense} before its first step" if name == START else floor_title(name)
+    return f"{attack} on {defense} before its first step" if name == START else floor_title(name, protocol)
 
 
 def _kind(name: str) -> str:
@@ -293,6 +319,17 @@ def with_prefix(operations: int) -> str:
         if operations >= size:
             return f"{operations / size:.2f} {unit}"
     return str(operations)
+
+
+def of_task(name: str, found: Interval) -> str:
+    """A measure of the task with its interval, unless that is the measure's whole range and says nothing.
+
+    >>> of_task("mcc", Interval(value=0.0, low=-0.99999, high=0.99999, n=5, method="m"))
+    '0.000'
+    """
+    low, high = measure(f"task_{name}").within
+    idle = round(found.low, 3) <= low and round(found.high, 3) >= high
+    return number(found, 3) if idle else interval(found)
 
 
 def interval(found: Interval | None, digits: int = 3) -> str:

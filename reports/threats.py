@@ -22,8 +22,10 @@ from privkit.reports.strongest import (
     twin_of,
     undefended,
     undefended_rows,
+    without_options,
 )
 from privkit.reports.tables import Table, interval
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
@@ -42,6 +44,8 @@ MEANING = (
 )
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
+FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere than the release"
+"""What is said of the attack to which a defense falls, where no attack that passed its controls gives away a record."""
 STRONGER = "a stronger attack is known and was not mounted"
 """How the remark on such an attack begins."""
 UNCOMPARED = "compared with constant guesses alone"
@@ -73,12 +77,13 @@ class ThreatVerdict(Frozen):
             attacks; it is not shown to hold, because a failed attack also fails on the undefended model, was still
             learning, or did not read all that the server got (`Row.doubt`); every mounted attack failed its control or
             ended in an error; no mounted attack applies; or none was mounted.
-        attack: the strongest one over the seeds; empty if none gave a number.
-        against: the other attacks that gave numbers.
+        attack: the strongest one over the seeds; empty if none gave a number. One that failed its control is named only
+            if no sound one gives away a record.
+        against: the other attacks that gave sound numbers.
         untried: registered attacks of this very model that were not mounted.
         sentence: the verdict in words.
         measured: the result of `attack`, as worded in the sentence.
-        remarks: reservations about a verdict "holds", as worded in the sentence.
+        remarks: reservations about the verdict, as worded in the sentence.
         identified: share of the attacked records that `attack` identifies; None if not counted.
         undefended: the same share without the defense; of the seeds with which the attack met the undefended model.
     """
@@ -94,6 +99,11 @@ class ThreatVerdict(Frozen):
     remarks: tuple[str, ...] = ()
     identified: Interval | None = None
     undefended: float | None = None
+
+    @property
+    def uncontrolled(self) -> bool:
+        """Whether the defense falls only to attacks that failed their controls."""
+        return self.outcome == "falls" and any(remark.endswith(FAILED_CONTROL) for remark in self.remarks)
 
 
 def threat_verdicts(
@@ -145,10 +155,7 @@ def _verdict(
 ) -> ThreatVerdict:
     """The verdict of the strongest attack that this model's adversary could mount on one defense."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
-    numbers: dict[str, list[Row]] = {}
-    for row in within:
-        if metric_of(row):
-            numbers.setdefault(row.attack, []).append(row)
+    numbers = grouped(filter(metric_of, within), lambda row: row.attack)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
     own = [row for row in within if row.threat_model == model]
     given: dict[str, Any] = {"defense": rows[0].defense, "threat_model": model, "untried": untried}
@@ -171,14 +178,17 @@ def _verdict(
             undefended=_share(bare),
         )
 
+    passed = [name for name in ranked if all(map(sound, numbers[name]))]
     if won := [attack for attack in ranked if any(map(falls, numbers[attack]))]:
-        winner = max(won, key=lambda attack: _likeness(numbers[attack]))
+        sure = [attack for attack in won if any(falls(row) and sound(row) for row in numbers[attack])]
+        winner = max(sure or won, key=lambda attack: _likeness(numbers[attack]))
         best, times = numbers[winner], sum(map(falls, numbers[winner]))
         seeds = f" in {times} of {len(best)} seeds" if len(best) > 1 else ""
         needs = "" if best[0].threat_model == model else f", as under {threat_name(best[0].threat_model)}"
-        remarks = [_narrowly(best), _by_start(best), _uncompared(best)]
-        return made("falls", f"falls to {winner}{needs}{seeds}", winner, ranked, remarks)
-    passed = [name for name in ranked if all(map(sound, numbers[name]))]
+        failed = _failed([row for row in within if row.status == "done" and (sure or row.attack != winner)])
+        doubt = "" if sure else f"{winner} {FAILED_CONTROL}"
+        remarks = [doubt, _narrowly(best), _by_start(best), _uncompared(best), failed]
+        return made("falls", f"falls to {winner}{needs}{seeds}", winner, passed, remarks)
     mine = [name for name in passed if name in {row.attack for row in own}]
     if mine:
         why = {name: _unshown(numbers[name], twins) for name in passed}
@@ -244,7 +254,7 @@ def _uncompared(rows: Sequence[Row]) -> str:
 
 def _name(row: Row) -> str:
     """Of the attack, without options."""
-    return row.attack.partition(":")[0]
+    return without_options(row.attack)
 
 
 def _failed(rows: Sequence[Row]) -> str:

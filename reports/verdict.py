@@ -11,6 +11,7 @@ from privkit.reports.columns import CLAIM, DECLARATION, LEARNED
 from privkit.reports.gate import EXEMPT, Gate
 from privkit.reports.schema import Check, Frozen, PlannedCell, Row
 from privkit.reports.strongest import unneeded
+from privkit.shared.grouped import grouped
 
 
 class Judgement(Frozen):
@@ -130,11 +131,8 @@ def _decisive(row: Row, check: Check) -> Judgement:
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
     """Whether any attack gave a number, for every defended model: if not, nothing is known of its leakage."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.defense, row.seed), []).append(row)
     checks = []
-    for (defense, seed), group in groups.items():
+    for (defense, seed), group in grouped(rows, lambda row: (row.defense, row.seed)).items():
         nothing = all(row.status == "not_applicable" for row in group)
         reasons = "; ".join(f"{row.attack}: {row.reason}" for row in group)
         checks.append(

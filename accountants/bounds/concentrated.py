@@ -38,12 +38,12 @@ def gdp(steps: Steps) -> float:
     return sqrt(sum(min(step.shift(count), _shift_of_pure(step.most(count))) ** 2 for step, count in steps))
 
 
-def pure_zcdp(epsilon: float) -> float:
+def _pure_zcdp(epsilon: float) -> float:
     """ρ of an ε-differentially private mechanism: ε²/2, or ε if that is less, since α > 1.
 
     Source: Bun and Steinke 2016, Proposition 1.4.
 
-    >>> pure_zcdp(1.0), pure_zcdp(10.0)
+    >>> _pure_zcdp(1.0), _pure_zcdp(10.0)
     (0.5, 10.0)
     """
     e = validate.real("epsilon", epsilon, least=0)
@@ -66,7 +66,7 @@ def pure_gdp(epsilon: float) -> float:
 
 
 def _of_pure(losses: list[tuple[float, int]]) -> float:
-    return sum(count * pure_zcdp(epsilon) for epsilon, count in losses) if losses else inf
+    return sum(count * _pure_zcdp(epsilon) for epsilon, count in losses) if losses else inf
 
 
 def _shift_of_pure(losses: list[tuple[float, int]]) -> float:

@@ -70,10 +70,11 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
     pairs = _all(step.pairs(count) for step, count in steps)
     if pairs is None:
         return None
+    source = "; ".join(dict.fromkeys([ComposedBound.source, *filter(None, (step.profile_source for step, _ in steps))]))
     if all(step.reached for step, _ in steps):
-        return ComposedBound(pairs=pairs, attained=pairs)
+        return ComposedBound(pairs=pairs, attained=pairs, source=source)
     attained = _all(step.pairs(count) if step.reached else step.attained(count) for step, count in steps)
-    return ComposedBound(pairs=pairs, attained=attained)
+    return ComposedBound(pairs=pairs, attained=attained, source=source)
 
 
 def third_record_bound(steps: Steps) -> ComposedBound | None:

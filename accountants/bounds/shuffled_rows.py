@@ -44,8 +44,12 @@ from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.third_record import Gram, triples
 from privkit.shared.array import Array
 
-LARGEST_SHIFT = 1.5
-"""μ above which sums of likelihood ratios need too large a grid."""
+SMALLEST_SHIFT, LARGEST_SHIFT = 1e-3, 1.5
+"""μ below which there is little to gain, and above which sums of likelihood ratios need too large a grid."""
+_MOST_RECORDS = 1_000_000
+"""Records of one profile; more hide better, so that this number bounds them, too."""
+_LARGEST_WINDOW = 2**21
+"""Nodes of a sum's window."""
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ, and below it, which is moved up."""
 _FINE, _COARSE = 8, 12
@@ -54,17 +58,16 @@ _FADES = 46.0
 """Exponent after which what a sum exceeds its window by is lost in rounding, and is added."""
 _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
-_NEAR_ENDS, _APART_ENDS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0)
-"""Ends of the intervals of t; more of them would lower ε by a hundredth."""
+_COVER = triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0))
+ALL_TRIPLES = tuple(dict.fromkeys([*_COVER, *((b, a, c) for a, b, c in _COVER)]))
+"""Matrices that exceed those of all triples, in both orders of x and x'; more of them would lower ε by a hundredth."""
 _WIDE = 10.0
 """Standard deviations of a normal variable that integrals reach."""
 _PROFILE_NODES, _FAR_NODES, _NEAR = 24, 10, 7.0
 """Values of ε at which a profile is computed, near and far; it is interpolated in e^ε, from above. Near are those up to
 so many standard deviations."""
-TOLD = 1e-10
-"""Wanted probability that an epoch's row is told; δ far below it gains nothing from the order."""
-_THETA = 0.08
-"""θ of every move."""
+TOLD = 1e-7
+"""Wanted probability that a row is told in some epoch of a run; δ far below it gains nothing from the order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,10 @@ class ShuffledRows(Step):
     def remark(self) -> str:
         return ", all secrets told"
 
+    @property
+    def profile_source(self) -> str:
+        return "derived: shuffled_rows.py"
+
     def rdp(self, orders: Array, count: int) -> Array:
         return gaussian.rdp(orders, self.shift(count))
 
@@ -96,7 +103,7 @@ class ShuffledRows(Step):
         return sqrt(count) * self.mu
 
     def pairs(self, count: int) -> Pairs | None:
-        hidden = profile(self.records, self.mu)
+        hidden = profile(self.records, self.mu, TOLD / count)
         return None if hidden is None else [(hidden, count)]
 
 
@@ -114,14 +121,15 @@ class Hiding:
 
 
 @lru_cache(maxsize=64)
-def profile(records: int, mu: float) -> Profile | None:
+def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It hides little where δ is below `TOLD`. It takes up to three seconds.
+    It takes up to three seconds, and ten for a million records.
 
     Args:
         records: n ≥ 2.
-        mu: largest distance of two records over the noise's standard deviation, ≥ 0; above 1.5 it is None.
+        mu: largest distance of two records over the noise's standard deviation, ≥ 0; None below .001 and above 1.5.
+        told: wanted probability that the row is told, > 0; no δ below it is small.
 
     Source: derived, see above.
 
@@ -130,7 +138,7 @@ def profile(records: int, mu: float) -> Profile | None:
     True
     """
     n, m = validate.whole("records", records, least=2), validate.real("mu", mu, least=0)
-    found = hiding(n, m) if 0 < m <= LARGEST_SHIFT else None
+    found = hiding(min(n, _MOST_RECORDS), m, told) if SMALLEST_SHIFT <= m <= LARGEST_SHIFT else None
     if found is None:
         return None
     spread, far = _spread(m) / sqrt(found.places), gaussian.epsilon(_TAIL, m)
@@ -146,7 +154,7 @@ def profile(records: int, mu: float) -> Profile | None:
     return both
 
 
-def hiding(records: int, mu: float) -> Hiding | None:
+def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     """h_0 for the moves that hide best by a normal approximation; None if they leave less than two places.
 
     What is approximated is only which moves to make.
@@ -154,41 +162,43 @@ def hiding(records: int, mu: float) -> Hiding | None:
     >>> hiding(1000, 0.3).places > 500, hiding(1000, 1.5)
     (True, None)
     """
-    best = max(_choices(records), key=lambda moves: _built(moves, mu, _roughly)[1], default=None)
+    best = max(_choices(records, told), key=lambda moves: _built(moves, mu, _roughly)[1], default=None)
     if best is None or _built(best, mu, _roughly)[1] < 2:
         return None
     found, places = _built(best, mu, hidden_delta)
     return found if places >= 2 else None
 
 
-Moves: TypeAlias = list[tuple[int, float]]
-"""From the last to the first: n_l, and the wanted probability that a row is told."""
+Moves: TypeAlias = list[tuple[int, float, float]]
+"""From the last to the first: n_l, the wanted probability that a row is told, and θ."""
 
 
-def _choices(records: int) -> Iterator[Moves]:
+def _choices(records: int, told: float) -> Iterator[Moves]:
     """Moves worth trying: most rows for the first; to the others, geometric numbers and probabilities."""
-    for count, share, ratio, last in product(range(2, 8), (0.5, 0.65, 0.8, 0.9, 0.95), (2.0, 5.0), (0.1, 0.003)):
+    shares = 0.5, 0.65, 0.8, 0.9, 0.95, 0.98
+    for count, share, ratio, last, theta in product((2, 3, 4, 5, 7), shares, (2.0, 5.0), (0.1, 0.003), (0.02, 0.08)):
         parts = ratio ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]
-        told = [last, *np.geomspace(last, TOLD / 10, count - 1)[1:].tolist()] if count > 2 else [TOLD / 10]
+        others = [last, *np.geomspace(last, told / 10, count - 1)[1:].tolist()] if count > 2 else [told / 10]
         if rows[0] > 0:
-            yield [*zip(rows, told, strict=True), (int((records - 1) * share), TOLD)]
+            moves = [(part, one, 0.08) for part, one in zip(rows, others, strict=True)]
+            yield [*moves, (int((records - 1) * share), told, theta)]
 
 
 def _built(moves: Moves, mu: float, hidden: Callable[[float, float, int], float]) -> tuple[Hiding | None, int]:
     """h_0 and its places, or 0 if some move has none."""
     found: Hiding | None = None
-    for rows, told in moves:
+    for rows, told, theta in moves:
 
-        def shown(cap: float, before: Hiding | None = found) -> float:
-            return (1 + 1 / _THETA) * _level(cap, mu, before, hidden)
+        def shown(cap: float, before: Hiding | None = found, theta: float = theta) -> float:
+            return (1 + 1 / theta) * _level(cap, mu, before, hidden)
 
         def above(cap: float, shown: Callable[[float], float] = shown, told: float = told) -> float:
             return log(max(shown(cap), 1e-300) / told)
 
         highest = mu * mu / 2 + 10 * mu  # there even a told place has δ < 1e-20
         cap = brentq(above, 0.0, highest, xtol=1e-4, rtol=1e-2) if above(0.0) > 0 else 0.0
-        places = floor((1 - _THETA) * rows * exp(-cap))
+        places = floor((1 - theta) * rows * exp(-cap))
         if places < 1:
             return None, 0
         found = Hiding(places=places, told=min(shown(cap), 1.0))
@@ -222,7 +232,7 @@ def _gaussian_delta(epsilon: float, mu: float) -> float:
     return max((erfc(-a) - exp(epsilon) * erfc(b)) / 2, 0.0) + 1e-16
 
 
-def hidden_delta(epsilon: float, mu: float, places: int) -> float:
+def hidden_delta(epsilon: float, mu: float, places: int, triples: tuple[Gram, ...] = ALL_TRIPLES) -> float:
     """f_m(ε), an upper bound: a record hides in one of m places, which hold other records else.
 
     The sum is tilted by e^{ts} before its law is computed, so that rounding is small beside a small δ.
@@ -230,7 +240,7 @@ def hidden_delta(epsilon: float, mu: float, places: int) -> float:
     >>> [round(hidden_delta(0.2, 0.5, m), 5) for m in (1, 10, 100)]
     [0.12571, 0.00846, 0.0]
     """
-    nodes, masses, interval, beyond = _term(epsilon, mu)
+    nodes, masses, interval, beyond = _term(epsilon, mu, triples)
     mean = float(masses @ nodes)
     spread = sqrt(float(masses @ (nodes - mean) ** 2))
     tilt = min((3 - min(mean, 0.0) * sqrt(places) / spread) / (spread * sqrt(places)), _MOST_TILT / float(nodes[-1]))
@@ -239,6 +249,8 @@ def hidden_delta(epsilon: float, mu: float, places: int) -> float:
     mean = float(tilted @ nodes) / total
     spread = sqrt(max(float(tilted @ nodes**2) / total - mean**2, 0.0))
     low, top = min(0.0, places * mean - 12 * spread * sqrt(places)), _FADES / tilt
+    if top - low > _LARGEST_WINDOW * interval and places > 1:
+        return hidden_delta(epsilon, mu, places // 2, triples)  # fewer places hide less
     first = floor(low / interval)
     size = fft.next_fast_len(int(top / interval) - first + 2, real=True)
     law = np.zeros(size)
@@ -256,10 +268,10 @@ def hidden_delta(epsilon: float, mu: float, places: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _term(epsilon: float, mu: float) -> tuple[Array, Array, float, float]:
+def _term(epsilon: float, mu: float, triples: tuple[Gram, ...]) -> tuple[Array, Array, float, float]:
     """The least upper bound of X − e^ε·X' on a grid: nodes, masses, the nodes' interval, and E(V − top)₊."""
     scale, mean = exp(epsilon), -expm1(epsilon)
-    matrices = [tuple(mu**2 * one for one in matrix) for matrix in _grams()]
+    matrices = [tuple(mu**2 * one for one in matrix) for matrix in triples]
     a, b, c = np.array(matrices).T
     spread = sqrt(float(np.max(np.exp(a) + scale**2 * np.exp(b) - 2 * scale * np.exp(c) - mean**2)))
     top = exp(gaussian.epsilon(_TAIL, 1.05 * mu))
@@ -271,38 +283,41 @@ def _term(epsilon: float, mu: float) -> tuple[Array, Array, float, float]:
     below = [0]
     while below[-1] * interval > bottom - mean:
         below.append(below[-1] - max(1, -below[-1] // _COARSE))
-    nodes = np.array([*below[:0:-1], *places]) + round(mean / interval)
-    strikes = nodes * interval
+    strikes = (np.array([*below[:0:-1], *places]) + round(mean / interval)) * interval
     values = np.max([excess(strikes, epsilon, *matrix) for matrix in matrices], axis=0)
+    first = max(int(np.argmax(values - (mean - strikes) > _LOW_TAIL)) - 1, 0)
+    last = (
+        max(int(np.argmax(values <= _TAIL)), int(np.argmax(strikes > 0))) if values[-1] <= _TAIL else strikes.size - 1
+    )
+    strikes, values = strikes[first : last + 1], values[first : last + 1]
     slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(values) / np.diff(strikes), -1.0)), 0.0)
     masses = np.diff(np.concatenate([[-1.0], slopes, [0.0]]))
     return strikes, masses, interval, float(values[-1])
 
 
-@lru_cache(maxsize=1)
-def _grams() -> list[Gram]:
-    """Matrices that exceed those of all triples, in both orders of x and x'."""
-    found = triples(_NEAR_ENDS, _APART_ENDS)
-    return list(dict.fromkeys([*found, *((b, a, c) for a, b, c in found)]))
-
-
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
-    """[K] E(X − e^ε·X' − k)₊ at strikes k; ln X has the variance a, ln X' the variance b > 0; their covariance c.
+    """[K] E(X − e^ε·X' − k)₊ at strikes k; ln X has the variance a > 0, ln X' the variance b > 0; their covariance c.
 
-    Both have mean 1. Given ln X', this is a price of Black and Scholes; the mean over it is a sum over equidistant
-    nodes, which converges exponentially.
+    Both have mean 1, and c² < a·b. Given ln X', this is a call of Black and Scholes; given ln X, a put. The mean over
+    what is given is a sum over equidistant nodes, which converges exponentially: where the other's strike is positive.
 
-    >>> excess(np.array([0.0]), 0.0, 1.0, 1e-12, 0.0).round(6).tolist()  # X' = 1
-    [0.382925]
+    >>> excess(np.array([0.0, -1.0]), 0.0, 1.0, 1e-12, 0.0).round(6).tolist()  # X' = 1
+    [0.382925, 1.0]
     """
-    side = sqrt(b)
-    shift, left = c / side, sqrt(a - c * c / b)
+    values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
+    values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)
+    values[~above] = _priced(-strikes[~above], 1.0, scale, (a, b, c), call=False)
+    return values
+
+
+def _priced(strikes: Array, given: float, free: float, matrix: Gram, *, call: bool) -> Array:
+    """[K] mean call or put on `free` times a variable, at strikes k ≥ 0 plus `given` times another."""
+    (a, b, c), side = matrix, sqrt(matrix[0])
+    shift, left = c / side, sqrt(b - c * c / a)
     step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)
     z = np.arange(min(0.0, shift, side) - _WIDE, max(0.0, shift, side) + _WIDE, step)
     weights = np.exp(-z * z / 2) * (step / sqrt(2 * pi))
-    forward = np.exp(shift * z - shift**2 / 2)
-    price = np.exp(epsilon + side * z - b / 2) + strikes[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        d = np.log(forward / price) / left
-    value = forward * ndtr(d + left / 2) - price * ndtr(d - left / 2)
-    return np.asarray(np.where(price > 0, value, forward - price) @ weights)
+    forward = free * np.exp(shift * z - shift**2 / 2)
+    strike = given * np.exp(side * z - a / 2) + strikes[:, None]
+    d, sign = np.log(forward / strike) / left, 1 if call else -1
+    return np.asarray((sign * (forward * ndtr(sign * (d + left / 2)) - strike * ndtr(sign * (d - left / 2)))) @ weights)

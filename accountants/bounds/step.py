@@ -43,6 +43,11 @@ class Step(ABC):
         return "Mironov 2017"
 
     @property
+    def profile_source(self) -> str:
+        """Source of `pairs`, if a certificate is to name it beside that of numerical composition."""
+        return ""
+
+    @property
     def remark(self) -> str:
         """Why `shift` may charge more than the truth; empty if a Gaussian of that shift is exact."""
         return ""

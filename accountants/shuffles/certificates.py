@@ -30,9 +30,14 @@ NO_POSTERIOR = (
     "recover the order"
 )
 
+ONE_ORDER = (
+    "nothing is claimed: an image of one token, or of equal ones, has one order, which is no secret; use more tokens "
+    "an image, such as of images whose side is no prime; no differential privacy"
+)
+
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings an image, equally likely given the patches.
+    """Certificate of patch shuffling: N! orderings an image, equally likely given the patches; of nothing if it is one.
 
     Args:
         tokens: N ≥ 1.
@@ -52,9 +57,10 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
         if sum(checked_multiplicities(multiplicities)) != tokens:
             raise ValueError(f"multiplicities must sum to tokens ({tokens}), got {sum(multiplicities)}")
         digits, count = log10_distinct_orderings(multiplicities), f"{tokens}!/∏m!"
+    some = digits > 0
     return Certificate(
-        kind="permutation_count",
-        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings an image; {NOT_DP}",
+        kind="permutation_count" if some else "nothing",
+        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings an image; {NOT_DP}" if some else ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
         NoMixing,
         Poisson,
         PrivateUpdates,
-        ShuffledEpochs,
         WithoutReplacement,
     )
     from privkit.accountants.spec.records import from_json, to_json
-    from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation
+    from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
     from privkit.accountants.spec.sensitivity import (
         Ball,
         BoxLabels,

@@ -25,10 +25,9 @@ from privkit.accountants.spec.parts import (
     NoMixing,
     Poisson,
     PrivateUpdates,
-    ShuffledEpochs,
     WithoutReplacement,
 )
-from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, check_secrets
+from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs, check_secrets
 from privkit.accountants.spec.sensitivity import Categories, ClipSet, PatchBall
 from privkit.accountants.spec.shift import ShiftLaw, one_patch, over_noise, shift_law
 from privkit.constraints import Checked, Count

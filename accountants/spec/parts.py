@@ -136,27 +136,6 @@ class EveryRound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffledEpochs(Checked):
-    """Batches of a fixed size that a permutation deals anew in every epoch: each unit takes part once in each.
-
-    Nothing is credited to the shuffle. A unit that moves to another batch displaces one that was there, and what is
-    displaced can show the place. So the proofs of Poisson sampling and of random allocation do not cover it, and
-    neighbors are known that give away more than either of them allows (a test). The place is charged as if it were
-    told: joint convexity. The order must not depend on the data; it need be neither uniform nor secret. The last batch
-    may be smaller, and the last epoch may end early.
-
-    Attributes:
-        epoch_rounds: batches of an epoch, B ≥ 1.
-
-    Source: Chua et al. 2024 (shuffled batches are no Poisson sample); the charge is derived.
-    """
-
-    kind: ClassVar[str] = "shuffled_epochs"
-    rate: ClassVar[float] = 1.0
-    epoch_rounds: Count
-
-
-@dataclass(frozen=True, kw_only=True)
 class WithoutReplacement(Checked):
     """A secret uniform subset of k of n clients each round; replace-one.
 

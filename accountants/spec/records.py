@@ -15,7 +15,7 @@ _CLASSES: tuple[type[Any], ...] = (
     parts.Mixup,
     parts.CutMix,
     parts.EveryRound,
-    parts.ShuffledEpochs,
+    secrets.ShuffledEpochs,
     parts.WithoutReplacement,
     parts.Poisson,
     parts.PrivateUpdates,

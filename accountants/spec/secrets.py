@@ -42,6 +42,37 @@ class RandomAllocation(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShuffledEpochs(Checked):
+    """Batches of a fixed size that a permutation deals anew in every epoch: each unit takes part once in each.
+
+    A unit that moves to another batch displaces one that was there, and what is displaced can show the place. So the
+    proofs of Poisson sampling and of random allocation do not cover it, and neighbors are known that give away more
+    than either of them allows (a test). Without `records` the place is charged as if it were told: joint convexity. The
+    order must not depend on the data; it need be neither uniform nor secret. The last batch may be smaller, and the
+    last epoch may end early.
+
+    With `records`, the order is credited (`shuffled_rows`): it is uniform, drawn anew in every epoch, and secret. This
+    needs replace-one of a record, Gaussian noise, rows that are not mixed, and a frozen lower model.
+
+    Attributes:
+        epoch_rounds: batches of an epoch, B ≥ 1.
+        records: n ≥ 2, those of one client, each of which is alone in one row of an epoch; None credits nothing.
+
+    Source: Chua et al. 2024 (shuffled batches are no Poisson sample); the charge and the credit are derived.
+    """
+
+    kind: ClassVar[str] = "shuffled_epochs"
+    rate: ClassVar[float] = 1.0
+    epoch_rounds: Count
+    records: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.records is not None:
+            validate.whole("records", self.records, least=max(2, self.epoch_rounds))
+
+
+@dataclass(frozen=True, kw_only=True)
 class HiddenMask(Checked):
     """A client keeps K of its N patches, drawn uniformly in every round, and sends noise alone in the others' places.
 
@@ -85,6 +116,8 @@ def check_secrets(mechanism: SplitMechanism) -> None:
     if isinstance(part, RandomAllocation):
         _check_alone(mechanism, "random allocation")
         _check_allocation(mechanism, part)
+    if isinstance(part, ShuffledEpochs) and part.records is not None:
+        _check_order(mechanism)
     if isinstance(mask, HiddenMask):
         _check_alone(mechanism, "hidden masks")
         _check_mask(mechanism, mask)
@@ -115,6 +148,23 @@ def _check_allocation(mechanism: SplitMechanism, part: RandomAllocation) -> None
             f"rounds must be a multiple of epoch_rounds={part.epoch_rounds}, the rounds in which each unit takes "
             f"part {part.participations} times, got rounds={mechanism.rounds}"
         )
+
+
+def _check_order(mechanism: SplitMechanism) -> None:
+    """Refuse to credit a secret order where no bound is derived."""
+    needed = {
+        "relation": (mechanism.relation, "replace_one"),
+        "unit": (mechanism.unit, "record"),
+        "mixing": (mechanism.mixing.kind, "none"),
+        "noise": (mechanism.noise.law, "gaussian"),
+        "lower_model": (getattr(mechanism.lower_model, "kind", mechanism.lower_model), "frozen"),
+    }
+    for name, (given, allowed) in needed.items():
+        if given != allowed:
+            raise ValueError(
+                f"the order of shuffled records hides nothing known with {name}={given!r}: use {name}={allowed!r}, or "
+                "leave out records, and the place is charged as if it were told"
+            )
 
 
 def _check_mask(mechanism: SplitMechanism, mask: HiddenMask) -> None:

@@ -69,12 +69,14 @@ class Defended:
             and "shortens", as defenses declare them.
         clients: function from the shape of a record to the clients; it raises `NotApplicable` if they are impossible.
         why_not: why no control can use the defense; empty if one can.
+        own: whether a stage is the user's own, whose scale nobody knows.
     """
 
     name: str
     undone: frozenset[str]
     clients: Callable[[tuple[int, ...]], ControlClients]
     why_not: str = ""
+    own: bool = False
 
     @classmethod
     def unknown(cls, reason: str) -> Defended:

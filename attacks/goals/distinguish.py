@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Attack, Observation, Scores, View
 from privkit.attacks.goals.control import Control, planted
 from privkit.attacks.goals.goal import Goal
+from privkit.attacks.outputs import scores_of
 
 _CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
@@ -56,7 +57,7 @@ def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
             present=present,
             absent=absent,
         )
-        scores.append(attack.run(observation, Generator().manual_seed(seed)))
+        scores.append(scores_of(attack, attack.run(observation, Generator().manual_seed(seed))))
     return planted(scores[0], coins, scores[1], coins)
 
 

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Attack, Observation, Scores
 from privkit.attacks.goals.control import Control, planted
 from privkit.attacks.goals.goal import Goal
+from privkit.attacks.outputs import scores_of
 
 _CONTROL_CANDIDATES, _CONTROL_CLASSES = 400, 4
 _EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
@@ -71,7 +72,7 @@ def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
             predict=fit(images[positive], labels[positive], draws),
             fit=fit,
         )
-        scores.append(attack.run(observation, Generator().manual_seed(seed)))
+        scores.append(scores_of(attack, attack.run(observation, Generator().manual_seed(seed))))
     return planted(scores[0], positive, scores[1], positive)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import cast
 
 import torch
@@ -20,6 +21,7 @@ from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.learners import Learners
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.memory import Memory
+from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
@@ -137,7 +139,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
         ]
         shown = played.shown(attack, views, query, played.identity, None, draws)
     try:
-        guess = played.attack.run(shown, Generator().manual_seed(derive(seed, "control", "noise", "attack"))).images
+        guess = played.guess(shown, Generator().manual_seed(derive(seed, "control", "noise", "attack")))
         errors = played.errors(guess, played.victims)
         shifts = range(1, min(len(guess), _OTHERS + 1)) if len(guess) >= _FEWEST else ()
         others = [played.errors(guess.roll(k, 0), played.victims) for k in shifts]
@@ -148,9 +150,14 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
     return Control(
         name="fails_on_noise",
         passed=error >= (1 - _NOISE_SLACK) * mean_error or not told_apart,
-        detail=f"on a release of pure noise the attack has {played.measure} {error:.4f}, "
-        f"the mean {played.what} {mean_error:.4f}",
+        detail=f"on a release of pure noise the attack has {played.measure} {_told(error)}, "
+        f"the mean {played.what} {mean_error:.4f}; less than {1 - _NOISE_SLACK:g} of it is a leak",
     )
+
+
+def _told(error: float) -> str:
+    """An error, or why there is none."""
+    return f"{error:.4f}" if isfinite(error) else f"{error} (a guess is not finite)"
 
 
 def _surely(gains: Tensor) -> float:
@@ -178,7 +185,7 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
     def guessed(views: list[View], members: Tensor) -> Tensor:
         draws, _ = played.draws(seed, "identity")
         shown = played.shown(attack, views, clients.query, clients.lower, clients.imitate, draws)
-        found = played.attack.run(shown, played.own_draws(seed)).images
+        found = played.guess(shown, played.own_draws(seed), len(members))
         guess = torch.empty_like(found[: len(truth)])
         guess[members[members >= 0]] = found[members >= 0]
         return guess
@@ -189,7 +196,7 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
         return played.sizes(clients.contained(truth, (guess - truth).float(), passes, start)).mean().item()
 
     if sent is None:
-        error = wrong(played.attack.run(played.led(start, noise=False), played.own_draws(seed)).images)
+        error = wrong(played.guess(played.led(start, noise=False), played.own_draws(seed)))
     else:
         error = wrong(guessed(*sent))
     mean_error, what, through, held = wrong(played.mean), played.what, "", ""
@@ -203,11 +210,16 @@ def _won(attack: ImageAttack, played: _Cast, seed: int, clients: ControlClients,
         without = wrong(guessed(views, sent[1]))
         passed = without >= _NOTICED * error
         held += f"; with the public weights of a row's members swapped it has {without:.4f}"
+    if not passed and defended is not None and defended.own:
+        held += (
+            f"; {defended.name} was given the {what} itself, numbers in [0, 1]: if its levels, bounds or steps are "
+            "made for other numbers, its scale may be the cause, and not the attack"
+        )
     return Control(
         name="wins_on_identity",
         passed=passed,
-        detail=f"on a release that is the {what} itself{through} the attack has {played.measure} {error:.4f}, "
-        f"the mean {what} {mean_error:.4f}{held}",
+        detail=f"on a release that is the {what} itself{through} the attack has {played.measure} {_told(error)}, "
+        f"the mean {what} {mean_error:.4f}; {won:g} of it or less is a win{held}",
     )
 
 
@@ -299,6 +311,11 @@ class _Cast:
     def hijacks(self) -> bool:
         """Whether the attack takes training over."""
         return "clients" in self.attack.needs
+
+    def guess(self, shown: ImageObservation, draws: Generator, rows: int | None = None) -> Tensor:
+        """What the attack guesses, [rows, ...]; a row for each victim unless seats of groups are asked for."""
+        rows = len(self.victims) if rows is None else rows
+        return guesses_of(self.attack, self.attack.run(shown, draws), rows, self.shape).images
 
     def draws(self, seed: int, name: str) -> tuple[Generator, int]:
         """Draws of one control, and its seed."""

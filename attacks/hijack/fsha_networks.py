@@ -23,7 +23,7 @@ class Networks:
 
     pilot: nn.Module  # images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release
     decoder: nn.Module  # releases -> images in [-1, 1]
-    discriminator: ReleaseDiscriminator  # releases, and labels int64 [N] or None (−1: unknown) -> scores [N]
+    discriminator: _ReleaseDiscriminator  # releases, and labels int64 [N] or None (−1: unknown) -> scores [N]
 
 
 def hijacking_networks(
@@ -57,7 +57,7 @@ def hijacking_networks(
     networks = Networks(
         pilot=_pilot(released, image, sides, widths, end),
         decoder=_decoder(released, image, sides, widths, 4 * width),
-        discriminator=ReleaseDiscriminator(released, width, classes, blocks),
+        discriminator=_ReleaseDiscriminator(released, width, classes, blocks),
     )
     for network in (networks.pilot, networks.decoder, networks.discriminator):
         for layer in network.modules():
@@ -68,7 +68,7 @@ def hijacking_networks(
     return networks
 
 
-class ReleaseDiscriminator(nn.Module):
+class _ReleaseDiscriminator(nn.Module):
     """Scores how much a release looks like a client's rather than the pilot's.
 
     With classes, it scores a release together with its label (a projection discriminator).

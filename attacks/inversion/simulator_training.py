@@ -30,7 +30,7 @@ _SMALLEST = 10  # auxiliary images
 _BANDWIDTHS = tuple(2.0**power for power in range(-3, 2))  # Gaussian kernels' σ², in mean squared distances of two rows
 
 
-class SimulatorRecipe(Budgeted, Protocol):
+class _SimulatorRecipe(Budgeted, Protocol):
     """An attack that simulates the client; the fields' ranges are `SDAR`'s."""
 
     @property
@@ -40,7 +40,7 @@ class SimulatorRecipe(Budgeted, Protocol):
     def batch(self) -> int: ...
 
 
-Recipe = TypeVar("Recipe", bound=SimulatorRecipe)
+Recipe = TypeVar("Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:

@@ -9,7 +9,7 @@ PADDING = 0
 """The id behind the end of a text, in every domain of token sequences."""
 
 
-def common_tokens(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.int64]:
+def _common_tokens(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many tokens each pair of rows shares in any order, padding left out.
 
     Args:
@@ -19,7 +19,7 @@ def common_tokens(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray
     Returns:
         int64 [N].
 
-    >>> common_tokens(np.array([[2, 3, 3, 0]]), np.array([[3, 2, 2, 3]]))
+    >>> _common_tokens(np.array([[2, 3, 3, 0]]), np.array([[3, 2, 2, 3]]))
     array([3])
     """
     before = np.tril(truth[:, :, None] == truth[:, None, :], -1).sum(2)  # equal tokens in front of each one
@@ -29,7 +29,7 @@ def common_tokens(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray
 
 
 def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The F-measure of the tokens that each pair of rows shares, float64 [N] in [0, 1]; arguments as `common_tokens`.
+    """The F-measure of the tokens that each pair of rows shares, float64 [N] in [0, 1]; arguments as `_common_tokens`.
 
     Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, both sides weighted alike.
 
@@ -37,4 +37,4 @@ def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.fl
     [0.8]
     """
     both = (truth != PADDING).sum(1) + (guess != PADDING).sum(1)
-    return np.asarray(2 * common_tokens(truth, guess) / np.maximum(both, 1))
+    return np.asarray(2 * _common_tokens(truth, guess) / np.maximum(both, 1))

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.audit.contained import is_own_part
-from privkit.defenses.base import Defense
+from privkit.defenses.base import Defense, stages_with
 from privkit.defenses.chain import stages_of
 from privkit.domains.domain import Domain
 from privkit.errors import UsageError, one_line
@@ -33,10 +33,10 @@ def assemble(
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
     if is_own_part(config.model.spec):  # it may build the same modules again, which this cell trains
         model = deepcopy(model)
-    shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(defense))
-    if model.class_token == "client" and shuffled:
+    stages = stages_of(defense)
+    if (shuffled := bool(stages_with(stages, "permutes"))) and model.class_token == "client":
         check_class_token(False, "leave the class token to the server")
-    short = next((stage.name for stage in stages_of(defense) if "shortens" in (stage.effects or ())), "")
+    short = next((stage.name for stage in stages_with(stages, "shortens")), "")
     if short and model.class_token == "client":
         raise UsageError(f"{short} may drop or merge the class token that the client sends; leave it to the server")
     wanted = defense.frozen_block
@@ -74,10 +74,13 @@ def assemble(
 @torch.no_grad()
 def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
     """What the clients send of the smallest batches of empty records, [n, B, ...]."""
-    records = domain.zeros(clients * (each := edge.defense.smallest_batch)).unflatten(0, (-1, each))
-    labels = torch.zeros(records.shape[:2], dtype=torch.int64)
     with seeded(torch.device("cpu"), 0):
-        return edge.eval().infer(records, labels, Generator())
+        return edge.eval().infer(*empty_round(domain, clients, edge.defense.smallest_batch), Generator())
+
+
+def empty_round(domain: Domain, clients: int, each: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Records of zeros, so many of each client, [n, B, ...], and labels 0, [n, B]."""
+    return domain.zeros(clients * each).unflatten(0, (clients, each)), torch.zeros(clients, each, dtype=torch.int64)
 
 
 def _check_texts(config: AuditConfig, defense: Defense) -> None:
@@ -88,10 +91,10 @@ def _check_texts(config: AuditConfig, defense: Defense) -> None:
             "a model of the next token has the texts themselves as labels, and this protocol sends labels to the "
             "server: use --protocol u_shape, or labels=kept"
         )
-    if moved := [s.name for s in stages_of(defense) if {"permutes", "shortens"} & set(s.effects or ())]:
+    if moved := stages_with(stages_of(defense), "permutes", "shortens"):
         raise UsageError(
-            f"{moved[0]} moves or drops tokens, so that no place has a next token; use a model of labels, or another "
-            "defense"
+            f"{moved[0].name} moves or drops tokens, so that no place has a next token; use a model of labels, or "
+            "another defense"
         )
     if (by := config.training.best_by) != "accuracy":
         raise UsageError(f"training: best_by={by} has no value for predicted texts; use best_by=accuracy")
@@ -104,9 +107,9 @@ def _check_parts(defense: Defense, parties: int) -> None:
             f"{defense.name} cuts the outputs of {parties} parties into {len(defense.storages)} parts; use "
             f"split_parts:parts={parties}, which gives each party's output a name"
         )
-    if mixing := [stage.name for stage in stages_of(defense) if "maps" in (stage.effects or ())]:
+    if mixing := stages_with(stages_of(defense), "maps"):
         raise UsageError(
-            f"{mixing[0]} acts on the outputs of all parties together, so that no part is one party's; leave out "
+            f"{mixing[0].name} acts on the outputs of all parties together, so that no part is one party's; leave out "
             "split_parts, or that stage"
         )
 
@@ -114,9 +117,7 @@ def _check_parts(defense: Defense, parties: int) -> None:
 @torch.no_grad()
 def _check_fewer_tokens(edge: Clients, upper: nn.Module, domain: Domain, defense: str) -> None:
     """Refuse a server's segment that reads all tokens of a record or none."""
-    each = max(2, edge.defense.smallest_batch)
-    records = domain.zeros(edge.lowers.copies * each).unflatten(0, (-1, each))
-    labels = torch.zeros(records.shape[:2], dtype=torch.int64)
+    records, labels = empty_round(domain, edge.lowers.copies, max(2, edge.defense.smallest_batch))
     training = edge.training, upper.training
     with seeded(torch.device("cpu"), 0):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,16 +14,17 @@ from privkit.attacks.goals import goal_of
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls as control_experiments
+from privkit.attacks.outputs import BadOutput, guesses_of
 from privkit.audit.scoring import check_guesses, scored, summarise
 from privkit.domains.images.domain import Images
-from privkit.errors import UsageError
+from privkit.errors import Misbehaved, UsageError
 from privkit.parts.registry import parse
+from privkit.reports import gallery, html
 from privkit.reports.schema import Metrics
+from privkit.reports.tables import Table, interval
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import budgeted
-
-if TYPE_CHECKING:
-    from privkit.reports.tables import Table
+from privkit.shared.measures import floor_title
 
 _SHOWN = 8
 
@@ -50,9 +51,6 @@ class Attacked:
 
     def table(self) -> Table:
         """One line for the attack and one for each floor; without numbers if the truth is not known."""
-        from privkit.reports.tables import Table, interval
-        from privkit.shared.measures import floor_title
-
         lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
         rows = [
@@ -63,8 +61,6 @@ class Attacked:
 
     def _repr_html_(self) -> str:
         """For a notebook: the numbers, and the first images beside the guesses at them."""
-        from privkit.reports import gallery, html
-
         shown = [_pixels(images) for images in (self.truth, self.guess) if images is not None]
         strip = gallery.strip(shown)
         told = "; ".join(control.detail for control in self.controls)
@@ -140,9 +136,14 @@ def attack(
         upper=upper,
     )
     truth = None if truth is None else truth.clone()  # the attack may change its own images in place
-    result = spec.run(observation, Generator().manual_seed(seed))
-    if len(result.images) == rows:  # else views hold several images a row
-        check_guesses(spec.name, Images(shape=shape), result.images, rows)
+    found = spec.run(observation, Generator().manual_seed(seed))
+    several = isinstance(found, Reconstruction) and len(found.images) != rows  # images a row
+    try:
+        result = guesses_of(spec, found, len(found.images) if several else rows, shape)
+    except BadOutput as error:
+        raise Misbehaved(str(error)) from None
+    if not several:
+        check_guesses(spec.name, Images(shape=shape), result.images)
     checked = controls and auxiliary is not None and not spec.mounting.ignores_views
     scores: dict[str, Metrics] = {}
     floors: dict[str, dict[str, Metrics]] = {}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
+from privkit.attacks.outputs import BadOutput
 from privkit.audit.claims import limits_of
 from privkit.audit.contained import contained, has_own_part, is_own_part
 from privkit.audit.defended import defended_model
@@ -25,12 +26,13 @@ from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.audit.standing import certified
 from privkit.audit.tuning import tuned
+from privkit.defenses.base import stages_with
 from privkit.defenses.chain import stages_of
 from privkit.errors import DataError, Misbehaved, OutOfMemory, PrivkitError, StorageError, UsageError, one_line
 from privkit.files.storage import append_line, write_record
 from privkit.models.tokens import FirstBlock
 from privkit.reports.escape import terminal
-from privkit.reports.schema import Costs, Row
+from privkit.reports.schema import Row
 from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
@@ -39,10 +41,12 @@ from privkit.run.progress import Progress
 from privkit.run.records import BEGUN, LOG
 from privkit.run.restart import or_anew
 from privkit.settings.config import AuditConfig
+from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
+from privkit.torch_utils.same import same
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.training.losses import own_loss
@@ -117,7 +121,7 @@ def run_cell(
         row = _ended(base, "not_applicable", f"{error}{context.lacking() if context else ''}")
     except (StorageError, UsageError, DataError):
         raise  # the next cell would meet it too
-    except (PrivkitError, AttackDiverged) as error:
+    except (PrivkitError, AttackDiverged, BadOutput) as error:
         row = _ended(base, "error", str(error))
     except Exception as error:
         if ran_out(error):
@@ -183,8 +187,7 @@ def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
         return f"{cuts[cuts.index(cut) + 1] if cut in cuts else 'its first block'} frozen behind the defense"
     if edge.block is not None:
         return "a drawn frozen block behind the defense"
-    shuffled = any("permutes" in (stage.effects or ()) for stage in stages_of(edge.defense))
-    return "no block behind the shuffle" if shuffled else ""
+    return "no block behind the shuffle" if stages_with(stages_of(edge.defense), "permutes") else ""
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
@@ -198,17 +201,12 @@ def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
     """Refuse a row whose parts changed in place what they were given: its own truth may be among it."""
-    edited = [name for name, pairs in lent.items() if not all(_same(*pair) for pair in pairs)]
+    edited = [name for name, pairs in lent.items() if not all(same(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
             f"a part of this cell changed {', '.join(changed)} in place, so that its numbers are no measurement; let "
             "it compute on a copy (x.clone(), deepcopy(module)); other cells have copies of their own"
         )
-
-
-def _same(one: Tensor, copy: Tensor) -> bool:
-    """Whether two tensors hold the same numbers; a NaN is one of them."""
-    return one.shape == copy.shape and bool(((one == copy) | (one.isnan() & copy.isnan())).all())
 
 
 def _can_read_the_server(context: TrainedContext) -> None:

@@ -19,7 +19,7 @@ from privkit.files.sealed import checked_bytes
 from privkit.reports.columns import assumed, numbers
 from privkit.reports.comparison import Comparison, Difference
 from privkit.reports.origins import differences
-from privkit.reports.schema import Manifest, Metric, Row
+from privkit.reports.schema import Manifest, Metric, Provenance, Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import undefended
 from privkit.run.differences import config_differences
@@ -97,7 +97,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
         change.replace(" there", " in A").replace(" here", " in B")
         for one, other in pairs
         for seed in one.keys() & other.keys()
-        for change in differences(one[seed].provenance, other[seed].provenance, seed=seed)
+        for change in differences(*_origins(one[seed], other[seed]), seed=seed)
     )
     return Comparison(
         first=str(a.path),
@@ -155,6 +155,21 @@ def _pairs(first: Groups, second: Groups) -> tuple[list[tuple[dict[int, Row], di
                 right.remove(theirs[0])
     named = [(keys, where) for keys, where in zip((left, right), _CALLED, strict=True)]
     return pairs, [f"{defense} / {attack} only {where}" for keys, where in named for defense, attack in keys]
+
+
+def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
+    """The provenance of two rows; of two attacks or defenses, which have sources of their own, what both rows have."""
+    if (one.defense, one.attack) == (other.defense, other.attack):
+        return one.provenance, other.provenance
+    mine, its = one.provenance, other.provenance
+    kept = {name: getattr(mine, name).keys() & getattr(its, name).keys() for name in Provenance.model_fields}
+
+    def shared(made: Provenance) -> Provenance:
+        return Provenance(
+            **{name: {key: getattr(made, name)[key] for key in sorted(keys)} for name, keys in kept.items()}
+        )
+
+    return shared(mine), shared(its)
 
 
 def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[Difference]:

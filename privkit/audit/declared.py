@@ -9,6 +9,7 @@ import torch
 from torch import Generator, nn
 
 from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.audit.assembled import empty_round
 from privkit.audit.goals.canaries_sent import seen_alone
 from privkit.audit.moved import unmoved
 from privkit.defenses.base import Defense, Receipt
@@ -224,10 +225,8 @@ def _effects(stage: Defense) -> frozenset[str]:
 
 @torch.no_grad()
 def _receipt(edge: Clients, recording: Recording) -> Receipt:
-    clients, each = edge.lowers.copies, edge.defense.smallest_batch
-    images = recording.domain.zeros(clients * each).unflatten(0, (clients, each))
-    labels = torch.zeros(images.shape[:2], dtype=torch.int64)
-    return edge.release(images, labels, Generator().manual_seed(0)).receipt
+    records, labels = empty_round(recording.domain, edge.lowers.copies, edge.defense.smallest_batch)
+    return edge.release(records, labels, Generator().manual_seed(0)).receipt
 
 
 def _variance(receipt: Receipt) -> float:

@@ -22,13 +22,13 @@ from privkit.domains.partition import ClientPartition, rounds_an_epoch
 from privkit.errors import DamagedFile
 from privkit.files.sealed import AGAIN
 from privkit.files.storage import load_module, read_record, save_module, write_record
-from privkit.reports.schema import Costs
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import TRAINED
 from privkit.run.restart import or_anew
 from privkit.settings.config import AuditConfig
+from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.torch_utils.clock import clock
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
@@ -202,7 +202,12 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
     peek = "the epoch is the best on the test images, so its accuracy is a peek, and no estimate for new images"
-    return [*pooled, *edge.defense.remarks, *estimated, *[peek] * (keep == "best_test")] + [
+    straight = [
+        f"{stage.name} trains straight through: its gradient is not the derivative of what it releases"
+        for stage in stages_of(edge.defense)
+        if stage.straight_through
+    ]
+    return [*pooled, *straight, *edge.defense.remarks, *estimated, *[peek] * (keep == "best_test")] + [
         f"the {stack.copies} {side} segments ran one after another, because torch cannot batch this module over clients"
         for side, stack in (("lower", edge.lowers), ("upper", upper))
         if isinstance(stack, Stacked) and not stack.batched

@@ -16,7 +16,7 @@ from privkit.attacks.fit import JUDGED_FROM
 from privkit.audit.goals.goal import Timed, audit_goal
 from privkit.audit.goals.rehearsal import ROUNDS, Rehearsal
 from privkit.domains.base import Pools
-from privkit.errors import DataError, PrivkitError, UsageError, one_line
+from privkit.errors import DataError, Misbehaved, PrivkitError, TrainingDiverged, UsageError, one_line
 from privkit.parts.registry import Component
 from privkit.settings.config import AuditConfig
 from privkit.torch_utils.alarm import alarm
@@ -24,6 +24,7 @@ from privkit.torch_utils.clock import clock
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.undisturbed import undisturbed
 from privkit.training import train
+from privkit.wire.channel import record_rounds
 
 _LONG = 0.25
 """Seconds that a step of training takes at least if its time is scaled to a larger batch."""
@@ -36,7 +37,8 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
     """Try one training step with every defense before any work.
 
     Raises:
-        UsageError: if a defense cannot take the model's release, such as a defense on tokens behind a convolution.
+        UsageError: if a defense cannot take the model's release, such as a defense on tokens behind a convolution, or
+            releases NaN or infinite numbers.
     """
     for defense in config.defenses:
         try:
@@ -113,11 +115,27 @@ def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torc
     try:
         cell = Rehearsal.of(config, defense, pools, device)
         seconds_of_training(cell)
+    except Misbehaved as error:
+        raise UsageError(str(error)) from None
     except ValueError as error:
         raise UsageError(
             f"{defense.label} does not fit {config.model.label}: {error}; choose another of them"
         ) from None
+    except TrainingDiverged:
+        if _sends_numbers(cell):
+            raise
+        raise UsageError(
+            f"the release of {defense.label} on {config.model.label} is not finite: before any training, it has NaN or "
+            "infinite numbers for random records; return finite ones"
+        ) from None
     return cell
+
+
+@torch.no_grad()
+def _sends_numbers(cell: Rehearsal) -> bool:
+    """Whether an untrained model's release of random records is finite."""
+    sent = record_rounds(deepcopy(cell.model.edge).eval(), cell.seed_data.victims, batch_size=cell.batch_size, seed=0)
+    return all(bool(view.smashed.isfinite().all()) for view in sent.views)
 
 
 @contextmanager

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from privkit.attacks.scores.leak import pooled_auc, roc_points
 from privkit.errors import UnfinishedRun
 from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
 from privkit.files.sealed import checked_bytes, digest
 from privkit.files.storage import make_folder, write_bytes, writing
+from privkit.parts.threats import threats_of
+from privkit.reports import gallery, page
+from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
+from privkit.reports.scores import Told
+from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
 from privkit.run.commands import cell_command
 from privkit.run.records import (
@@ -26,10 +32,6 @@ from privkit.run.records import (
     write_verdict,
 )
 from privkit.shared.measures import records_called
-
-if TYPE_CHECKING:
-    from privkit.reports.gallery import Pictures
-    from privkit.reports.scores import Told
 
 Write = Callable[[Path, bytes], None]
 
@@ -63,19 +65,15 @@ def build(
         write_bytes(path, data)
         files[path.relative_to(run).as_posix()] = digest(data)
 
-    page = _rendered(run, rows, manifest, verdict, write, pictures)
+    written = _rendered(run, rows, manifest, verdict, write, pictures)
     write_verdict(run, verdict.model_copy(update={"files": files}))
-    return page
+    return written
 
 
 def _rendered(
     run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write, with_pictures: bool
 ) -> Path:
     """Read what the cells stored, and write the report."""
-    from privkit.parts.threats import threats_of
-    from privkit.reports import gallery, page
-    from privkit.reports.summaries import over_seeds
-
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
@@ -102,8 +100,6 @@ def _rendered(
 
 def _pictures(cell: Path, row: Row) -> Pictures | None:
     """The stored pictures of a cell, None where it has none; cells of an earlier privkit hold no floors."""
-    from privkit.reports.gallery import Pictures
-
     if not _pictured(row):
         return None
     floors = {f"floor_{name}": ("u", 4) for name in row.floors}
@@ -130,9 +126,6 @@ def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
 
 def _told(cell: Path, row: Row) -> Told | None:
     """The stored scores of a cell as its figure shows them, None where it has none."""
-    from privkit.attacks.scores.leak import pooled_auc, roc_points
-    from privkit.reports.scores import Told
-
     arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
         return None

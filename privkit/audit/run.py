@@ -18,7 +18,10 @@ from privkit.audit.seed_data import open_data
 from privkit.audit.worker import CellWorker, check_precision, devices, pick_device
 from privkit.errors import UsageError
 from privkit.files.caches import use_own_caches
+from privkit.reports import answers, html
+from privkit.reports.columns import flat_record
 from privkit.reports.schema import Row
+from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
 from privkit.run.engines import Wanted
 from privkit.run.engines import engine as opened
@@ -37,7 +40,7 @@ from privkit.training.distributed import joined_processes
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from privkit.reports.tables import Table
+    from privkit.reports.conclusion import Conclusion
 
 _MOST_WORKERS = 4
 """Without `--workers`; in the default audit each took 1.04 GB, and large models take more."""
@@ -69,11 +72,17 @@ class AuditRun:
         """0 clean, 1 a gate failed, 3 some cells errored."""
         return self.verdict.exit_code
 
+    @property
+    def conclusions(self) -> list[Conclusion]:
+        """What the run shows of each defense, as its report begins."""
+        from privkit.parts.threats import threats_of
+        from privkit.reports.conclusion import conclusions
+
+        return conclusions(self.rows, threats_of(self.rows))
+
     def table(self) -> Table:
         """The table of the report: means over several seeds, or a line for each row; floors stand below."""
-        from privkit.reports.answers import run_tables
-
-        return run_tables(self.rows)[0][0]
+        return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
         """Every number: one line a row, the columns of `report/tables/audit.csv`; absent values are missing.
@@ -81,8 +90,6 @@ class AuditRun:
         Raises:
             UsageError: if pandas is not installed.
         """
-        from privkit.reports.columns import flat_record
-
         try:
             from pandas import DataFrame
         except ImportError:
@@ -90,8 +97,6 @@ class AuditRun:
         return DataFrame([flat_record(row) for row in self.rows])
 
     def _repr_html_(self) -> str:
-        from privkit.reports import answers, html
-
         return html.html_run(answers.run_tables(self.rows), self.verdict, self.report)
 
 

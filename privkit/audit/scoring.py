@@ -34,30 +34,23 @@ Scores = dict[str, Values]
 """Metric -> one value an image."""
 
 
-def check_guesses(attack: str, domain: Domain, guess: Tensor, rows: int) -> None:
+def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     """Refuse guesses that are no valid records: on another scale they would look like a failure of the attack.
 
     Args:
         attack: its name.
         domain: of the records.
-        guess: what the attack returned.
-        rows: how many guesses there must be.
+        guess: what the attack returned, [N, *domain.shape].
 
     Raises:
         Misbehaved: with what was given and what is allowed.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
-    >>> check_guesses("mine", Images(shape=(1, 2, 2)), torch.full((3, 1, 2, 2), 255.0), 3)
+    >>> check_guesses("mine", Images(shape=(1, 2, 2)), torch.full((3, 1, 2, 2), 255.0))
     Traceback (most recent call last):
     privkit.errors.Misbehaved: the guesses of mine must lie in [0, 1], got 255 to 255; divide those in 0..255 by 255
     """
-    import torch
-
-    shape = [rows, *domain.shape]
-    if not isinstance(guess, torch.Tensor) or list(guess.shape) != shape:
-        got = list(guess.shape) if isinstance(guess, torch.Tensor) else type(guess).__name__
-        raise Misbehaved(f"{attack} must return a guess for each record, a tensor {shape}, got {got}")
     if not len(guess) or guess.is_complex() or not bool(guess.isfinite().all()):
         if len(guess):
             raise Misbehaved(f"the guesses of {attack} are not finite, real numbers; return numbers in range")

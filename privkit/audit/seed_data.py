@@ -17,7 +17,7 @@ from privkit.audit.scoring import Scores, few, scored, summarise, unidentified
 from privkit.domains.base import Batch, Pool, Pools, several
 from privkit.domains.images.augment import check_colors
 from privkit.domains.partition import ClientPartition, stratified
-from privkit.domains.splits import Splits, part_sizes, spare, split, without
+from privkit.domains.splits import Splits, left_out, part_sizes, spare, split, without
 from privkit.domains.stand_in import stand_in
 from privkit.errors import DataError, UsageError
 from privkit.files.import_path import faults_of
@@ -128,7 +128,7 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedRe
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
     victims = _victims(config, splits, shares)
-    auxiliary, dropped = _auxiliary(config, splits, victims, pools, other, seed)
+    auxiliary, dropped, left = _auxiliary(config, splits, victims, pools, other, seed)
     if dropped:
         sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
         _check_sizes(config, splits.domain.records, **sizes)
@@ -144,7 +144,7 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedRe
         auxiliary=auxiliary,
         dropped=dropped,
         hashes=hashes,
-        warnings=_warnings((*pools.notes, splits.domain.warning(splits.private.x)), len(victims)),
+        warnings=_warnings((*pools.notes, splits.domain.warning(splits.private.x), left), len(victims)),
     )
 
 
@@ -263,11 +263,9 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
-    """The true images of a recording that are known, and the adversary's own; other parts are empty.
-
-    Own images that are true ones are left out.
-    """
+    """The true images of a recording that are known, and the adversary's own without these; other parts are empty."""
     own = without(recording.own, recording.truth)
+    left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
     empty, clipped = none.to(device), recording.domain.warning(recording.truth.x)
@@ -276,9 +274,9 @@ def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
         shares=nobody,
         victims=recording.truth.to(device),
         auxiliary=own.to(device),
-        dropped=len(recording.own) - len(own),
+        dropped=dropped,
         hashes=dict(recording.files),
-        warnings=_warnings((*recording.description.notes, clipped), len(recording.truth)),
+        warnings=_warnings((*recording.description.notes, clipped, left), len(recording.truth)),
         labeled=recording.own_labels,
     )
 
@@ -365,13 +363,13 @@ def _takes_controls(attack: AnyAttack) -> bool:
 
 def _auxiliary(
     config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
-) -> tuple[Batch, int]:
-    """The adversary's records, and how many were left out because they are private or attacked ones.
+) -> tuple[Batch, int, str]:
+    """The adversary's records, and how many were left out because they are private or attacked ones, with a sentence.
 
     Others take their place if the control experiments would lack records, as long as the dataset has some.
     """
     if config.auxiliary == "training":
-        return splits.private, 0
+        return splits.private, 0, ""
     pool, auxiliary, budget = pools.train, splits.auxiliary, config.budget
     if other is None:
         rest = spare(pools, **_wished(config), seed=seed)
@@ -391,7 +389,7 @@ def _auxiliary(
     while len(kept) < least and len(rest):
         count = least - len(kept)
         kept, rest = kept.joined(strange(_fitted(pool.take(rest[:count]), splits))), rest[count:]
-    return kept, dropped
+    return kept, dropped, left_out(dropped, splits.domain.records, others=len(kept) + dropped - len(auxiliary))
 
 
 def _fitted(batch: Batch, splits: Splits) -> Batch:

@@ -17,6 +17,7 @@ from torch import Generator
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to
 from privkit.attacks.goals.reconstruct import ImageAttack
+from privkit.attacks.outputs import guesses_of
 from privkit.attacks.query_rules import QueryRules
 from privkit.attacks.search_space import Choice, Range, search_space, why_untuned
 from privkit.audit.goals.reconstruct import must_be_mountable, observation_for
@@ -139,13 +140,14 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
         attack: ImageAttack = _changed(context.cell.attack, values).spec
         observation = observation_for(context, known_to(attack))
         queries = observation.query if isinstance(observation.query, Queries) else None
-        guess = attack.run(observation, context.generator()).images
+        found = attack.run(observation, context.generator())
     except (NotApplicable, AttackDiverged, ValueError) as error:
         reason = str(error)
     else:
         members = context.recording.members[: len(context.recording.members) // attack.mounting.passes]
         seats = members >= 0
         truth = context.seed_data.victims[members[seats]]
+        guess = guesses_of(attack, found, len(members), truth.domain.shape).images
         error_of = scored(truth.domain, truth.x, guess[seats], context.round_size)["unaligned"][metric]
         objective = float(error_of.mean()) * (-1 if measure(metric).higher_is_closer else 1)
     asked = 0 if queries is None else queries.rounds

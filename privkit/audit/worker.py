@@ -110,9 +110,6 @@ class CellWorker:
             with contained() if runs_own_code(part) else nullcontext():
                 images = prepare(part, seed, self.device, self._perception)
             self._images = seed, part, images
-            if images.dropped:
-                left_out = f"{images.dropped} auxiliary {images.splits.domain.records}"
-                self.progress.note(f"seed {seed}: {left_out} are private or attacked ones; left out")
             for warning in images.warnings:
                 self.progress.note(f"seed {seed}: {warning}")
         return self._images[2]

@@ -54,7 +54,11 @@ def epsilon(
     ] = False,
     fast: Fast = False,
     terms: Annotated[
-        bool, typer.Option("--terms", help="The guarantee in the terms of NIST SP 800-226, with zCDP and Gaussian DP.")
+        bool,
+        typer.Option(
+            "--terms",
+            help="The guarantee in the terms of NIST SP 800-226, with zCDP and Gaussian DP; --out takes .json then.",
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write .csv, .json, .md or .tex.")] = None,
     as_json: Json = False,
@@ -69,8 +73,11 @@ def epsilon(
         _print_schema()
         return
     given = {name: value for name, value in columns.items() if value is not None}
-    if (table is None) == (not given):
+    if table is None and not given:
         raise UsageError("give a parameter table or the flags of one mechanism (privkit epsilon --schema shows both)")
+    if table is not None and given:
+        first = min(given).replace("_", "-")
+        raise UsageError(f"{table} and --{first} were given; leave one out: the table has a column for each flag")
     if out is not None and out.suffix not in _FORMATS:
         raise UsageError(f"--out must end in {', '.join(_FORMATS)}, got {out}")
     if terms and out is not None and out.suffix != ".json":

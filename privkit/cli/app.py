@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from privkit import __version__
 from privkit.cli.accounting import COMMANDS
 from privkit.cli.compare import compare, place, record
 from privkit.cli.described import describe as describe_part
@@ -44,8 +45,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from privkit import __version__
-
         typer.echo(f"privkit {__version__}")
         raise typer.Exit
 

@@ -15,7 +15,7 @@ from privkit.accountants.table import TableEntry
 from privkit.accountants.terms import DP_SGD_TERMS
 from privkit.accountants.terms import terms as in_terms
 from privkit.accountants.wording import warnings
-from privkit.papers.as_published import Paper, as_published
+from privkit.papers.as_published import TABLE_1_ORDER, Paper, as_published
 from privkit.reports.budgets import BudgetRow, plain_text
 from privkit.shared.certificate import Certificate
 from privkit.shared.limits import NO_USE, of_use
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from privkit.reports.budgets import BudgetRow
 
 _NO_USE = f"it {NO_USE}: this ε and δ allow an attack a true positive rate of .99 at a false positive rate of .01"
+_BY_MIXER = (
+    "the mixer adds the noise, as noise_site is empty; the defense dp_cutmixsl lets each client add it unless it has "
+    "site=mixer: give noise_site = client for its ε"
+)
 CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
 
@@ -75,20 +79,25 @@ def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate |
 
 def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[BudgetRow, Certificate | None]:
     kind = str(entry.cells.get("mechanism") or "")
-    read: dict[str, Any] = {"row": entry.row, "name": entry.name, "mechanism": kind}
+    read: dict[str, Any] = {"row": entry.row, "line": entry.line or None, "name": entry.name, "mechanism": kind}
     columns = tuple((name, plain_text(value)) for name, value in entry.given.items() if name != TOO_MANY)
     if isinstance(outcome, str) or entry.mechanism is None or entry.delta is None:
         error = str(outcome).removeprefix(f"{entry.where}: ")
         return BudgetRow(**read, given=columns, status="error", error=error, sound=False), None
-    published, objection = None, ""
+    published: dict[str, Any] = {}
     notes = warnings(entry.mechanism, entry.delta)
+    if kind == "dp_cutmixsl" and not entry.cells.get("noise_site"):
+        notes = (*notes, _BY_MIXER)
     if outcome.sound and not isinf(outcome.epsilon) and not of_use(outcome.epsilon, entry.delta, None):
         notes = (*notes, _NO_USE)
     if compare:
         try:
             paper: Paper = "dp_cutmixsl" if kind.startswith("dp_") else "accurate_sl"
             claim = as_published(entry.mechanism, entry.delta, paper=paper)
-            published, objection = claim.epsilon, claim.objection
+            published = {"published": claim.epsilon, "objection": claim.objection, "published_order": claim.order}
+            if claim.order is not None:
+                fixed = as_published(entry.mechanism, entry.delta, paper=paper, order=TABLE_1_ORDER)
+                published["published_at_order_2"] = fixed.epsilon
         except ValueError as error:
             notes = (*notes, str(error))
     row = BudgetRow(
@@ -102,9 +111,8 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
         at_grid_edge=outcome.at_grid_edge,
         sound=outcome.sound,
         statement=outcome.statement,
-        published=published,
-        objection=objection,
         notes=notes,
+        **published,
     )
     return row, outcome
 
@@ -124,12 +132,14 @@ class Tally:
         shown: the first of those with a result.
         last: certificate of the last row; None if that was refused.
         reasons: reason of a refusal -> names of the first rows with it, and their number.
+        counted: what the numbers of rows count: lines of a CSV file, as an editor does, or rows.
     """
 
     rows: int = 0
     shown: list[BudgetRow] = field(default_factory=list)
     last: Certificate | None = None
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
+    counted: str = "row"
 
     def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
         """The rows of `budgets`, counted as they pass. A terminal shows the count."""
@@ -138,7 +148,9 @@ class Tally:
             if sys.stderr.isatty() and self.rows % 50 == 0:
                 print(f"\r{self.rows:,} rows", end="", file=sys.stderr, flush=True)
             if row.status == "error":
-                called = f"{row.row} ({row.name})" if row.name != f"row {row.row}" else str(row.row)
+                at = row.line or row.row
+                self.counted = "line" if row.line else "row"
+                called = f"{at} ({row.name})" if row.name != f"row {row.row}" else str(at)
                 first, count = self.reasons.get(row.error, ([], 0))
                 self.reasons[row.error] = ([*first, called] if count < _NAMED else first, count + 1)
             elif len(self.shown) < _SHOWN:
@@ -159,9 +171,11 @@ class Tally:
         """One line for each reason, in the order in which they occurred."""
         for reason, (first, count) in self.reasons.items():
             if count == 1:
-                who = f"row {first[0]}"
+                who = f"{self.counted} {first[0]}"
             elif count == self.rows:
                 who = f"all {count:,} rows"
             else:
-                who = f"rows {', '.join(first)}" + (f" and {count - len(first):,} more" if count > len(first) else "")
+                who = f"{self.counted}s {', '.join(first)}" + (
+                    f" and {count - len(first):,} more" if count > len(first) else ""
+                )
             yield f"{who}: {reason}"

@@ -76,7 +76,7 @@ def describe(
             {"kind": kind, **describe_part(name, own(kind, name))} for kind in kinds_of(imported("the part", name))
         ]
     if not found:
-        raise unknown("part", name, {other for entries in every.values() for other in entries})
+        raise unknown("part", name, {other for entries in every.values() for other in entries}, "privkit list")
     if as_json:
         say_json(found, default=str)
         return

@@ -307,15 +307,6 @@ def _number(value: float | None) -> str:
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
     """Print a table for people."""
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
+    from privkit.reports.tables import Table, rich_table
 
-    from privkit.reports import escape
-
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in header:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left")
-    for row in rows:
-        table.add_row(*(Text(escape.terminal(cell)) for cell in row))
-    show(table)
+    show(rich_table(Table(headers=tuple(header), rows=tuple(map(tuple, rows))), right=_NUMBERS))

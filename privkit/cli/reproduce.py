@@ -15,6 +15,7 @@ from privkit.cli.say import say, say_json
 from privkit.errors import unknown
 from privkit.run.stopping import keeping
 from privkit.settings.table import SETTINGS
+from privkit.shared.grouped import grouped
 
 if TYPE_CHECKING:
     from privkit.papers.reproduce import Work
@@ -67,9 +68,7 @@ def reproduce(
 
 def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
     """The cells with the time that each may take. Those that differ in their seeds alone are timed together."""
-    groups: dict[str, list[Work]] = {}
-    for one in cells:
-        groups.setdefault(replace(one.config, seeds=(0,)).fingerprint, []).append(one)
+    groups = grouped(cells, lambda one: replace(one.config, seeds=(0,)).fingerprint)
     ordered = [one for group in groups.values() for one in group]
     if not cells:
         say(f"0 cells at scale {scale}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
@@ -158,6 +158,8 @@ class Defense(Checked, ABC):
         parts_by: what each of these parts consists of.
         noise_fields: names of the fields that scale noise on what this defense releases.
         denoises: whether it only removes noise; noise-free accuracy is then measured without it.
+        straight_through: whether it trains on purpose by another gradient than the derivative of its release, such as a
+            quantizer whose gradient passes as if it were not there. Rows say so, and no law asks for the derivative.
     """
 
     name: ClassVar[str]
@@ -179,10 +181,11 @@ class Defense(Checked, ABC):
     parts_by: PartsBy = "channels"
     noise_fields: ClassVar[tuple[str, ...]] = ()
     denoises: ClassVar[bool] = False
+    straight_through: ClassVar[bool] = False
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for the row, for example that training does not follow the derivative."""
+        """Sentences for the row, for example on what the defense estimated."""
         return ()
 
     def noiseless(self) -> Defense:
@@ -328,3 +331,13 @@ def is_own(stage: Defense) -> bool:
     (False, True)
     """
     return type(stage).__module__.rpartition(".")[0] != __name__.rpartition(".")[0]
+
+
+def stages_with(stages: Iterable[Defense], *effects: Effect) -> list[Defense]:
+    """The stages that declare one of these effects.
+
+    >>> from privkit.defenses.clip import Clip
+    >>> stages_with([Clip()], "clips", "noises") == [Clip()], stages_with([Clip()], "noises")
+    (True, [])
+    """
+    return [stage for stage in stages if set(effects) & set(stage.effects or ())]

@@ -60,6 +60,7 @@ class Chain(Defense):
     smallest_batch = _most("smallest_batch")
     group = _most("group")
     soft_labels = _some("soft_labels")
+    straight_through = _some("straight_through")
     at_inference = _every("at_inference")
     published = _every("published")
     keeps_positions = _every("keeps_positions")

@@ -13,6 +13,7 @@ from privkit.accountants.spec.sensitivity import Clamp, ClipSet
 from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, Release, ReleaseCount, is_own
 from privkit.defenses.charge import Noised, nothing
 from privkit.defenses.receipts import Mixed, Nothing
+from privkit.defenses.returned import returned
 from privkit.shared.certificate import Certificate
 
 _ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "scales", "clips"})
@@ -281,7 +282,8 @@ def run(
             smashed, labels, present = _seated(smashed, groups), _seated(labels, groups), groups >= 0
             weights = None if weights is None else _seated(weights, groups).squeeze(2)
         once = {"kept": kept} if stage.drawn == "once" else {}
-        made, receipt = stage.apply(smashed, labels, generator, present, **once)
+        applied = stage.apply(smashed, labels, generator, present, **once)
+        made, receipt = returned(stage.name, applied, (len(smashed), release.smashed.shape[1]))
         if weights is not None and stage.keeps_positions:
             made = replace(made, weights=weights if made.weights is None else weights * made.weights)
         if made.apart is None:

@@ -272,6 +272,7 @@ class DpCutMixSl(MixedNoise):
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
             both give one law; on labels the clients' noise shrinks to σ_y²·Σλ_i².
+            A table of `privkit epsilon` has "mixer" where noise_site is empty.
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants.spec.parts import NoMixing
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.defenses.base import Defense, Release, is_own
+from privkit.defenses.base import Defense, Release, is_own, stages_with
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
 from privkit.defenses.own_receipts import BATCH, CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
@@ -51,7 +51,7 @@ def contradiction(
             continue
         if found := refuted(stage, shape, image, batch):
             return found
-        if any("permutes" in (late.effects or ()) for late in stages[number + 1 :]) and marks_places(stage):
+        if stages_with(stages[number + 1 :], "permutes") and marks_places(stage):
             return (
                 f"{stage.name} treats the places of tokens differently, so that they tell the order which a later "
                 "shuffle is to hide: its count of orders would be false"

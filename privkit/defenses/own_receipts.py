@@ -167,6 +167,9 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
             yield f"{stage.name} takes no data of the shape that it is given, so that no claim of it can be measured"
         return
     first, again = (trial.play(trial.data(), trial.labels(), 0)[0].smashed for _ in range(2))
+    if not bool(first.isfinite().all()):
+        yield f"{stage.name} releases NaN or infinity for finite data, so that nothing of it can be measured"
+        return
     if not torch.equal(first, again):
         yield f"{stage.name} draws from more than the generator that it is given, so that nothing of it can be measured"
     receipt = trial.receipt()

@@ -15,6 +15,7 @@ from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 from privkit.shared.certificate import Certificate
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
+"""The end of a `Nothing`'s reason, of a stage that adds no noise."""
 
 _PLACED = (
     "tokens carry the position embedding of their places: each one tells where it lay, and the shuffle hides no order"

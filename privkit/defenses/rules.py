@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.defenses.base import Defense, Effect, is_own
+from privkit.defenses.base import Defense, Effect, is_own, stages_with
 from privkit.defenses.charge import Noised
 from privkit.defenses.measured import contradiction
 from privkit.defenses.own_receipts import receipt_of_trial
@@ -78,10 +78,10 @@ def _once(stages: Sequence[Defense]) -> Iterator[str]:
         "splits": "split the release into parts; use one of them",
     }
     for effect, reason in twice.items():
-        both = _with(stages, effect)
+        both = stages_with(stages, effect)
         if len(both) > 1:
             yield f"{both[0].name} and {both[1].name} both {reason}"
-    noisy = [stage for stage in _with(stages, "noises") if _trusted(stage)]
+    noisy = [stage for stage in stages_with(stages, "noises") if _trusted(stage)]
     if len(noisy) > 1:
         yield (
             f"{noisy[0].name} and {noisy[1].name} both add noise to the smashed data: no ε was derived for two noises "
@@ -91,53 +91,54 @@ def _once(stages: Sequence[Defense]) -> Iterator[str]:
     if len(companions) > 1:
         names = " and ".join(stage.name for stage in companions)
         yield f"{names}: a client trains one simulated attacker beside the task; use one of them"
-    levels = {stage.level for stage in _with(stages, "masks", "mixes")}
+    levels = {stage.level for stage in stages_with(stages, "masks", "mixes")}
     if len(levels) > 1:
-        names = " and ".join(stage.name for stage in _with(stages, "masks", "mixes"))
+        names = " and ".join(stage.name for stage in stages_with(stages, "masks", "mixes"))
         yield f"{names} weigh positions of images and of smashed data, which differ; give them the same level"
 
 
 def _claims(stages: Sequence[Defense]) -> Iterator[str]:
     trusted = [stage for stage in stages if _trusted(stage)]
-    for shuffle in _with(trusted, "permutes"):
-        for other in _with(trusted, "masks", "shortens"):
-            remedy = "" if _with([other], "shortens") else f"mask at the server ({other.name}@server), or "
+    for shuffle in stages_with(trusted, "permutes"):
+        for other in stages_with(trusted, "masks", "shortens"):
+            remedy = "" if stages_with([other], "shortens") else f"mask at the server ({other.name}@server), or "
             yield (
                 f"{shuffle.name} counts the orders of all tokens of an image, but {other.name} drops some: the count "
                 f"would be false; {remedy}use one of them"
             )
-        for other in _with(trusted, "mixes"):
+        for other in stages_with(trusted, "mixes"):
             yield (
                 f"{shuffle.name} counts the orders of one image's tokens, but {other.name} mixes several clients' into "
                 "a message: nobody counted those; use shuffled_cutmix, which counts none"
             )
-    for short, mixing in product(_with(stages, "shortens"), _with(stages, "mixes")):
+    for short, mixing in product(stages_with(stages, "shortens"), stages_with(stages, "mixes")):
         yield (
             f"{short.name} leaves each image tokens of other places, which {mixing.name} would mix with one another; "
             "mask positions with random_cutout, or use one of them"
         )
-    for short, other in product(_with(stages, "shortens"), _with(stages, "masks")):
+    for short, other in product(stages_with(stages, "shortens"), stages_with(stages, "masks")):
         receipt = receipt_of_trial(other)
         if not isinstance(receipt, Nothing) or receipt.masks is not None:
             yield f"{short.name} and {other.name} both leave out positions, and places would no longer agree; use one"
-    for split in _with(trusted, "splits"):
+    for split in stages_with(trusted, "splits"):
         for late in trusted[trusted.index(split) + 1 :]:
             yield f"{late.name} would act on parts that lie in storages already; put {split.name} behind it"
-    for block in (stage for stage in stages if _with(stages, "splits") and stage.frozen_block not in (False, "auto")):
+    mixing_channels = [stage for stage in stages if stage.frozen_block not in (False, "auto")]
+    for block in mixing_channels if stages_with(stages, "splits") else ():
         yield (
             f"{block.name}:frozen_block=true carries each channel into all others behind the split into parts; leave "
             "frozen_block out"
         )
     for number, stage in enumerate(stages):
-        if _with([stage], "noises") and _trusted(stage):
+        if stages_with([stage], "noises") and _trusted(stage):
             yield from _noise(stage, stages[:number], stages[number + 1 :])
-        if stage.level == "input" and _with([stage], "noises", "mixes"):
-            for learner in _with(stages, "trains"):
+        if stage.level == "input" and stages_with([stage], "noises", "mixes"):
+            for learner in stages_with(stages, "trains"):
                 yield (
                     f"{learner.name} trains lower segments on each client's own images, past {stage.name}:level=input: "
                     "what they learn is not covered; use level=smashed"
                 )
-        for sender in (other for other in stages if _with([stage], "answers") and _sends(other)):
+        for sender in (other for other in stages if stages_with([stage], "answers") and _sends(other)):
             yield (
                 f"{stage.name} protects labels that the server holds, but {sender.name} lets clients send them mixed "
                 "or noised; combine it with a defense of the smashed data alone"
@@ -148,15 +149,15 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
     for number, shuffle in enumerate(before):
         between = [*before[number + 1 :], stage]
         norms = [other for other in between if not _by_coordinate(other) or other.level != shuffle.level]
-        if _with([shuffle], "permutes") and shuffle.over_batch and norms:
+        if stages_with([shuffle], "permutes") and shuffle.over_batch and norms:
             yield (
                 f"{shuffle.name} may spread one image over its batch, so {norms[0].name} would bound or change a row "
                 f"and not a record; bound each coordinate (clip_by=coordinate), put {shuffle.name} after the noise, or "
                 "declare over_batch=False if its tokens stay in their image"
             )
-    late = _with(after, "clips")
+    late = stages_with(after, "clips")
     receipt = receipt_of_trial(stage)
-    if late and isinstance(receipt, Noised) and receipt.clip is None and not _with(before, "clips"):
+    if late and isinstance(receipt, Noised) and receipt.clip is None and not stages_with(before, "clips"):
         yield (
             f"{late[0].name} after {stage.name} does not bound what the noise hides: the sensitivity is that of the "
             "data before the noise; put it before"
@@ -166,10 +167,6 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
 def _sends(stage: Defense) -> bool:
     """Whether a stage changes the labels that clients send."""
     return stage.soft_labels and stage.place != "server"
-
-
-def _with(stages: Sequence[Defense], *effects: Effect) -> list[Defense]:
-    return [stage for stage in stages if (stage.effects or frozenset()) & set(effects)]
 
 
 def _by_coordinate(stage: Defense) -> bool:

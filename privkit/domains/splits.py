@@ -54,8 +54,8 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
     available, total = len(pools.train), sum(wished.values())
     sizes = {part: count * min(available, total) // total for part, count in wished.items()}  # 50 * 0.58 is below 29
     if min(sizes.values()) < 1:
-        asked = list(wished.values())
-        raise DataError(f"{available} records are too few for the asked parts {asked}; bring more")
+        asked = ", ".join(f"{part}={count}" for part, count in wished.items())
+        raise DataError(f"{available} records are too few for the parts of {asked}, each of at least one; bring more")
     if pools.test is not None:
         if not len(pools.test):
             raise DataError("the official test set has no record; bring its files")
@@ -138,3 +138,13 @@ def without(batch: Batch, known: Batch) -> Batch:
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
+
+
+def left_out(count: int, records: str, others: int = 0) -> str:
+    """A sentence on own records that are private or attacked ones, and on those that took their place.
+
+    >>> left_out(38, "images", others=38)
+    '38 own images that were drawn are private or attacked ones: left out, and 38 others took their place'
+    """
+    more = f", and {others} others took their place" if others else ""
+    return f"{count} own {records} that were drawn are private or attacked ones: left out{more}" if count else ""

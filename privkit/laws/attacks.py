@@ -16,10 +16,12 @@ from privkit.attacks.declaration import check_declared
 from privkit.attacks.goals import goal_of, reconstruct, reconstruct_controls
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.identity import identity_lower
+from privkit.attacks.outputs import guesses_of
 from privkit.audit.scoring import check_guesses
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.errors import Misbehaved, one_line
+from privkit.torch_utils.same import same
 
 AUXILIARY, VICTIMS, BATCH, PATCH = 400, 40, 20, 7
 _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
@@ -59,7 +61,7 @@ class _Watched:
         before = {name: tensor.detach().clone() for name, tensor in given.items()}
         output = self._attack.run(observation, generator, session)
         untouched = torch.equal(torch.random.get_rng_state(), state)
-        edited = next((name for name, tensor in given.items() if not torch.equal(tensor, before[name])), "")
+        edited = next((name for name, tensor in given.items() if not same(tensor, before[name])), "")
         self._runs.append(Run(output=_numbers(output), untouched=untouched, edited=edited))
         return output
 
@@ -99,8 +101,9 @@ def _tensors(observation: Any) -> dict[str, Tensor]:
 
 
 def _numbers(output: Any) -> Tensor:
-    numbers: Tensor = output.images if hasattr(output, "images") else output.values
-    return numbers.clone()
+    """The numbers of an output; none of what is no output, which the controls refuse."""
+    numbers = getattr(output, "images", getattr(output, "values", None))
+    return numbers.clone() if isinstance(numbers, Tensor) else torch.empty(0)
 
 
 @cache
@@ -136,7 +139,7 @@ def _same_seed_same_bits(mounted: Mounted) -> str:
     runs, again = mounted.tried[1], Mounted(mounted.attack).tried[1]
     if not all(run.untouched for run in runs):
         return "it draws from torch's global generator; take the generator that is given"
-    if len(runs) == len(again) and all(torch.equal(a.output, b.output) for a, b in zip(runs, again, strict=True)):
+    if len(runs) == len(again) and all(same(a.output, b.output) for a, b in zip(runs, again, strict=True)):
         return ""
     return "the same generator gives other bits; draw from it, and from nothing else"
 
@@ -151,7 +154,7 @@ def _guesses_are_in_range(mounted: Mounted) -> str:
     """Guesses are finite floats, and guesses at images lie in [0, 1]."""
     for run in mounted.tried[1] if goal_of(mounted.attack).reads(mounted.attack) else ():
         try:
-            check_guesses(mounted.attack.name, Images(shape=_shape(run.output)), run.output, len(run.output))
+            check_guesses(mounted.attack.name, Images(shape=_shape(run.output)), run.output)
         except Misbehaved as error:
             return str(error)
     return ""
@@ -174,10 +177,11 @@ def _sees_no_truth(mounted: Mounted) -> str:
         if place:
             private.copy_(torch.rand(private.shape, generator=Generator().manual_seed(0)))
         try:
-            outputs.append(_numbers(short.run(observation, Generator().manual_seed(0))))
+            found = short.run(observation, Generator().manual_seed(0))
+            outputs.append(guesses_of(attack, found, VICTIMS, observation.image_shape).images)
         except NotApplicable as reason:
             return f"it cannot be mounted on images of its own kind: {one_line(reason)}"
-    return "" if torch.equal(*outputs) else "other private images behind the same views change its guess: it saw them"
+    return "" if same(*outputs) else "other private images behind the same views change its guess: it saw them"
 
 
 LAWS: dict[str, Callable[[Mounted], str]] = {

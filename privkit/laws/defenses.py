@@ -11,11 +11,15 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import one_hot
 
-from privkit.defenses.base import Defense, Effect, Release, ReleaseCount
+from privkit.defenses.base import Defense, Effect, Receipt, Release, ReleaseCount
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.measured import contradiction, exceeds_charge
+from privkit.defenses.receipts import NOT_DP, Nothing
+from privkit.defenses.returned import returned
+from privkit.errors import Misbehaved
 from privkit.laws.canaries import against_canaries
 from privkit.parts.registry import load, part_table
+from privkit.torch_utils.same import same
 
 CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
 COUNTS = (
@@ -31,6 +35,9 @@ _SEEDS = 8
 SEEDED = "same seed, same bits; another seed, other bits"
 UNSEEDED = "same bits for every seed: it draws nothing"
 """How that law is called of a stage that keeps it without drawing."""
+DERIVATIVE = "the gradient that reaches the client is the derivative"
+STRAIGHT = "a gradient reaches the client; that it is not the derivative is declared (straight_through)"
+"""How that law is called of a stage that declares another gradient."""
 _FAR = 1e3
 
 
@@ -51,27 +58,42 @@ def inputs(
     return data, one_hot(labels, CLASSES).to(dtype) if defense.soft_labels else labels
 
 
-def same(a: Release, b: Release) -> bool:
+def applied(
+    defense: Defense, data: Tensor, labels: Tensor, draws: Generator, present: Tensor | None = None
+) -> tuple[Release, Receipt]:
+    """A release and its receipt, which are refused if they have no row for each record; arguments as of `apply`."""
+    batch = data.shape[2] if defense.group > 1 else data.shape[1]
+    return returned(defense.name, defense.apply(data, labels, draws, present), (len(data), batch))
+
+
+def equal(a: Release, b: Release) -> bool:
     """Whether two releases are equal bit for bit, including public weights."""
     pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
-    return all(x is y is None or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
+    return all(x is y is None or (x is not None and y is not None and same(x, y)) for x, y in pairs)
+
+
+def called(law: str, defense: Defense) -> str:
+    """The name of a law that a stage keeps in its own way: without drawing, or by a gradient that it declares."""
+    if law == SEEDED and not draws(defense):
+        return UNSEEDED
+    return STRAIGHT if law == DERIVATIVE and defense.straight_through else law
 
 
 def draws(defense: Defense) -> bool:
     """Whether a release draws from its generator."""
     given = generator()
     before = given.get_state()
-    defense.apply(*inputs(defense), given)
-    return not torch.equal(given.get_state(), before)
+    applied(defense, *inputs(defense), given)
+    return not same(given.get_state(), before)
 
 
 def _draws_from_its_generator_alone(defense: Defense) -> str:
     """Same seed, same bits; if it draws, another seed gives other bits."""
     (z, y), drew = inputs(defense), draws(defense)
-    first = defense.apply(z, y, generator())[0]
-    if not same(first, defense.apply(z, y, generator())[0]):
+    first = applied(defense, z, y, generator())[0]
+    if not equal(first, applied(defense, z, y, generator())[0]):
         return "the same seed gives other bits; draw from the generator that is given, and from nothing else"
-    if same(first, defense.apply(z, y, generator(1))[0]) == drew:
+    if equal(first, applied(defense, z, y, generator(1))[0]) == drew:
         return "it draws from its generator, and another seed gives the same release" if drew else "it ignores its seed"
     return ""
 
@@ -82,9 +104,14 @@ def _effects_name_its_randomness(defense: Defense) -> str:
     if effects is None:
         return ""
     z, y = inputs(defense)
-    one, other = (defense.apply(z, y, generator(seed))[0].smashed for seed in (0, 1))
-    if not torch.equal(one, other) and not effects & _DRAWN:
+    one, other = (applied(defense, z, y, generator(seed))[0].smashed for seed in (0, 1))
+    if not same(one, other) and not effects & _DRAWN:
         return f"another seed gives another release, so its effects must name one of {', '.join(sorted(_DRAWN))}"
+    receipt = applied(defense, z, y, generator())[1]
+    if "noises" in effects and isinstance(receipt, Nothing) and NOT_DP in receipt.reason:
+        return (
+            'it declares noise, and the reason of its receipt says "without noise" (NOT_DP); say what it does instead'
+        )
     if "noises" in effects and not defense.noise_fields:
         return "it declares noise, and noise_fields does not name the fields that scale it, which controls switch off"
     return ""
@@ -95,7 +122,7 @@ def _moves_what_it_permutes(defense: Defense) -> str:
     if "permutes" not in (defense.effects or ()):
         return ""
     z, y = inputs(defense)
-    if any(not torch.equal(defense.apply(z, y, generator(seed))[0].smashed, z) for seed in range(_SEEDS)):
+    if any(not same(applied(defense, z, y, generator(seed))[0].smashed, z) for seed in range(_SEEDS)):
         return ""
     return (
         f"it declares that it permutes, and with {_SEEDS} seeds it released its input as it was; move tokens, or leave "
@@ -109,12 +136,12 @@ def _gradients_keep_shape_and_seed(defense: Defense) -> str:
     draws = generator()
     before = draws.get_state()
     first = defense.on_gradient(gradient, draws)
-    drew = not torch.equal(draws.get_state(), before)
+    drew = not same(draws.get_state(), before)
     if (first.shape, first.dtype) != (gradient.shape, gradient.dtype):
         return f"on_gradient gives {first.dtype} {list(first.shape)} for {gradient.dtype} {list(gradient.shape)}"
-    if not torch.equal(first, defense.on_gradient(gradient, generator())):
+    if not same(first, defense.on_gradient(gradient, generator())):
         return "on_gradient gives other bits for the same seed"
-    if torch.equal(first, defense.on_gradient(gradient, generator(1))) == drew:
+    if same(first, defense.on_gradient(gradient, generator(1))) == drew:
         return "on_gradient draws from its generator, and another seed gives the same gradient"
     return ""
 
@@ -123,18 +150,18 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
     """Torch's global generator and the inputs stay unchanged, and the defense's networks follow their seed."""
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
-    defense.apply(z, y, generator())
+    applied(defense, z, y, generator())
     made = [_networks(defense) for _ in range(2)]
-    if not torch.equal(torch.random.get_rng_state(), state):
+    if not same(torch.random.get_rng_state(), state):
         return "it draws from torch's global generator; take the generator or the seed that is given"
-    if not (torch.equal(z, kept[0]) and torch.equal(y, kept[1])):
+    if not (same(z, kept[0]) and same(y, kept[1])):
         return "it changes its input in place; return a new tensor"
     for one, other in zip(*made, strict=True):
         if (one is None) != (other is None):
             return "it makes a network in one call and none in the next"
         if one is not None and other is not None:
             pairs = list(zip(one.parameters(), other.parameters(), strict=True))
-            if not (pairs and all(torch.equal(a, b) for a, b in pairs)):
+            if not (pairs and all(same(a, b) for a, b in pairs)):
                 return "the same seed gives other weights of its network, or the network has no weights"
     return ""
 
@@ -144,25 +171,32 @@ def _networks(defense: Defense) -> tuple[nn.Module | None, nn.Module | None]:
 
 
 def _gradient_is_the_derivative(defense: Defense) -> str:
-    """The gradient that reaches the client is the derivative of the release."""
+    """The gradient that reaches the client is the derivative of the release, unless another one is declared."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
 
     def released(data: Tensor) -> Tensor:
-        return defense.apply(data, y, generator())[0].smashed.tanh()
+        return applied(defense, data, y, generator())[0].smashed.tanh()
 
+    if defense.straight_through:
+        (sent,) = torch.autograd.grad(released(z.requires_grad_()).sum(), z, allow_unused=True)
+        reaches = sent is not None and bool(sent.isfinite().all()) and bool((sent != 0).any())
+        return "" if reaches else "no finite gradient reaches the client, which a straight-through one must; pass it on"
     if torch.autograd.gradcheck(released, (z.requires_grad_(),), fast_mode=fast, raise_exception=False):
         return ""
     return (
         "the gradient through apply is not its derivative; keep the release differentiable in the smashed data, "
-        "or, if it trains by another gradient on purpose (straight-through), say so in its `remarks`"
+        "or, if it trains by another gradient on purpose, declare straight_through = True in its class"
     )
 
 
 def _releases_a_row_for_each_record(defense: Defense) -> str:
     """The release has one message for each message of the input, and a label for each record."""
     z, y = inputs(defense)
-    release, _ = defense.apply(z, y, generator())
+    try:
+        release, _ = applied(defense, z, y, generator())
+    except Misbehaved as error:
+        return str(error)
     lead, shape = (2, 3), z.shape[-3:] if defense.level == "input" else z.shape[-2:]
     adapter = defense.adapter((TOKENS, WIDTH), 0)
     smashed = release.smashed if adapter is None else adapter(release.smashed)
@@ -170,6 +204,8 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
     expected = (*lead, TOKENS // 2, *shape[1:]) if shorter else (*lead, *shape)
     if smashed.shape != expected or smashed.dtype != z.dtype:
         return f"it releases {smashed.dtype} {list(smashed.shape)} where {z.dtype} {list(expected)} are expected"
+    if not bool(release.smashed.isfinite().all()):
+        return "it releases NaN or infinity for finite smashed data; release finite numbers"
     soft = release.labels.is_floating_point()
     if release.labels.shape != ((*lead, CLASSES) if soft else lead):
         return f"its labels are {list(release.labels.shape)}; give one for each of {list(lead)} records"
@@ -184,19 +220,19 @@ def _empty_seats_count_nothing(defense: Defense) -> str:
         return ""
     z, y = inputs(defense)
     present = torch.ones(2, defense.group, dtype=torch.bool)
-    if not same(defense.apply(z, y, generator(), present)[0], defense.apply(z, y, generator())[0]):
+    if not equal(applied(defense, z, y, generator(), present)[0], applied(defense, z, y, generator())[0]):
         return "with every seat taken, `present` changes the release"
     present[1, -1] = False
     other = z.clone()
     other[1, -1] = 1 - other[1, -1]
-    first, second = (defense.apply(data, y, generator(), present)[0].smashed for data in (z, other))
-    return "" if torch.equal(first, second) else "data on an empty seat change the release; give them weight 0"
+    first, second = (applied(defense, data, y, generator(), present)[0].smashed for data in (z, other))
+    return "" if same(first, second) else "data on an empty seat change the release; give them weight 0"
 
 
 def _receipts_make_certificates(defense: Defense) -> str:
     """A receipt gives a JSON certificate for any number of releases; an ε is claimed only as differential privacy."""
     z, y = inputs(defense)
-    receipt = defense.apply(z, y, generator())[1]
+    receipt = applied(defense, z, y, generator())[1]
     for count in COUNTS:
         certificate = receipt.certificate(count)
         json.dumps(asdict(certificate))
@@ -216,7 +252,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
     if defense.level != "smashed" or defense.group > 1:
         return ""
     z, y = inputs(defense)
-    certificate = defense.apply(z, y, generator())[1].certificate()
+    certificate = applied(defense, z, y, generator())[1].certificate()
     if certificate.kind != "differential_privacy" or certificate.covers != "release":
         return ""
 
@@ -224,7 +260,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
         labels = torch.zeros(1, len(records), dtype=torch.int64)
         given = one_hot(labels, CLASSES).float() if defense.soft_labels else labels
         smashed = records.view(1, len(records), TOKENS, WIDTH)
-        return defense.apply(smashed, given, draws)[0].smashed[0].flatten(1)
+        return applied(defense, smashed, given, draws)[0].smashed[0].flatten(1)
 
     present = torch.full((TOKENS, WIDTH), _FAR)
     bound = against_canaries(mechanism, certificate, neighbors=(present, -present), canaries=_CANARIES)
@@ -282,7 +318,7 @@ LAWS: dict[str, Callable[[Defense], str]] = {
     "what it permutes moves": _moves_what_it_permutes,
     "gradients that go back keep shape and seed": _gradients_keep_shape_and_seed,
     "global randomness and inputs stay as they are": _leaves_everything_else_alone,
-    "the gradient that reaches the client is the derivative": _gradient_is_the_derivative,
+    DERIVATIVE: _gradient_is_the_derivative,
     "a row and a label for each record": _releases_a_row_for_each_record,
     "empty seats count nothing": _empty_seats_count_nothing,
     "receipts make certificates": _receipts_make_certificates,

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from privkit.attacks.outputs import BadOutput
 from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
-from privkit.files.import_path import imported
+from privkit.files.import_path import faults_of, imported
 from privkit.parts import docstrings
 from privkit.parts.own_parts import is_own_name, kind_noun, kinds_of
 from privkit.parts.registry import Component, is_pair, load, parse, part_table, read_part, stages_given
@@ -92,7 +93,7 @@ def kind_of(given: str) -> str:
         raise UsageError(f"{name} may be a {' or a '.join(singular)}; add --kind {singular[0]} or {singular[1]}")
     if own:
         raise UsageError(f"{name} is no part; privkit new KIND NAME writes one ({', '.join(map(kind_noun, KINDS))})")
-    raise unknown("part", name, {name for kind in KINDS for name in part_table(kind)})
+    raise unknown("part", name, {name for kind in KINDS for name in part_table(kind)}, "privkit list")
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
@@ -107,6 +108,12 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself
         yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
+    with faults_of(f"{kind_noun(kind)} {given}", component.spec):
+        yield from _of_kind(component, kind, dataset, root)
+
+
+def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | None) -> Iterator[tuple[str, str]]:
+    """The laws of its kind alone; arguments as of `laws`."""
     home = load(f"privkit.laws.{kind}:LAWS")
     if kind == "datasets":
         pools = component.spec.open(root, download=False, train_images=1)
@@ -128,25 +135,29 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
             )
         yield from _held(home, Mounted(component.spec))
     elif kind == "defenses":
-        from privkit.laws.defenses import SEEDED, UNSEEDED, draws
+        from privkit.laws.defenses import called
 
         for law, broken in _held(home, component.spec):
-            still = law == SEEDED and not broken and not draws(component.spec)
-            yield (UNSEEDED if still else law), broken
+            yield (law if broken else called(law, component.spec)), broken
     else:
         yield from _held(home, component.spec)
 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
+    """Each law with how it is broken; an error that ends several of them is told once."""
+    first: dict[str, str] = {}
     for law, broken in laws.items():
         try:
             yield law, broken(part)
+            continue
         except (MemoryError, DataError):
             raise
-        except PrivkitError as error:
-            yield law, str(error)
+        except (PrivkitError, BadOutput) as error:
+            told = str(error)
         except Exception as error:  # of a user's part
-            yield law, one_line(error, None)
+            told = f"it raised {one_line(error, None)}"
+        yield law, f'not decided, as "{first[told]}" ended in the same error' if told in first else told
+        first.setdefault(told, law)
 
 
 def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
@@ -157,5 +168,7 @@ def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
 def _domain(dataset: str, root: Path | None) -> Any:
     import numpy as np
 
-    pools = parse("datasets", dataset).spec.open(root, download=False, train_images=1)
+    spec = parse("datasets", dataset).spec
+    with faults_of(f"dataset {dataset}", spec):
+        pools = spec.open(root, download=False, train_images=1)
     return pools.train.take(np.arange(1)).domain

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from privkit.constraints import choice, real, whole
+from privkit.shared.costs import Costs
 
 FLOAT = 4
 """Bytes of a number on the wire: float32."""
@@ -98,43 +98,6 @@ class _LiveTensors(TorchDispatchMode):
 Routing = Literal["unicast", "broadcast", "average"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Costs of one client.
-
-    Attributes:
-        bytes_up: per image: smashed data that are sent, and the label.
-        bytes_down: per image: the cut-layer gradient; 0 if the client's segment is frozen.
-        bytes_up_model: per round: weights sent for averaging, spread over the rounds between two averages.
-        bytes_down_model: per round: returned averaged weights, likewise.
-        bytes_seed: per round, downwards: the seed from which the client draws its masks.
-        client_macs: per image: multiply-accumulates of matrix products and convolutions in the forward pass; a gather
-            or a Fourier transform counts as 0.
-        client_training_macs: per image: forward and backward pass, companion included.
-        client_parameters: weights at the client, companion included.
-        peak_memory: bytes for training on one batch: weights, gradients, AdamW's two moments, images, activations.
-
-    >>> cost = costs_of(nn.Flatten(), torch.zeros(1, 1, 2, 2), trained=True, seed_bytes=8)
-    >>> cost.a_round(batch_size=10)
-    (160.0, 168.0)
-    """
-
-    bytes_up: float
-    bytes_down: float
-    bytes_up_model: float
-    bytes_down_model: float
-    bytes_seed: int
-    client_macs: int
-    client_training_macs: int
-    client_parameters: int
-    peak_memory: int
-
-    def a_round(self, batch_size: int) -> tuple[float, float]:
-        """Bytes up and bytes down of one client in a round of `batch_size` images."""
-        up = batch_size * self.bytes_up + self.bytes_up_model
-        return up, batch_size * self.bytes_down + self.bytes_seed + self.bytes_down_model
-
-
 def costs_of(
     lower: nn.Module,
     record: Tensor,
@@ -147,7 +110,7 @@ def costs_of(
     seed_bytes: int = 0,
     averaged_every: int | None = None,
     companion: nn.Module | None = None,
-) -> Cost:
+) -> Costs:
     """Count the costs of one client with torch's own counters; the modules are copied and stay as they are.
 
     Args:
@@ -180,7 +143,7 @@ def costs_of(
     averages = averaged_every is not None and any(p.requires_grad for p in lower.parameters())
     model = _travelling(lower) * FLOAT / averaged_every if averaged_every is not None and averages else 0.0
     weights = [*lower.parameters(), *(companion.parameters() if companion is not None else ())]
-    return Cost(
+    return Costs(
         bytes_up=sent * FLOAT * kept + label_bytes,
         bytes_down=sent * FLOAT * (kept if gradient == "unicast" else 1.0) if trained else 0.0,
         bytes_up_model=model,

@@ -24,7 +24,7 @@ from privkit.torch_utils.seeded import seeded
 # copy a patch is a grouped convolution, and every other layer stays what it is.
 
 
-class SharedConv(nn.Conv2d):
+class _SharedConv(nn.Conv2d):
     """One convolution for each of P patches: [N, P·C, h, w] -> [N, P·C', h', w']."""
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def shared(network: nn.Module) -> nn.Module:
     """The network with its convolutions and normalizations shared by all patches; it is changed in place."""
     for part in network.modules():
         if type(part) is nn.Conv2d:
-            part.__class__ = SharedConv
+            part.__class__ = _SharedConv
         elif type(part) is nn.BatchNorm2d:
             part.__class__ = SharedNorm
     return network

@@ -41,7 +41,7 @@ class _TokenTransformer(nn.Module):
         return mixed
 
 
-class TokensToToken(nn.Module):
+class _TokensToToken(nn.Module):
     """Three soft splits (overlapping patches), with a transformer layer after the first and the second."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -81,7 +81,7 @@ class Whole(nn.Module):
     def __init__(self, spec: T2tVit, channels: int, classes: int, stride: int) -> None:
         super().__init__()
         width = spec.width
-        self.tokens_to_token = TokensToToken(channels, width, stride)
+        self.tokens_to_token = _TokensToToken(channels, width, stride)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         layers = (
             Block(width, spec.heads, mlp_ratio=spec.mlp_ratio, qkv_bias=False, epsilon=1e-5) for _ in range(spec.depth)

@@ -26,7 +26,7 @@ class Vit(NamedCuts):
         depth: blocks in both segments together.
         heads: attention heads, a divisor of width.
         grid: desired number of patches a side; the patch size is the divisor of the image side that comes nearest.
-            Ignored if `patch` is given.
+            A prime side has 1 and itself: 17 pixels are one patch. Ignored if `patch` is given.
         patch: side of a patch in pixels, a divisor of the image side; None takes it from `grid`.
         cut: last layer of the lower segment: "embedding" (patches and positions), "block1", "block2", ...
         pool: "avg" over tokens, or "token" for a class token.

@@ -10,17 +10,17 @@ from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, NoMixing, 
 from privkit.accountants.spec.secrets import HiddenMask, has_secrets
 from privkit.accountants.spec.sensitivity import BoxLabels, Clamp, OneHot
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5
-from privkit.papers.dp_cutmixsl.claims import corollary_1, theorem_1
+from privkit.papers.dp_cutmixsl.claims import best_order, corollary_1, theorem_1
 from privkit.papers.dp_cutmixsl.setting import GroupRelease
 from privkit.shared.certificate import Certificate
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
-_ORDER = 2.0
-"""DP-CutMixSL's Table 1 fixes the Rényi order."""
+TABLE_1_ORDER = 2.0
+"""The Rényi order that DP-CutMixSL's Table 1 fixes, beside its δ = .5."""
 
 
 def as_published(
-    mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float = _ORDER
+    mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float | None = None
 ) -> Certificate:
     """The published claim about a mechanism.
 
@@ -30,7 +30,7 @@ def as_published(
         paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and
             Table 11's reading for Laplace noise). None takes "accurate_sl" for Laplace noise and for smashed data that
             are sent alone, without labels, mixing or sampling; otherwise "dp_cutmixsl".
-        order: Rényi order of DP-CutMixSL's formulas, > 1.
+        order: Rényi order of DP-CutMixSL's formulas, > 1; None takes the one with the least ε at `delta`.
 
     Returns:
         A certificate; `sound` is False, with the objection, if the formula is no bound for this mechanism. A mechanism
@@ -51,7 +51,8 @@ def as_published(
         raise ValueError("the papers have no formula for random allocation, hidden masks or randomized response")
     if mechanism.rounds > 1:
         raise ValueError(
-            "the papers' formulas are for one release; compose them with Theorem A.7 (`accurate_sl.composition`)"
+            "the papers' formulas are for one release: compare at rounds = 1; the only theorem on several rounds is "
+            "A.7 of accurate split learning (privkit.papers.accurate_sl.composition)"
         )
     if mechanism.lower_model != "frozen":
         raise ValueError(
@@ -70,6 +71,7 @@ def as_published(
         raise ValueError("DP-CutMixSL has Gaussian noise only")
     setting = _setting(mechanism)
     sampled = isinstance(mechanism.participation, WithoutReplacement)
+    order = best_order(setting, delta) if order is None else order
     return (corollary_1 if sampled else theorem_1)(setting, order=order, delta=delta)
 
 

@@ -7,6 +7,7 @@ until a verdict pleases.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from math import isfinite, sqrt
 
@@ -38,18 +39,14 @@ def seeds_to_decide(gaps: Collection[float]) -> int | None:
     effect = abs(float(mean(list(gaps)))) / spread if spread else float("inf")
     if not isfinite(effect):
         return 2
-    low, high = 2, _MOST
 
     def enough(n: int) -> bool:
         power = 1 - nctdtr(n - 1, effect * sqrt(n), stdtrit(n - 1, (1 + CONFIDENCE) / 2))
         return bool(power >= _POWER)
 
-    if effect < 1e-9 or not enough(high):
+    if effect < 1e-9 or not enough(_MOST):
         return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return low
+    return bisect_left(range(_MOST), True, lo=2, key=enough)
 
 
 def decided(gaps: Collection[float]) -> bool:

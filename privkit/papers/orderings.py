@@ -21,6 +21,7 @@ from privkit.papers.values import printed
 from privkit.reports.schema import Row
 from privkit.run.records import read_rows as run_rows
 from privkit.shared.interval import Interval
+from privkit.shared.measures import measure
 
 _FIELDS = ("defense", "protocol", "dataset", "model", "partition")
 """Fields of a row that say which method it is; a method may also name `attack` and `auxiliary`."""
@@ -98,7 +99,6 @@ class Measured:
     def interval(self) -> Interval | None:
         """Mean over seeds with a 95 % interval that stays in the quantity's range; None below two seeds."""
         from privkit.reports.seed_intervals import over_values
-        from privkit.shared.measures import measure
 
         if len(self.values) < 2:
             return None

@@ -87,9 +87,9 @@ def work(
                         yield Work(experiment=experiment, config=alone, row=row, quantities=quantities)
 
 
-def measure_cell(one: Work, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def measure_cell(one: Work, out: Path) -> dict[str, Any]:
     """Run a cell and return its row with the quantities; a `UsageError` if it has no result."""
-    run = run_audit(one.config, out=out / one.config.fingerprint, progress=progress)
+    run = run_audit(one.config, out=out / one.config.fingerprint)
     (row,) = run.rows
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
     if row.status != "done" and not trained:

@@ -139,7 +139,7 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 def _parsed(kind: str, given: Any) -> Component:
     """One component that is no chain."""
     singular = kind_noun(kind)
-    if kind == "models" and isinstance(given, str) and is_pair(given):
+    if kind == "models" and is_pair(given):
         return _imported(given)
     name, options = name_and_options(kind, given)
     if is_own_name(name, part_table(kind)):
@@ -340,13 +340,13 @@ def as_written(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def is_pair(given: str) -> bool:
+def is_pair(given: object) -> bool:
     """Whether a model was given as two segments by import path, and as no part of one.
 
     >>> is_pair("mynets.Lower:mynets.Upper"), is_pair("mynets.models:Net"), is_pair("vit_micro:cut=embedding")
     (True, False, False)
     """
-    return "." in given.partition(":")[0] and with_options(given) is None
+    return isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None
 
 
 def _imported(given: str) -> Component:

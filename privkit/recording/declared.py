@@ -106,7 +106,7 @@ def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain:
 
 def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
     """Rounds and releases, of what one unit has in the file."""
-    described, rounds = recording.description, len(recording.views) // recording.description.passes
+    described, rounds = recording.description, recording.pass_rounds
     often = recording.most_released
     if mechanism.unit == "client" or mechanism.participation.rate < 1:
         watched = (described.watched or 0) // described.passes  # of which the recorder kept the last
@@ -140,7 +140,7 @@ def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) 
     if most is None:
         found.unchecked.append(f"how often one takes part (no true {recording.record} was recorded)")
         return
-    rounds = len(recording.views) // described.passes
+    rounds = recording.pass_rounds
     if isinstance(part, RandomAllocation):
         epochs = -(-rounds // part.epoch_rounds) + 1  # rounds in the file may begin and end within an epoch
         unlikely = most > epochs * part.participations

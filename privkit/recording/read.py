@@ -107,7 +107,7 @@ class Recording:
 
         The recorded segments have the weights of the end of the training, and earlier rounds were made by others.
         """
-        each = len(self.views) // self.description.passes
+        each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
             return self
@@ -153,9 +153,8 @@ class Recording:
 
     def members_of(self, number: int) -> Tensor:
         """The true record on each seat of each row of a round, int64 [N, k]; −1 where it is unknown."""
-        each = len(self.views) // self.description.passes
-        parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[:each]])
-        return parts[number % each]
+        parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[: self.pass_rounds]])
+        return parts[number % self.pass_rounds]
 
     @property
     def most_released(self) -> int | None:
@@ -174,8 +173,7 @@ class Recording:
     @property
     def rounds_of_one(self) -> int | None:
         """The number of rounds of a pass that one record in ten reaches; None if no record is known."""
-        each = len(self.views) // self.description.passes
-        parts = [self.members_of(number) for number in range(each)]
+        parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None
 

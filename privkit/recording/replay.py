@@ -29,6 +29,8 @@ _QUIET, _RANGES = 0.9, 2.0
 """Share of the variance of answers, and their ranges below the least of them, under which a release is quieter."""
 _CHANCE = 4.0
 """Standard errors of the noise that are taken off a distance."""
+_NUMBERS = 2**21
+"""Of all records that a quick check sends again, and of all their releases; one round is sent in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,14 +187,9 @@ def _drawn(answer: Callable[[], Tensor], number: int) -> Tensor:
         return answer().detach().cpu().float()
 
 
-def rounds_to_replay(recording: Recording, pixels: int = 2**21, numbers: int = 2**21) -> Sequence[int]:
-    """A few rounds for a quick check, evenly spaced and including the last one.
-
-    Args:
-        pixels: largest number of numbers of all records; there is always one round.
-        numbers: largest number of values of all releases; likewise.
-    """
+def rounds_to_replay(recording: Recording) -> Sequence[int]:
+    """A few rounds for a quick check, evenly spaced and including the last one."""
     last = recording.views[-1]
-    each = max(len(last.smashed) * last.mixed * prod(recording.domain.shape) / pixels, last.smashed.numel() / numbers)
+    each = max(len(last.smashed) * last.mixed * prod(recording.domain.shape), last.smashed.numel()) / _NUMBERS
     count = max(1, min(len(recording.views), int(1 / each)))
     return sorted({len(recording.views) - 1 - number * len(recording.views) // count for number in range(count)})

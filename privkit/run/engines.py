@@ -67,7 +67,7 @@ class Processes(Executor):
         context = multiprocessing.get_context("spawn")
         before = set(multiprocessing.active_children())
         self._pools[slot] = pool = ProcessPoolExecutor(1, context, _begin, (self._devices[slot],))
-        with main_hidden():
+        with _main_hidden():
             future = pool.submit(task)
         for child in set(multiprocessing.active_children()) - before:
             self._children[slot] = child
@@ -113,7 +113,7 @@ def _begin(own: str) -> None:
 
 
 @contextmanager
-def main_hidden() -> Iterator[None]:
+def _main_hidden() -> Iterator[None]:
     """A block in which new processes do not import the running program, which could start its audit again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -255,7 +255,7 @@ def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
             logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told by the run
             # a run counts the workers that a cell loses: Dask tells each, and of one cell
             told = {"distributed.scheduler.allowed-failures": 0, "distributed.scheduler.worker-saturation": 1.0}
-            with main_hidden(), import_module("dask").config.set(told):
+            with _main_hidden(), import_module("dask").config.set(told):
                 cluster = distributed.LocalCluster(
                     n_workers=len(wanted.devices), threads_per_worker=1, dashboard_address=None
                 )

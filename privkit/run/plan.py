@@ -13,6 +13,7 @@ from privkit.attacks.query_rules import ANY_QUERIES
 from privkit.files.paths import file_name
 from privkit.parts.registry import Component
 from privkit.settings.config import AuditConfig
+from privkit.shared.grouped import grouped
 
 _ID_VERSION = 4
 """Raised whenever the same fields would give another answer."""
@@ -150,9 +151,7 @@ class Schedule:
         self._left = [cell for cell in cells if cell.id not in self._done]  # in the order of the plan
         self._training: dict[str, str] = {}  # model -> cell that trains it
         self._beginning: dict[str, str] = {}  # label of an attack -> cell that begins it
-        self._of_a_kind: dict[tuple[str, str], list[Cell]] = {}
-        for cell in cells:
-            self._of_a_kind.setdefault((cell.defense.label, cell.attack.label), []).append(cell)
+        self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
         """The next cell, which begins now; None if all remaining cells have begun or wait."""

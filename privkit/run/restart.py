@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from privkit.attacks.base import AttackDiverged, NotApplicable
+from privkit.attacks.outputs import BadOutput
 from privkit.errors import DataError, StorageError, TrainingDiverged, UsageError, one_line
 from privkit.files.storage import remove
 from privkit.torch_utils.out_of_memory import ran_out
 
 Result = TypeVar("Result")
-_OTHER_FAULTS = (StorageError, UsageError, DataError, MemoryError, NotApplicable, AttackDiverged, TrainingDiverged)
+_OTHER_FAULTS = (
+    *(StorageError, UsageError, DataError, MemoryError, TrainingDiverged),
+    *(NotApplicable, AttackDiverged, BadOutput),
+)
 """Errors that a saved state does not cause."""
 
 

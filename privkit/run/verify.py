@@ -13,6 +13,7 @@ from privkit.errors import OtherVersionRun, PrivkitError, RunFolderError
 from privkit.files.paths import root
 from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
+from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.run.records import (
     EVIDENCE,
@@ -231,8 +232,6 @@ def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row])
             examination.fault(path, "is missing", f"{_REPEAT} to judge the run anew")
         return
     examination.verdict = stored.sentence
-    from privkit.reports.gate import Gate
-
     ordered = [rows[cell.cell] for cell in manifest.cells if cell.cell in rows]
     now = verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
     if not examination.faults and now != stored.model_copy(update={"files": {}}):

@@ -19,9 +19,8 @@ import annotated_types
 import privkit
 from privkit import constraints
 from privkit.errors import unknown
-from privkit.files.import_path import with_options
 from privkit.parts.own_parts import is_own_name
-from privkit.parts.registry import TABLES, name_and_options, read_options, specify, stages_given
+from privkit.parts.registry import TABLES, is_pair, name_and_options, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
 from privkit.settings.same_domain import check_same_domain, reads_another
 
@@ -130,7 +129,7 @@ def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
 
 def _of_domain(kind: str, given: Any) -> tuple[str, str | None]:
     """The name of a dataset or model, and its domain; None for one that is not privkit's."""
-    name = "" if given is None or _own_modules(kind, given) else name_and_options(kind, given)[0]
+    name = "" if given is None or (kind == "models" and is_pair(given)) else name_and_options(kind, given)[0]
     return name, indexed()[kind].get(name, {}).get("domain")
 
 
@@ -140,7 +139,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         for stage in stages:
             _check_part(setting, kind, stage)
         return
-    if given is None or _own_modules(kind, given):
+    if given is None or (kind == "models" and is_pair(given)):
         return
     name, options = name_and_options(kind, given)
     own = own_table(kind)
@@ -161,12 +160,6 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
         if options.get("place") is not None and "place" not in entry["fields"]:
             options.pop("place")  # the registry compares it with the one place of the defense
     _check_options(f"{setting} {name}", entry, options)
-
-
-def _own_modules(kind: str, given: Any) -> bool:
-    """Whether a model is a user's own two modules."""
-    lower = given.partition(":")[0] if kind == "models" and isinstance(given, str) else ""
-    return "." in lower and with_options(given) is None
 
 
 def _check_options(what: str, entry: Mapping[str, Any], options: Mapping[str, Any]) -> None:

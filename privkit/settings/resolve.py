@@ -268,6 +268,11 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
         metrics[name] = metric
     for gate in gates:
         name = gate.column.removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
+        if name.startswith(PREFIX) and not metrics:
+            raise UsageError(
+                f"the gate {gate} names {name}, the column of a metric of your own, and none is given; add --metric "
+                "module:object, or take another column"
+            )
         if name.startswith(PREFIX) and name not in metrics:
             raise unknown(f"column of the gate {gate}", name, metrics)
     return tuple(metrics.values())

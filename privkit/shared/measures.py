@@ -6,6 +6,7 @@ Code that reads a finished run needs only this table, and loads no torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -288,13 +289,24 @@ def measure(name: str) -> Measure:
     return known or Measure(name=name, higher_is_closer=None, within=UNBOUNDED)
 
 
-def floor_title(name: str) -> str:
-    """The name in tables of a guess without the release; the key itself if it is undeclared.
+def floor_title(name: str, protocol: str = "") -> str:
+    """The name in tables of a guess without the release, with the protocol of its records; undeclared ones keep theirs.
 
-    >>> floor_title("mid_grey"), floor_title("loudest")
-    ('mid-grey', 'loudest')
+    >>> floor_title("mid_grey"), floor_title("loudest", "sl")
+    ('mid-grey', 'loudest (sl)')
     """
-    return FLOORS[name].title if name in FLOORS else name
+    return (FLOORS[name].title if name in FLOORS else name) + f" ({protocol})" * bool(protocol)
+
+
+def differs(values: Mapping[str, float | None]) -> bool:
+    """Whether a guess without the release has different numbers under several protocols, to the third decimal.
+
+    Protocols attack records in batches of their own, and so other records.
+
+    >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
+    (True, False, False)
+    """
+    return len({round(value, 3) for value in values.values() if value is not None}) > 1
 
 
 def records_called(noun: str) -> Records | None:

@@ -8,7 +8,8 @@ import torch
 from torch import Generator, nn
 
 from privkit.domains.base import Batch
-from privkit.metrics.cost import FLOAT, Cost, costs_of, sent_share
+from privkit.metrics.cost import FLOAT, costs_of, sent_share
+from privkit.shared.costs import Costs
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
@@ -27,7 +28,7 @@ def client_costs(
     rounds_an_epoch: int,
     seed: int,
     upper: nn.Module | None = None,
-) -> Cost:
+) -> Costs:
     """Bytes, multiply-accumulates and peak memory of one client. One round of images is sent to count bytes.
 
     `upper` is what lies above the cut. In a U-shape features come down and their gradient goes up, also if the lower
@@ -82,7 +83,7 @@ def client_costs(
     return replace(cost, peak_memory=cost.peak_memory + gradients)  # of every record, until their sum is clipped
 
 
-def _with_tail(lower: Cost, tail: Cost, features: int) -> Cost:
+def _with_tail(lower: Costs, tail: Costs, features: int) -> Costs:
     """The costs of both ends of a U-shape; `features` are the bytes that cross the second cut each way for an image."""
-    ends = {name: getattr(lower, name) + getattr(tail, name) for name in Cost.__dataclass_fields__}
-    return Cost(**ends | {"bytes_up": lower.bytes_up + features, "bytes_down": lower.bytes_down + features})
+    ends = {name: getattr(lower, name) + getattr(tail, name) for name in Costs.__dataclass_fields__}
+    return Costs(**ends | {"bytes_up": lower.bytes_up + features, "bytes_down": lower.bytes_down + features})

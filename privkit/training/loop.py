@@ -204,7 +204,7 @@ def train(
     rank, world = processes()
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
     held = int(shares.sizes.sum())  # images that no client holds are not sent, and make no round longer
-    check_batch(clients, batch, held, world)
+    _check_batch(clients, batch, held, world)
     _check_labels(private.y, clients.classes, with_loss(upper, spec.loss))
     check_private(clients, spec, world)
     clients.precision = spec.precision
@@ -318,7 +318,7 @@ def _average(clients: Clients, upper: nn.Module, weights: Tensor) -> None:
         upper.tails.average(weights)
 
 
-def check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> None:
+def _check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> None:
     """Refuse, by a `UsageError`, a batch size that the data, the defense or the processes cannot take."""
     n, defense = clients.protocol.clients, clients.defense
     if images < n * batch * world:

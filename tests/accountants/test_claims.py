@@ -353,7 +353,7 @@ def test_tables_say_when_ratios_are_drawn() -> None:
     [
         ({"lower_model": PrivateUpdates(noise_multiplier=0.1, steps=50)}, "leave out noisy updates"),
         ({"mixing": Mixup(ratio=PAIR, colluding=True)}, "collude"),
-        ({"rounds": 2}, "for one release"),
+        ({"rounds": 2}, r"for one release: compare at rounds = 1; .* \(privkit.papers.accurate_sl.composition\)"),
         ({"unit": "client"}, "replacing one record"),
     ],
 )

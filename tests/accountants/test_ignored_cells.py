@@ -22,6 +22,7 @@ BASES: list[dict[str, Any]] = [
     PLAIN | COINS | {"sampling": "poisson", "rate": 0.1},
     PLAIN | COINS | {"sampling": "random_allocation", "epoch_rounds": 2},
     PLAIN | COINS | {"sampling": "shuffled_epochs", "epoch_rounds": 2},
+    PLAIN | {"sampling": "shuffled_epochs", "epoch_rounds": 2},
     {"mechanism": "gaussian", "sigma": 1, "clip_norm": 1},
     {"mechanism": "dp_sl", "sigma": 1, "dimensions": 4, "clip_high": 1},
     MASKED,
@@ -37,8 +38,8 @@ OTHER = {
     "dimensions": 7, "clip_low": -3, "clip_high": 3, "clip_norm": 3, "clip_patch": 3, "labels": "one_hot",
     "classes": 7, "group": 3, "clients": 20, "sampling": "shuffled_epochs", "participations": 2, "epoch_rounds": 1,
     "rate": 0.3, "rounds": 8, "releases": 3, "relation": "add_or_remove_one", "unit": "client",
-    "lower_model": "trained", "ratio": "dirichlet_counts", "ratios": ".3;.7", "counts": "3;7", "concentration": 3,
-    "drawn": "once", "patches": 5, "kept": 3, "noise_site": "client", "colluding": "yes",
+    "lower_model": "trained", "records": 30, "ratio": "dirichlet_counts", "ratios": ".3;.7", "counts": "3;7",
+    "concentration": 3, "drawn": "once", "patches": 5, "kept": 3, "noise_site": "client", "colluding": "yes",
 }  # fmt: skip
 """A value of each column that is not its default."""
 

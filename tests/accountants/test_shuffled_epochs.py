@@ -21,9 +21,9 @@ from privkit.accountants import answer, calibration
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedRatio
-from privkit.accountants.spec.parts import EveryRound, Mixup, Noise, Poisson, ShuffledEpochs
+from privkit.accountants.spec.parts import EveryRound, Mixup, Noise, Poisson
 from privkit.accountants.spec.records import from_json, to_json
-from privkit.accountants.spec.secrets import RandomAllocation
+from privkit.accountants.spec.secrets import RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import Ball, Clamp, Known
 from privkit.accountants.table import mechanism_of
 

@@ -18,8 +18,11 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports.comparison import Comparison, Difference
+from privkit.reports.origins import differences
+from privkit.reports.schema import Provenance
 from privkit.run.records import PICTURES
 from privkit.shared.interval import Interval
+from tests.reports.made import made
 from tests.small import SMALL
 
 
@@ -140,6 +143,16 @@ def test_code_and_machine_are_named(small_run: AuditRun, monkeypatch: pytest.Mon
     assert torch.startswith("torch (")
     assert torch.endswith("in A, 3 in B)")
     assert device == "device (cpu in A, cuda in B)"
+
+
+def test_another_attack_s_own_source_is_no_difference() -> None:
+    """Two runs named the source of a file that both had with the same checksum."""
+    packages = [{"torch": version} for version in ("2", "3")]
+    one = made(attack="black_box", provenance=Provenance(packages=packages[0]))
+    other = made(attack="mine:Own", provenance=Provenance(packages=packages[1], code={"mine": "ab"}))
+    assert differences(*module._origins(one, other)) == ["torch (2 there, 3 here)"]
+    edited = other.model_copy(update={"provenance": Provenance(packages=packages[1], code={"mine": "cd"})})
+    assert differences(*module._origins(other, edited)) == ["the source of mine"]
 
 
 def test_a_record_that_several_seeds_attack_counts_once() -> None:

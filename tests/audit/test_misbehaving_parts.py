@@ -26,7 +26,7 @@ from privkit.audit.attack import Attacked
 from privkit.audit.contained import contained
 from privkit.audit.run import run_audit
 from privkit.defenses.none import NoDefense
-from privkit.errors import Misbehaved
+from privkit.errors import Misbehaved, UsageError
 from privkit.files.import_path import imported
 from privkit.metrics.own import values as own_values
 from privkit.parts.registry import Component, parse
@@ -91,8 +91,11 @@ GUESSES: dict[str, tuple[Callable[[ImageObservation], object], str]] = {
     "integers": (lambda x: torch.full((20, 1, 8, 8), 1, dtype=torch.uint8), r"must be floats in \[0, 1\], got torch.u"),
     "not finite": (lambda x: torch.full((20, 1, 8, 8), torch.nan), "are not finite, real numbers"),
     "complex": (lambda x: torch.full((20, 1, 8, 8), 1j), "are not finite, real numbers"),
-    "too few": (lambda x: torch.zeros(19, 1, 8, 8), r"a tensor \[20, 1, 8, 8\], got \[19, 1, 8, 8\]"),
-    "flat": (lambda x: torch.zeros(20, 64), r"a tensor \[20, 1, 8, 8\], got \[20, 64\]"),
+    "too few": (
+        lambda x: torch.zeros(19, 1, 8, 8),
+        r"a guess for each record, images \[20, 1, 8, 8\], got images \[19, 1",
+    ),
+    "flat": (lambda x: torch.zeros(20, 64), r"bad must return .*, images \[20, 1, 8, 8\], got images \[20, 64\]"),
 }
 
 
@@ -374,3 +377,19 @@ def patched_attack(act: Callable[[ImageObservation], object]) -> Callable[[Tenso
             return attack_module.attack([truth.flatten(1)], "bad", auxiliary=truth, truth=truth, controls=False)
 
     return mounted
+
+
+class NeverNumbers(NoDefense):
+    """A stage whose releases are NaN in training, too."""
+
+    name: ClassVar[str] = "never_numbers"
+
+    def apply(self, smashed: Tensor, labels: Tensor, *given: Any) -> Any:
+        return super().apply(smashed * torch.nan, labels, *given)
+
+
+def test_a_defense_that_releases_nan_is_told_so_before_any_work(tmp_path: Path) -> None:
+    """It was advised to lower the learning rate."""
+    given = {**SETTINGS, "defense": "tests.audit.test_misbehaving_parts:NeverNumbers", "attack": "mean_image"}
+    with pytest.raises(UsageError, match=r"the release of .*NeverNumbers on vit_micro is not finite: .*return finite"):
+        run_audit(out=tmp_path / "run", **given)

@@ -1,10 +1,12 @@
 """A noisy defense's rows name accuracy with and without noise, of the last and the best epoch, and what was unusual."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import privkit
+from privkit.templates.defense import Template
 from tests.small import SMALL
 
 
@@ -34,3 +36,20 @@ def test_a_row_names_noisy_and_noise_free_accuracy_of_both_epochs(tmp_path: Path
     assert noisy.task["accuracy_last_noise_free"].value > noisy.task["accuracy_last_noisy"].value
     assert [sum("fault" in note for note in row.notes) for row in run.rows] == [0, 1, 0]
     assert any("scaling" in note and "released it for MNIST" in note for note in faulty.notes)
+
+
+class Straight(Template):
+    """A stage that trains by another gradient on purpose.
+
+    Attributes:
+        bound: as it was.
+    """
+
+    straight_through: ClassVar[bool] = True
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_row_says_that_training_goes_straight_through(tmp_path: Path) -> None:
+    run = privkit.run_audit(**SMALL, defense=f"{__name__}:Straight", attack="mean_image", out=tmp_path / "run")
+    told = "trains straight through: its gradient is not the derivative of what it releases"
+    assert [sum(told in note for note in row.notes) for row in run.rows] == [0, 1]

@@ -65,8 +65,9 @@ def test_private_images_are_no_auxiliary_images_of_another_dataset(
     assert 0 < setting.dropped < 200
     assert len(setting.auxiliary) == 200 - setting.dropped
     assert run.rows[0].counts["auxiliary_dropped"] == setting.dropped
+    assert notes.notes[0].removeprefix("seed 0: ") in run.rows[0].notes
     assert notes.notes == [
-        f"seed 0: {setting.dropped} auxiliary images are private or attacked ones; left out",
+        f"seed 0: {setting.dropped} own images that were drawn are private or attacked ones: left out",
         "seed 0: no class mean (the adversary's own records are of other classes): guesses are compared with "
         "constant ones alone",
     ]

@@ -61,6 +61,7 @@ def test_a_guarantee_in_the_terms_of_nist(privkit_cli: CLI, tmp_path: Path) -> N
         assert line in printed
     (row,) = json.loads(privkit_cli(*command, "--delta", "1e-5", "--json").stdout)
     assert row["terms"]["trust model"].startswith("local")
+    assert "--out takes .json then" in " ".join(privkit_cli("epsilon", "--help").stdout.replace("│", "").split())
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,-1,1\n")
     out = tmp_path / "out.json"
@@ -77,7 +78,7 @@ def test_a_table_is_computed_row_by_row_and_stored(privkit_cli: CLI, tmp_path: P
     done = privkit_cli("epsilon", str(table), "--delta", "1e-5", "--out", str(tmp_path / "out.csv"))
     assert done.returncode == 3
     errors = done.stderr.splitlines()
-    assert [error.split(":")[1].strip() for error in errors] == ["row 2 (b)", "row 3 (c)", "row 4 (d)", "row 5 (e)"]
+    assert [error.split(":")[1].strip() for error in errors] == ["line 3 (b)", "line 4 (c)", "line 5 (d)", "line 6 (e)"]
     assert all(word in error for error, word in zip(errors, ("-1", "sigma", "'gausian'", "nan"), strict=True))
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert [row["status"] for row in rows] == ["ok", "error", "error", "error", "error"]
@@ -119,7 +120,7 @@ def test_one_impossible_row_leaves_the_others(privkit_cli: CLI, tmp_path: Path) 
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,1e-200,1\n")
     done = privkit_cli("epsilon", str(table), "--delta", "1e-5")
-    assert (done.returncode, "row 2 (b): sigma is too small" in one_line(done.stderr)) == (3, True)
+    assert (done.returncode, "line 3 (b): sigma is too small" in one_line(done.stderr)) == (3, True)
     assert "1.9931" in done.stdout
 
 
@@ -141,6 +142,11 @@ def test_unknown_columns_and_flags_are_refused_with_what_is_allowed(privkit_cli:
     assert (done.returncode, "parameter table" in one_line(done.stderr)) == (2, True)
     done = privkit_cli("epsilon", "missing.csv", "--delta", "1e-5")
     assert (done.returncode, "missing.csv" in one_line(done.stderr)) == (2, True)
+    done = privkit_cli("epsilon", str(table), "--mechanism", "gaussian")
+    assert (done.returncode, "table.csv and --mechanism were given; leave one out" in one_line(done.stderr)) == (
+        2,
+        True,
+    )
     done = privkit_cli("epsilon", str(table), "--out", "x.xlsx")
     assert (done.returncode, ".csv" in one_line(done.stderr)) == (2, True)
 
@@ -164,7 +170,8 @@ def test_the_papers_table_compares_with_the_published_formulas(privkit_cli: CLI,
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(out.read_text())}
     published = rows["DP-MixSL k=5 sigma=16/255"]
-    assert published["published"] == pytest.approx(22.606347656326065, rel=1e-10)
+    assert published["published_at_order_2"] == pytest.approx(22.606347656326065, rel=1e-10)  # Fig. 7
+    assert published["published"] < published["published_at_order_2"]
     assert published["epsilon"] == 0  # publishing half of the clients satisfies δ = .5
     laplace = rows["CNN on MNIST laplace 0.3"]
     assert 1550 < laplace["epsilon"] < 1600  # coordinates composed; the sum of their shifts is 1706.67
@@ -186,6 +193,25 @@ def test_an_output_that_cannot_be_written_exits_with_3(privkit_cli: CLI, tmp_pat
     assert (done.returncode, str(out) in one_line(done.stderr)) == (3, True)
 
 
+def test_who_adds_the_noise_is_said_where_it_is_assumed(privkit_cli: CLI) -> None:
+    flags = ["--sigma", "1", "--dimensions", "64", "--clip-high", "1", "--group", "2", "--delta", "1e-5", "--fast"]
+    for kind, site, told in (
+        ("dp_cutmixsl", ("--patches", "64"), True),
+        ("dp_cutmixsl", ("--patches", "64", "--noise-site", "mixer"), False),
+        ("dp_mixsl", (), False),
+    ):
+        said = privkit_cli("epsilon", "--mechanism", kind, *flags, *site).stdout
+        assert ("give noise_site = client for its ε" in " ".join(said.split())) is told, said
+    schema = dict(line.split(maxsplit=1) for line in privkit_cli("epsilon", "--schema").stdout.splitlines())
+    for column, words in {
+        "noise_site": "mixer, client",
+        "relation": "replace_one, add_or_remove_one",
+        "lower_model": "frozen, trained, averaged",
+        "ratio": "equal, fixed, counts, dirichlet, dirichlet_counts",
+    }.items():
+        assert schema[column].startswith(f"{words}: ")
+
+
 def test_the_schema_lists_every_flag(privkit_cli: CLI) -> None:
     schema = privkit_cli("epsilon", "--schema").stdout
     flags = privkit_cli("epsilon", "--help").stdout
@@ -201,6 +227,8 @@ def test_calibration_reaches_its_target(privkit_cli: CLI) -> None:
     assert done.returncode == 0, done.stderr
     sigma = float(done.stdout.split("=")[1].split()[0])
     assert sigma == pytest.approx(3.7306316348159374, rel=1e-5)
+    printed = done.stdout.partition("sigma = ")[2].split()[0]
+    assert f"standard deviation {printed} is added" in done.stdout  # the same digits
     done = privkit_cli("calibrate", "rounds", "--epsilon", "1", "--delta", "1e-5", "--sigma", "100", *flags)
     rounds = int(done.stdout.split("=")[1].split()[0].replace(",", ""))
     for more, fits in ((0, True), (1, False)):
@@ -244,6 +272,14 @@ def test_tables_as_people_write_them(privkit_cli: CLI, tmp_path: Path, text: str
     assert epsilons(done) == [pytest.approx(gaussian.epsilon(1e-5, 0.5), rel=1e-12)]
 
 
+def test_a_refused_row_names_its_line_and_every_wrong_cell(privkit_cli: CLI, tmp_path: Path) -> None:
+    text = "# a note\n" + HEADER + "\na,gaussian,1,1\n,,,\n# another\n,gaussian,-1,x\n"
+    done = privkit_cli("epsilon", table_of(tmp_path, text), "--delta", "1e-5", "--json")
+    said = one_line(done.stderr)
+    assert said.startswith("privkit: line 7: sigma must be a finite number > 0, got -1.0; sensitivity must be a number")
+    assert [(row["row"], row["line"]) for row in json.loads(done.stdout)] == [(1, 4), (2, 7)]
+
+
 def test_one_message_a_table_for_a_fault_of_all_rows(privkit_cli: CLI, tmp_path: Path) -> None:
     many = "".join(f"r{n},gaussian,1,1\n" for n in range(50))
     done = privkit_cli("epsilon", table_of(tmp_path, HEADER + many), "--json")
@@ -256,9 +292,11 @@ def test_one_message_a_table_for_a_fault_of_all_rows(privkit_cli: CLI, tmp_path:
     assert not any(row["sound"] for row in rows)
     done = privkit_cli("epsilon", table_of(tmp_path, HEADER.replace("sigma", "sgima") + many), "--delta", "1e-5")
     assert (done.returncode, "unknown column 'sgima'; did you mean 'sigma'?" in one_line(done.stderr)) == (2, True)
+    done = privkit_cli("epsilon", table_of(tmp_path, "mechansim,sgima,x\na,1,1\n"))
+    assert "unknown columns 'mechansim', 'sgima', 'x'; did you mean 'mechanism', 'sigma'?" in one_line(done.stderr)
     some = many.replace("gaussian,1,", "gaussian,0,", 5)
     done = privkit_cli("epsilon", table_of(tmp_path, HEADER + some), "--delta", "1e-5", "--fast")
-    assert "rows 1 (r0), 2 (r1), 3 (r2) and 2 more: sigma must be" in one_line(done.stderr)
+    assert "lines 2 (r0), 3 (r1), 4 (r2) and 2 more: sigma must be" in one_line(done.stderr)
 
 
 def test_calibrating_delta_gives_the_smallest(privkit_cli: CLI) -> None:

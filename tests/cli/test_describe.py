@@ -37,5 +37,13 @@ def test_a_part_of_ones_own_in_words() -> None:
 
 
 def test_an_unknown_part_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError, match="did you mean 'batch_shuffle'"):
+    with pytest.raises(UsageError, match=r"did you mean batch_shuffle, patch_shuffle\? \(privkit list lists all\)$"):
         runner.invoke(app, ["describe", "batch_shufle"], catch_exceptions=False)
+
+
+def test_names_that_hold_the_unknown_one_are_near() -> None:
+    with pytest.raises(UsageError) as refused:
+        runner.invoke(app, ["describe", "cutmix"], catch_exceptions=False)
+    for name in ("cutmixsl", "dp_cutmixsl", "random_cutmix", "shuffled_cutmix"):
+        assert name in str(refused.value)
+    assert len(str(refused.value)) < 200

@@ -18,10 +18,11 @@ from privkit.accountants.shuffles.permutations import kept_tokens, own_image_sha
 from privkit.defenses import measured
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.defenses.chain import Chain
 from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.own_receipts import trial_of
 from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.laws.defenses import LAWS
+from privkit.laws.defenses import DERIVATIVE, LAWS, STRAIGHT, called
 from privkit.parts.registry import load, part_table
 from tests.small import generator
 
@@ -83,6 +84,33 @@ class Forgetful(Honest):
 class Detached(Honest):
     def apply(self, smashed: Tensor, *rest: Any) -> Any:
         return super().apply(smashed.detach() + 0 * smashed, *rest)
+
+
+class Straight(Honest):
+    """It rounds, and its gradient passes as if it did not."""
+
+    straight_through: ClassVar[bool] = True
+
+    def apply(self, smashed: Tensor, *rest: Any) -> Any:
+        return super().apply(smashed + (smashed.round() - smashed).detach(), *rest)
+
+
+class Hidden(Straight):
+    straight_through: ClassVar[bool] = False
+
+
+class Severed(Straight):
+    def apply(self, smashed: Tensor, *rest: Any) -> Any:
+        return super().apply(smashed.detach() + 0 * smashed, *rest)
+
+
+def test_a_declared_straight_through_gradient_satisfies_its_law() -> None:
+    assert LAWS[DERIVATIVE](Straight()) == ""
+    assert called(DERIVATIVE, Straight()) == STRAIGHT
+    assert called(DERIVATIVE, Honest()) == DERIVATIVE
+    assert "declare straight_through = True" in LAWS[DERIVATIVE](Hidden())
+    assert LAWS[DERIVATIVE](Severed()).startswith("no finite gradient reaches the client")
+    assert Chain(stages=(Straight(), PatchShuffle())).straight_through
 
 
 class Quieter(Honest):

@@ -24,6 +24,12 @@ def pools(train: int, test: int | None = None) -> Pools:
     return Pools(train=pool(train), test=None if test is None else pool(test, TEST_ID_OFFSET), classes=10)
 
 
+def test_too_few_records_are_refused_with_the_names_of_the_parts() -> None:
+    said = "3 records are too few for the parts of private=200, auxiliary=200, test=100, each of at least one"
+    with pytest.raises(DataError, match=said):
+        split(pools(3), private=200, auxiliary=200, test=100, seed=0)
+
+
 def test_parts_are_the_documented_rows_of_the_permutation() -> None:
     parts = split(pools(100), private=40, auxiliary=20, test=10, seed=3)
     order = np.random.default_rng(3).permutation(100)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from privkit.attacks.goals.reconstruct import Reconstruction
+from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
@@ -21,7 +22,7 @@ from privkit.laws.parts import kind_of, laws
 from privkit.models import SplitModel
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
-from privkit.templates import attack, defense, metric, model
+from privkit.templates import attack, dataset, defense, metric, model
 
 SHAPE = Images(shape=(1, 8, 8))
 PARTS = (
@@ -56,7 +57,7 @@ def test_a_stage_that_draws_nothing_is_not_said_to_follow_its_seed() -> None:
 
 def test_what_is_no_part_is_refused() -> None:
     for given, message in (
-        ("lenet6", "unknown part 'lenet6'; did you mean 'lenet5'?"),
+        ("lenet6", r"unknown part 'lenet6'; did you mean lenet5\? \(privkit list lists all\)$"),
         (
             "math:pi",
             r"math:pi is no part; privkit new KIND NAME writes one \(defense, attack, dataset, model, metric\)",
@@ -75,17 +76,20 @@ class Noisy(defense.Template):
     Attributes:
         kinds: the effects that it declares.
         fields: its noise_fields.
+        reason: of its receipt.
     """
 
     kinds: tuple[str, ...] = ("maps",)
     fields: tuple[str, ...] = ()
+    reason: str = "uniform noise; no differential privacy"
 
     effects: ClassVar[Any] = property(lambda self: frozenset(self.kinds))
     noise_fields: ClassVar[Any] = property(lambda self: self.fields)
 
     def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
-        release, receipt = super().apply(smashed, labels, generator, present)
-        return replace(release, smashed=release.smashed + torch.rand(smashed.shape, generator=generator)), receipt
+        release, _ = super().apply(smashed, labels, generator, present)
+        drawn = release.smashed + torch.rand(smashed.shape, generator=generator)
+        return replace(release, smashed=drawn), Nothing(reason=self.reason)
 
 
 def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
@@ -94,6 +98,7 @@ def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
     assert law(Noisy()).startswith("another seed gives another release, so its effects must name one of masks")
     assert law(Noisy(kinds=("noises",))).startswith("it declares noise, and noise_fields does not name")
     assert law(Noisy(kinds=("noises",), fields=("bound",))) == ""
+    assert 'says "without noise"' in law(Noisy(kinds=("noises",), fields=("bound",), reason=f"released {NOT_DP}"))
 
 
 class Peeking(attack.Template):
@@ -141,6 +146,33 @@ class Bytes(attack.Template):
         return Reconstruction(images=255 * super().run(observation, generator).images)
 
 
+class NotANumber(attack.Template):
+    """Its first guess is NaN, always in the same place."""
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Reconstruction:
+        images = super().run(observation, generator).images.clone()
+        images[0] = float("nan")
+        return Reconstruction(images=images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(attack.Template):
+    """It returns what nobody can score.
+
+    Attributes:
+        way: how.
+    """
+
+    way: str = "nothing"
+
+    def run(self, observation: Any, generator: Any, session: Any = None) -> Any:
+        images = super().run(observation, generator).images
+        if self.way == "raises":
+            raise KeyError("oops")
+        wrong = {"bare": images, "fewer": Reconstruction(images=images[1:])}
+        return wrong.get(self.way, Reconstruction(images=images[..., :-1]) if self.way == "narrow" else None)
+
+
 class Undeclared(attack.Template):
     """It wants what nobody holds."""
 
@@ -160,6 +192,89 @@ class Undeclared(attack.Template):
 )
 def test_attacks_that_break_a_law(lie: type[attack.Template], law: str) -> None:
     assert attacks.LAWS[law](attacks.Mounted(lie()))
+
+
+def test_a_guess_of_nan_is_called_so_and_is_no_other_fault() -> None:
+    mounted = attacks.Mounted(NotANumber())
+    told = {law: broken(mounted) for law, broken in attacks.LAWS.items()}
+    assert "a guess is not finite" in told["it wins on its control"]
+    assert "are not finite" in told["its guesses are in range"]
+    for law in ("same seed, same bits", "it leaves what it is given", "it sees no truth"):
+        assert told[law] == ""
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("nothing", "images [100, 1, 28, 28], got NoneType"),
+        ("bare", "images [100, 1, 28, 28], got [100, 1, 28, 28]"),
+        ("fewer", "images [100, 1, 28, 28], got images [99, 1, 28, 28]"),
+        ("narrow", "images [100, 1, 28, 28], got images [100, 1, 28, 27]"),
+        ("raises", "it raised KeyError: 'oops'"),
+    ],
+)
+def test_what_an_attack_must_return_is_said_once(way: str, said: str) -> None:
+    told = dict(laws(f"{__name__}:Wrong:way={way}", "attacks"))
+    assert said in told["it wins on its control"]
+    assert way == "raises" or told["it wins on its control"].startswith("template must return a Reconstruction")
+    for law in ("it fails on noise", "same seed, same bits", "its guesses are in range"):
+        assert told[law] == 'not decided, as "it wins on its control" ended in the same error'
+
+
+class Garbled(defense.Template):
+    """It returns what nobody can send.
+
+    Attributes:
+        bound: as it was.
+    """
+
+    way: ClassVar[str] = "alone"
+
+    def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
+        release, receipt = super().apply(smashed, labels, generator, present)
+        made = {
+            "alone": release,
+            "fewer": (replace(release, smashed=release.smashed[:, :-1]), receipt),
+            "labels": (replace(release, labels=None), receipt),  # type: ignore[arg-type]
+            "receipt": (release, None),
+        }
+        return made[self.way]
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("alone", "must return a pair (Release, Receipt) from apply, got Release"),
+        ("receipt", "must return a pair (Release, Receipt) from apply, got Release, NoneType"),
+        ("fewer", "must release smashed data for 2 messages of 3 records, [2, 3, ...], got [2, 2, 16, 4]"),
+        ("labels", "must release labels for 2 messages of 3 records, [2, 3, ...], got NoneType"),
+    ],
+)
+def test_what_a_stage_must_return_is_said_once(way: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Garbled, "way", way)
+    told = [how for _, how in laws(f"{__name__}:Garbled", "defenses") if how]
+    assert told[0].endswith(said)
+    assert told.count('not decided, as "same seed, same bits; another seed, other bits" ended in the same error') >= 3
+    assert not any("Error:" in how for how in told)
+
+
+class Undefined(defense.Template):
+    """It releases NaN.
+
+    Attributes:
+        bound: as it was.
+    """
+
+    def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
+        release, receipt = super().apply(smashed, labels, generator, present)
+        return replace(release, smashed=release.smashed * float("nan")), receipt
+
+
+def test_a_release_of_nan_is_called_so_and_is_no_other_fault() -> None:
+    told = dict(laws(f"{__name__}:Undefined", "defenses"))
+    assert "releases NaN" in told["a row and a label for each record"]
+    assert "releases NaN" in told["the receipt is what was done"]
+    assert told[UNSEEDED] == ""
 
 
 def test_an_attack_that_writes_into_its_images_spoils_none_of_the_next() -> None:
@@ -273,6 +388,26 @@ def test_datasets_that_break_a_law(given: Callable[[], Pools], law: str) -> None
     assert datasets.LAWS[law](given())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lost(dataset.Template):
+    """A dataset whose file is missing."""
+
+    def open(self, *given: Any, **named: Any) -> Pools:
+        raise FileNotFoundError(2, "No such file or directory", "nonexist")
+
+
+class Fame(attack.Template):
+    """An attack with a goal that nobody has."""
+
+    goal: ClassVar[str] = "fame"
+
+
+def test_an_error_of_a_part_before_its_first_law_is_told_as_its_own() -> None:
+    for part, kind, said in (("Lost", "dataset", "FileNotFoundError: .* 'nonexist'"), ("Fame", "attack", "goal must")):
+        with pytest.raises(UsageError, match=f"^{kind} {__name__}:{part} failed: .*{said}.*; repair it$"):
+            list(laws(f"{__name__}:{part}", f"{kind}s"))
+
+
 @pytest.mark.parametrize(
     ("law", "given"),
     [
@@ -303,9 +438,13 @@ def test_a_part_without_words_is_told_so() -> None:
 
 
 @pytest.mark.slow
-def test_the_noisy_stage_of_the_page_keeps_its_laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["hushed:Hushed", "dithered:Dithered"])
+def test_the_noisy_stages_of_the_page_keep_their_laws(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-parts.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n# hushed.py\n(.*?)```", page, flags=re.DOTALL)
-    (tmp_path / "hushed.py").write_text(code, "utf-8")
+    file = f"{part.partition(':')[0]}.py"
+    (code,) = re.findall(rf"```python\n# {file}\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / file).write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert [(law, how) for law, how in laws("hushed:Hushed", kind_of("hushed:Hushed")) if how] == []
+    assert [(law, how) for law, how in laws(part, kind_of(part)) if how] == []

@@ -10,9 +10,10 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from privkit.domains.images.domain import Images
-from privkit.metrics.cost import Cost, costs_of, peak_memory, sent_share
+from privkit.metrics.cost import costs_of, peak_memory, sent_share
 from privkit.models.convolutional import VGG16
 from privkit.models.vit import VIT_BASE, VIT_MICRO, VIT_TINY6
+from privkit.shared.costs import Costs
 
 CPU = torch.device("cpu")
 IMAGE = torch.zeros(1, 3, 2, 2)
@@ -207,7 +208,7 @@ def test_one_image_is_measured() -> None:
 
 
 def test_a_round_adds_up() -> None:
-    cost = Cost(
+    cost = Costs(
         bytes_up=10,
         bytes_down=5,
         bytes_up_model=100,

@@ -162,7 +162,7 @@ BAD = [
     ({"metric": "ssim"}, "ssim is measured wherever it means something; metric takes your own"),
     ({"metric": "mine_:Largest", "gate": "own_larges<=1"}, "unknown column of the gate .*did you mean 'own_largest'?"),
     ({"metric": "mine_:Largest", "dataset": "names"}, "looks at images, and names holds none; leave it out"),
-    ({"gate": "own_largest<=1"}, "unknown column of the gate own_largest<=1.0 'own_largest'"),
+    ({"gate": "own_largest<=1"}, "own_largest, the column of a metric of your own, and none is given; add --metric"),
     ({"metric": ["mine_:Largest", {"name": "mine_:Largest"}]}, "are both called largest; rename one"),
     ({"defense": "batch_shuffle:keep"}, "write options as name:key=value"),
 ]

@@ -13,8 +13,8 @@ from torch.nn.functional import one_hot
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
-from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, ShuffledEpochs, WithoutReplacement
-from privkit.accountants.spec.secrets import HiddenMask
+from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, WithoutReplacement
+from privkit.accountants.spec.secrets import HiddenMask, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Clamp, Known, OneHot, PatchBall
 from privkit.audit.declared import declared_by
 from privkit.recording.read import Recording

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from privkit.accountants.spec.parts import ShuffledEpochs
 from privkit.accountants.spec.records import to_json
+from privkit.accountants.spec.secrets import ShuffledEpochs
 from privkit.domains.images.domain import Images
 from privkit.errors import DataError, PrivkitError
 from privkit.files.import_path import Untrusted

@@ -8,11 +8,12 @@ import numpy as np
 from privkit.parts.threats import threats_of
 from privkit.reports.gallery import Pictures
 from privkit.reports.page import Report, render
-from privkit.reports.schema import Check, Costs, Manifest, PlannedCell, Row
+from privkit.reports.schema import Check, Manifest, PlannedCell, Row
 from privkit.reports.scores import Told
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
+from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.shared.limits import Limits
 from tests.reports.made import made, metric

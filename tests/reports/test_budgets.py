@@ -23,7 +23,8 @@ from privkit.reports.tables import rich_table
 
 GOOD = BudgetRow(
     row=1, name="DP-MixSL", mechanism="dp_mixsl", epsilon=4.377178095681228, delta=1e-5, lower=4.377178095681228,
-    method="exact Gaussian profile", statement="(ε = 4.377, δ = 1e-05)", published=2.0, objection="λ is random",
+    method="exact Gaussian profile", statement="(ε = 4.377, δ = 1e-05)", published=2.0, published_order=1.27,
+    objection="λ is random",
 )  # fmt: skip
 BAD = BudgetRow(row=2, name="mine", status="error", error="sigma must be a finite number > 0, got -1.0", sound=False)
 NOTHING = BudgetRow(row=3, name="none", mechanism="gaussian", epsilon=inf)
@@ -104,13 +105,15 @@ def test_what_the_table_says() -> None:
     good, bad, nothing = (dict(zip(shown.headers, line, strict=True)) for line in shown.rows)
     assert good["ε"] == "4.3772"  # up
     assert good["ε at least"] == "4.3771"  # down
-    assert good["ε published"] == "2 [1]"
+    assert good["ε published"] == "2 (α = 1.27) [1] [2] [3]"
     assert good["published/sound"] == "0.457"
-    assert bad["ε"] == "error [2]"
+    assert bad["ε"] == "error [4]"
     assert nothing["ε"] == "∞"
-    assert budgets.remarks(ROWS, compare=True) == ["as published no bound: λ is random", BAD.error]
+    order, *others = budgets.remarks(ROWS, compare=True)
+    assert "its Table 1 fixes α = 2" in order
+    assert others == ["the published ε undercuts the sound one", "as published no bound: λ is random", BAD.error]
     assert budgets.remarks(ROWS) == [BAD.error]
-    assert "[2] sigma must be" in budgets.markdown(ROWS, compare=True)
+    assert "[4] sigma must be" in budgets.markdown(ROWS, compare=True)
     assert "ε published" not in budgets.budget_table(ROWS).headers
 
 

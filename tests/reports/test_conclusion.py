@@ -74,6 +74,22 @@ def test_the_conclusion_counts_the_row_that_identifies_most_whether_it_came_clos
     assert "100 of 100 are identified" in concluded(close, began, BARE).sentence
 
 
+def test_a_break_by_an_attack_that_failed_its_control_is_no_sentence_about_protection() -> None:
+    failed = Check(name="wins_on_identity", passed=False, detail="", decisive=True)
+    cheat = counted("mine:Cheat", "query", 0.001, 1.0, checks=(failed,), accuracy=accuracy(0.9))
+    bare = cheat.model_copy(update={"defense": "none"})
+    found = concluded(cheat, bare, counted("mine:Knn:k=3", "query", 0.01, 0.8, defense="none", accuracy=accuracy(0.9)))
+    assert found.tone == "open"
+    assert found.sentence == (
+        "batch_shuffle falls only to mine:Cheat, which failed its control, so its guesses may come from elsewhere than "
+        "the release: 100 of 100 are identified (undefended: 80 by mine:Knn); accuracy is 0.90 (undefended: 0.90)."
+    )
+    assert found.models.startswith("Falls to an attack that failed its control under query, weights, ")
+    assert concluded(bare).sentence.startswith("Without a defense, records fall only to mine:Cheat, which failed its ")
+    honest = concluded(cheat, counted("jigsaw", "query", 0.05, 0.4, accuracy=accuracy(0.9)), BARE)
+    assert honest.sentence.startswith("batch_shuffle does not protect these images: 40 of 100 are identified from what")
+
+
 @pytest.mark.parametrize(
     ("rows", "tone", "begins"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from privkit.recording.schema import FILE
 from privkit.reports import evidence_schema
-from privkit.reports.columns import CLAIM
+from privkit.reports.columns import CLAIM, DECLARATION
 from privkit.reports.escape import markup
 from privkit.reports.evidence import evidence
 from privkit.reports.evidence_schema import COVERED, NOT_COVERED, Claim, Evidence, MeasuredDefense, page
@@ -202,13 +202,25 @@ def test_an_attack_that_failed_its_controls_is_told_with_its_failure_and_covers_
     found = of(counted("black_box", "query", 0.065, 14, checks=(FAILED,)))
     (share,) = under(found, "query").identified
     assert not share.counted
-    assert share.sentence.endswith("the verdict does not rest on this attack; on the image itself it has lost")
+    assert share.sentence.endswith(
+        "the verdict does not rest on this attack; its control failed: on the image itself it has lost"
+    )
     assert under(found, "query").sentence == "no sound number: black_box failed its control"
     assert found.conclusions[0].sentence.startswith(
         "Nothing is shown about batch_shuffle: black_box failed its control"
     )
     assert found.audited.exit_code == 1
     assert requirement(found, "objective") == (NOT_COVERED, ())
+
+
+def test_a_break_by_an_attack_that_failed_its_control_is_told_with_that_failure() -> None:
+    found = of(counted("mine:Cheat", "query", 0.01, 50, checks=(FAILED,)))
+    (share,) = under(found, "query").identified
+    assert (share.counted, share.sentence.endswith("; its control failed: on the image itself it has lost")) == (
+        True,
+        True,
+    )
+    assert "failed its control, so its guesses may come from elsewhere" in found.conclusions[0].sentence
 
 
 def test_a_sound_share_comes_before_a_larger_one_that_failed_its_controls() -> None:
@@ -272,6 +284,18 @@ def test_what_is_declared_refuted_or_no_bound_is_never_called_proven() -> None:
         assert found.conclusions[0].claim.startswith(standing)
     assert claim(of(counted("b", "query", 0.03, 20, **cases["refuted"]))).objections == (refuted.detail,)
     assert claim(of(counted("b", "query", 0.03, 20, **cases["no proof"]))).objections == ("the sensitivity is wrong",)
+
+
+def test_a_refuted_declaration_without_an_epsilon_is_never_told_as_nothing_declared() -> None:
+    """The first card said that none is declared, and the claim below it that what is declared was refuted."""
+    nothing = Certificate(kind="nothing", statement="nothing is proven: the noise is another one", standing="declared")
+    refuted = Check(name=DECLARATION, passed=False, detail=nothing.statement, decisive=True)
+    found = of(counted("black_box", "query", 0.03, 20, certificate=nothing, checks=(refuted,)))
+    assert claim(found).standing == "refuted"
+    assert found.conclusions[0].claim == claim(found).privacy
+    assert claim(found).privacy == (
+        "refuted: what is declared contradicts what was measured, so no differential privacy is proven"
+    )
 
 
 def test_canaries_refute_every_claim_of_their_defense() -> None:
@@ -341,7 +365,7 @@ def test_membership_is_covered_by_its_own_attack_and_an_auc_below_chance_leaks(
         COVERED,
         (
             f"batch_shuffle / member_inference:score=rmia, seed 0: more than random guessing is {word}; AUC "
-            f"{(low + high) / 2:.3f} [{low:.3f}, {high:.3f}], 95 % DeLong; {FAILED.detail}",
+            f"{(low + high) / 2:.3f} [{low:.3f}, {high:.3f}], 95 % DeLong; its control failed: {FAILED.detail}",
         ),
     )
     assert [requirement(found, end) for end in (".1", ".2", ".3")] == [(NOT_COVERED, ())] * 3

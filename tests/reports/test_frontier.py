@@ -12,8 +12,9 @@ from privkit.cli.frontier import varied
 from privkit.errors import UsageError
 from privkit.reports.frontier import frontier, frontier_table, to_csv
 from privkit.reports.frontier_chart import frontier_chart
-from privkit.reports.schema import Row
+from privkit.reports.schema import Check, Row
 from privkit.reports.summaries import over_seeds
+from privkit.reports.tables import table
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from tests.reports.made import made, metric
@@ -58,7 +59,7 @@ def test_a_point_is_the_strongest_attack_on_one_setting() -> None:
     ]
     assert [p.setting for p in found.points] == ["", "sigma=0.1", "", ""]
     assert [p.dominated for p in found.points] == [False, False, False, True]
-    assert found.floors == {"mean_image": pytest.approx(0.1)}
+    assert found.floors == {"mean image": pytest.approx(0.1)}
 
 
 def test_less_than_two_defended_settings_are_no_frontier() -> None:
@@ -85,6 +86,53 @@ def test_what_an_attack_began_from_is_drawn_where_it_gives_away_more() -> None:
     assert (last.guesses, last.recovered.value) == ("black_box, before its first step", 0.8)
     assert frontier_table(found).rows[3][1] == "black_box, before its first step"
     assert "black_box, before its first step;" in frontier_chart(found).marks[3].name
+
+
+def test_an_attack_that_failed_its_control_is_drawn_only_without_a_sound_break_and_is_marked() -> None:
+    failed = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
+    cheat = row("masking", 0.7, 0.9, attack="mine:Cheat").model_copy(update={"checks": (failed,)})
+    alone, both = (frontier([cheat, *others], least=0) for others in ([], [row("masking", 0.7, 0.5)]))
+    assert alone is not None
+    assert both is not None
+    assert alone.points[0].guesses == "mine:Cheat, which failed its control"
+    assert both.points[0].guesses == "black_box"
+
+
+def test_a_floor_that_differs_between_protocols_is_shown_for_each_and_a_setting_has_its_own() -> None:
+    """An average over protocols is true of no row."""
+    other = row("mixup", 0.8, 0.4).model_copy(update={"protocol": "cutmixsl"})
+    other.floors["mean_image"]["unaligned"]["ssim"] = metric(0.2, 0.2, 0.2, worst=0.2, closer=True)
+    rows = [row("masking", 0.7, 0.5), row("blur", 0.7, 0.5), other]
+    found = frontier(rows)
+    assert found is not None
+    assert found.floors == {"mean image (sl)": pytest.approx(0.1), "mean image (cutmixsl)": pytest.approx(0.2)}
+    assert [point.floors["mean_image"] for point in found.points] == pytest.approx([0.1, 0.1, 0.2])
+    shown = [line[1] for line in table(rows).lines(floors=True)]
+    assert shown == ["mean image (sl)", "mean image (cutmixsl)"]
+    seeds = [one.model_copy(update={"seed": seed}) for one in rows for seed in (0, 1)]
+    assert {one.protocol for one in over_seeds(seeds) if one.floor} == {"sl", "cutmixsl"}
+    assert [one.protocol for one in over_seeds(seeds[:4]) if one.floor] == [""]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "ssim", "epsilon", "dominated"),
+    [
+        (0.85, 0.3, 20, True),  # .8 ± .02 and .85 ± .02 do not meet
+        (0.83, 0.3, 20, False),
+        (0.8, 0.19, 20, True),
+        (0.8, 0.25, 20, False),
+        (0.85, 0.19, 21, False),  # it proves less
+        (0.8, 0.3, 19, True),
+        (0.85, 0.19, 0, False),  # it proves nothing
+        (0.79, 0.19, 19, False),
+    ],
+)
+def test_a_setting_is_dominated_by_more_than_its_intervals_and_never_by_a_weaker_proof(
+    accuracy: float, ssim: float, epsilon: float, dominated: bool
+) -> None:
+    found = frontier([row("masking", 0.8, 0.3, epsilon=20), row("blur", accuracy, ssim, epsilon=epsilon)])
+    assert found is not None
+    assert [point.dominated for point in found.points] == [dominated, False]
 
 
 FAMILIES = ["gaussian_noise", "masking"]
@@ -118,6 +166,21 @@ def test_marks_lie_where_the_numbers_are_and_their_color_is_epsilon() -> None:
     assert marks["none"].kind == "undefended"
     floor = next(shape for shape in chart.shapes if shape.kind == "floor")
     assert float(floor.points.split(",")[1].split()[0]) == pytest.approx(chart.y([0.1])[0], abs=0.1)
+
+
+@pytest.mark.parametrize("apart", [0.001, 0.01, 0.02, 0.03, 0.05])
+def test_no_line_of_a_floor_crosses_the_words_of_another(apart: float) -> None:
+    rows = [row("masking", 0.7, 0.5), row("blur", 0.8, 0.4)]
+    for one in rows:
+        for number, name in enumerate(("mid_grey", "mean_image", "class_mean")):
+            value = 0.2 + number * apart
+            one.floors[name] = {"unaligned": {"ssim": metric(value, value, value, worst=value, closer=True)}}
+    found = frontier(rows)
+    assert found is not None
+    chart = frontier_chart(found)
+    heights = [float(chart.y([value])[0]) for value in found.floors.values()]
+    assert not any(bottom - 13 < height < bottom for _, bottom, _ in chart.words for height in heights)
+    assert ", ".join(text for *_, text in chart.words) == "mid-grey, mean image, class mean"
 
 
 def test_labels_that_have_no_room_are_left_to_the_table() -> None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from privkit.audit.run import AuditRun
 from privkit.errors import UsageError
 from privkit.reports.answers import answers_table
 from privkit.reports.columns import GATED, SHORT, assumed, flat_record, numbers
-from privkit.reports.gate import EXEMPT, Gate, GateError
+from privkit.reports.gate import EXEMPT, NAMED, Gate, GateError
 from privkit.reports.schema import Check, Metric, Row
 from privkit.reports.verdict import judge
 from privkit.settings.values import as_gates
@@ -107,7 +108,8 @@ def test_conditions_that_cannot_be_read(text: str) -> None:
     ("text", "hint"),
     [
         ("loss<1", "no column is 'loss'"),
-        ("sim<=0.4", "did you mean 'ssim'?"),
+        ("sim<=0.4", "did you mean 'ssim' or 'f_sim'"),
+        ("sim<=0.4", "(docs/how-to/gates.md lists all columns)"),
         ("epsilom<=8", "did you mean 'epsilon'?"),
         ("tpr@.05<=.1", "at 1 % false positives alone; write tpr"),
     ],
@@ -115,6 +117,12 @@ def test_conditions_that_cannot_be_read(text: str) -> None:
 def test_unknown_columns_are_refused_with_the_nearest_one(text: str, hint: str) -> None:
     with pytest.raises(GateError, match=re.escape(hint)):
         Gate.parse(text)
+
+
+def test_the_page_of_gates_lists_all_columns() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "gates.md").read_text("utf-8")
+    listed = page.partition("All columns: ")[2].partition(".\n")[0]
+    assert re.findall("`([a-z_0-9]+)`", listed) == list(NAMED)
 
 
 def attacked(model: str, ssim: float, **changes: object) -> Row:
@@ -302,6 +310,8 @@ def test_a_declared_epsilon_meets_no_gate_of_a_proven_one() -> None:
     assert not met
     assert "epsilon is no number (it is declared, not proven: declared_epsilon is 8.0000)" in sentence
     assert not Gate.parse("proven_advantage<=.9").failures([canaries()])
+    large = canaries(certificate=replace(claim, epsilon=60258000.6922))
+    assert "declared_epsilon is 6.0258e+07, the" in Gate.parse("declared_epsilon<=8").failures([large])[0]
     assert "declared_advantage is 0.5000" in Gate.parse("proven_advantage<=.9").failures(rows)[0]
     assert not Gate.parse("declared_epsilon<=9").failures(rows)
     assert Gate.parse("declared_epsilon<=9").failures([canaries()])

@@ -4,6 +4,7 @@ import io
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,23 @@ def test_a_page_of_scores_alone_has_no_empty_table_and_shows_proven_curves_first
     assert "All numbers" not in text
     assert text.count('id="numbers"') == 1
     assert text.index("<b>mixup / canaries") < text.index("<b>none / canaries")
+
+
+def test_a_card_leaves_out_an_interval_that_says_nothing(tmp_path: Path) -> None:
+    report = grid(named(2), ("black_box",), 1)
+    blank = Interval(value=0.0, low=-1.0, high=1.0, n=9, method="m")
+    rows = [row.model_copy(update={"task": {"mcc": blank, "auc": replace(blank, low=0.2)}}) for row in report.rows]
+    text = rendered(replace(report, rows=rows), tmp_path).read_text()
+    assert "MCC 0.000, AUC 0.000 [0.200, 1.000]" in text
+
+
+def test_each_failed_check_has_a_comment_line_of_its_own(tmp_path: Path) -> None:
+    report = grid(named(2), ("black_box",), 1)
+    verdict = report.verdict.model_copy(update={"failures": ("one fails", "another fails by 5 %")})
+    rendered(replace(report, verdict=verdict), tmp_path)
+    said = (tmp_path / "tables" / "audit.tex").read_text().splitlines()
+    assert said[1:3] == ["% one fails", r"% another fails by 5 \%"]
+    assert said[3].startswith(r"\begin{tabular}")
 
 
 def test_areas_by_epoch_have_a_legend_if_there_are_several() -> None:

@@ -125,6 +125,10 @@ def test_a_place_names_the_neighbors_on_both_sides_and_what_is_at_least_as_good(
     (most,) = place(settings([entry("own", 1.0, 0.6)]), settings(THREE))
     assert "gives away no less than any other; the next is clip" in most.sentence
     assert len(place_table([found, least, most]).rows) == 3
+    (equal,) = place(settings([entry("own", 0.5, 0.6)]), settings(THREE))
+    shown = place_table([equal])
+    no_more = shown.rows[0][shown.headers.index("next that gives away no more")]
+    assert no_more.startswith("mixup (identified 0.50")  # as much as the own, and not less
 
 
 def test_an_adversary_of_whom_nobody_tried_an_attack_has_no_place() -> None:

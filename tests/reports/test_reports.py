@@ -57,7 +57,11 @@ def test_a_start_is_no_floor() -> None:
     rows = [made(seed=seed, attack="white_box", floors={"zero_steps": best, "mean_image": best}) for seed in (0, 1)]
     firsts = {line[1]: line[0] for line in tables.table(rows).rows[1:3]}
     assert firsts == {"white_box on batch_shuffle before its first step": "start", "mean image": "floor"}
-    assert {line[0] for line in tables.summary_table(over_seeds(rows)).rows} == {"batch_shuffle", "start", "floor"}
+    assert {line[0] for line in tables.summary_table(over_seeds(rows), rows).rows} == {
+        "batch_shuffle",
+        "start",
+        "floor",
+    }
     header = columns.to_csv(rows).splitlines()[0]
     assert "start_unaligned_ssim" in header
     assert "zero_steps" not in header
@@ -87,6 +91,20 @@ def test_few_seeds_are_named_and_their_intervals_stay_in_range() -> None:
     assert summaries[0].values["accuracy"].low > 0
 
 
+def test_a_pair_without_numbers_of_two_seeds_stands_in_the_table_over_seeds() -> None:
+    """A pair that is not applicable was left out without a word."""
+    seeds = (0, 1)
+    rows = [made(seed=seed, floors={"mean_image": made().recovered}) for seed in seeds]
+    rows += [made(seed=seed, attack="knn", status="not_applicable", recovered={}) for seed in seeds]
+    rows += [made(seed=0, attack="ridge"), made(seed=1, attack="ridge", status="error", recovered={})]
+    (shown, _), *_ = answers.run_tables(rows)
+    assert [line[:2] for line in shown.lines(floors=False)] == [
+        ("batch_shuffle", attack) for attack in ("black_box", "knn", "ridge")
+    ]
+    assert [line[2:5] for line in shown.rows[1:3]] == [("0", "–", "not applicable"), ("1", "–", "error")]
+    assert len(shown.lines(floors=True)) == 1
+
+
 def test_latex_is_a_complete_tabular(small_run: AuditRun) -> None:
     text = tables.latex(tables.table(list(small_run.rows)))
     assert text.startswith(r"\begin{tabular}")
@@ -112,7 +130,7 @@ def test_scores_that_no_order_hides_stand_in_both_tables_whatever_the_records(na
 
     found = {"unaligned": of(0.125), "matched": of(0.875)}
     rows = [made(seed=seed, cell=f"c{seed}", recovered=found, records=records) for seed in (0, 1)]
-    single, over = tables.table(rows), tables.summary_table(over_seeds(rows))
+    single, over = tables.table(rows), tables.summary_table(over_seeds(rows), rows)
     assert single.rows[0][single.headers.index("matched")] == "0.875"
     assert over.rows[0][over.headers.index("matched")] == "0.875 [0.875, 0.875]"
 
@@ -137,5 +155,5 @@ def test_a_defense_is_judged_by_its_strongest_attack() -> None:
 def test_seeds_are_told_apart() -> None:
     shown = tables.table([made(seed=0), made(seed=1)])
     assert [row[:3] for row in shown.rows] == [("batch_shuffle", "black_box", seed) for seed in ("0", "1")]
-    summary = tables.summary_table(over_seeds([made(seed=0), made(seed=1)]))
+    summary = tables.summary_table(over_seeds([made(seed=0), made(seed=1)]), [])
     assert summary.rows[0][:4] == ("batch_shuffle", "black_box", "2", "0.900 [0.900, 0.900]")

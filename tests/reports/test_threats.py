@@ -11,7 +11,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import beats, counted, falls
 from privkit.reports.summaries import over_seeds
-from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts, threats_table
+from privkit.reports.threats import FAILED_CONTROL, OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts, threats_table
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
 from tests.reports.made import made, metric
 
@@ -135,6 +135,23 @@ def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> N
     assert found["malicious"].sentence == "no sound number: fsha failed its control"
     assert found["weights"].outcome == found["malicious"].outcome == "no_number"
     assert found["passive"].outcome == "holds"
+
+
+def test_a_break_by_an_attack_that_failed_its_control_says_so_and_a_sound_one_comes_first() -> None:
+    """One read the private images from memory, and the first sentence of its run was that the defense protects none."""
+    weak = Check(name="wins_on_identity", passed=False, detail="no", decisive=True)
+    cheat, honest = attacked("mine:Cheat", "query", 0.01, 0.9, checks=(weak,)), attacked("jigsaw", "query", 0.05)
+    alone_ = judged(cheat)["query"]
+    assert alone_.uncontrolled
+    assert alone_.remarks[0] == f"mine:Cheat {FAILED_CONTROL}"
+    assert alone_.sentence.startswith("falls to mine:Cheat: SSIM 0.900")
+    both = judged(cheat, honest)["query"]
+    assert not both.uncontrolled
+    assert (both.attack, both.against) == ("jigsaw", ())
+    assert both.remarks == ("no sound number: mine:Cheat failed its control",)
+    seeds = [attacked("jigsaw", "query", 0.05), attacked("jigsaw", "query", 0.05, seed=1, checks=(weak,))]
+    assert not judged(*seeds)["query"].uncontrolled
+    assert judged(*seeds)["query"].remarks == ("no sound number: jigsaw failed its control in 1 of 2 seeds",)
 
 
 def test_a_failed_attack_that_was_not_given_what_made_the_release_shows_nothing() -> None:

@@ -50,7 +50,7 @@ class Convolutions(Decoder):
         return images
 
 
-class Hourglass(nn.Module):
+class _Hourglass(nn.Module):
     """A U-Net: convolutions that halve a picture `depth` times and double it again, with skips between equal sizes.
 
     Args:
@@ -197,7 +197,7 @@ class UNet(Decoder):
         channels = geometry.image_shape[0]
         levels = depth or halvings(geometry.image_shape)
         self.paint = Painter(geometry, self.width)
-        self.body = Hourglass(self.width, channels, width=self.width, depth=levels)
+        self.body = _Hourglass(self.width, channels, width=self.width, depth=levels)
 
     @property
     def learning_rate(self) -> float:

@@ -13,7 +13,7 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.control_clients import Defended, projected
 from privkit.attacks.goals.identity import Marked, Widened, identity_lower
 from privkit.attacks.query_rules import ANY_QUERIES
-from privkit.defenses.base import Defense
+from privkit.defenses.base import Defense, is_own
 from privkit.defenses.chain import stages_of
 from privkit.defenses.compile import sites_of
 from privkit.domains.base import Batch
@@ -55,6 +55,7 @@ def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Def
         name=edge.defense.name,
         undone=undone,
         why_not=next(filter(None, map(_unknown, sent)), ""),
+        own=any(map(is_own, sent)),
         clients=lambda shape: HonestClients.of(
             edge, domain, shape, batch_size, seed, marked=bool({"permutes", "shortens"} & undone)
         ),

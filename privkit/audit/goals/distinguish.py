@@ -11,6 +11,7 @@ from torch import Generator
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, controls
+from privkit.attacks.outputs import scores_of
 from privkit.audit.claims import audit_one_run, claimed_family, limits_of
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import smashed
@@ -51,7 +52,7 @@ def ask(context: TrainedContext) -> Row:
         present=sending.present,
         absent=sending.absent,
     )
-    scores = attack.run(observation, context.generator())
+    scores = scores_of(attack, attack.run(observation, context.generator()))
     claim = sending.claim
     audit = audit_one_run(
         scores.values.cpu().numpy(),

@@ -16,6 +16,7 @@ from privkit.attacks.base import NotApplicable, Scores, Session, known_to, requi
 from privkit.attacks.escalate import escalated
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
+from privkit.attacks.outputs import scores_of
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
 from privkit.audit.contained import is_own_part
 from privkit.audit.defended import train_again
@@ -50,7 +51,7 @@ def ask(context: AttackContext) -> Row:
     """
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
-    cuts, many = mountable(context)
+    cuts, many = _mountable(context)
     texts = cuts == ("second",)
     checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
@@ -70,7 +71,7 @@ def ask(context: AttackContext) -> Row:
             return Stage(session, saved, name)
 
         if recorded is not None:
-            found, records = [at_cuts(cuts, attack, recorded, context, stage)], list[Tensor]()
+            found, records = [_at_cuts(cuts, attack, recorded, context, stage)], list[Tensor]()
         else:
             assert isinstance(context, TrainedContext)
             found, records = _each_epoch(cuts, attack, context, stage)
@@ -109,7 +110,7 @@ def ask(context: AttackContext) -> Row:
     return context.row.model_copy(update={**told, "notes": said})
 
 
-def mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
+def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
     """The cuts at which an attack reads gradients, and the number of labels it chooses from.
 
     Raises:
@@ -176,7 +177,7 @@ def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> 
     return right | ({"cluster_accuracy": cluster_accuracy(truth, guesses)} if clusters else {})
 
 
-def at_cuts(
+def _at_cuts(
     cuts: Sequence[Cut],
     attack: LabelAttack,
     transcript: Transcript,
@@ -236,7 +237,8 @@ def asked(
             require(attack, observation)
             if attack.mounting.gradients and observation.views[0].cut_gradient is None:
                 raise NotApplicable(f"no gradient was recorded at the {cut} cut")
-        scores = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
+        found = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
+        scores = scores_of(attack, found)
         # what is known is not asked, nor what nobody else is part of
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
@@ -294,7 +296,7 @@ def _each_epoch(
         played = transcript(*given, number=number, **options)
         if (number + 1) % steps == 0:
             of_clients = context.order(number // steps).transpose(0, 1).flatten(1).cpu()
-            found.append(at_cuts(cuts, attack, transcript, context, stage, (of_clients, remembered)))
+            found.append(_at_cuts(cuts, attack, transcript, context, stage, (of_clients, remembered)))
             scored, *_ = next(iter(found[-1].values()))
             records.append(of_clients.flatten()[scored.examples.cpu()])
             transcript.rounds.clear()
@@ -344,7 +346,7 @@ class _Labels(AuditGoal):
         attack: LabelAttack = context.cell.attack.spec
         if not hasattr(attack, "epochs"):
             return None
-        (cut, *_), many = mountable(context)
+        (cut, *_), many = _mountable(context)
         transcript = _transcript(attack)
         train_again(context.config, context.cell, context.seed_data, transcript, context.progress)
         if context.predicts_texts():

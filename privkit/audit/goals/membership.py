@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable, Session
 from privkit.attacks.escalate import escalated
 from privkit.attacks.goals.membership import Fit, MembershipAttack, MembershipObservation, Predict, controls
+from privkit.attacks.outputs import scores_of
 from privkit.audit.defended import DefendedModel, another
 from privkit.audit.goals.context import better_than_chance, must_have_one_label
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
@@ -64,7 +65,7 @@ def ask(context: TrainedContext) -> Row:
     checkpoint = context.checkpoint()
 
     def mounted(session: Session) -> dict[str, Interval]:
-        return context.told(attack.run(observation, context.generator(), session), truth)
+        return context.told(scores_of(attack, attack.run(observation, context.generator(), session)), truth)
 
     doublings = context.config.escalate if attack.mounting.shadow_models else 0
     answers, went = escalated(mounted, better_than_chance, checkpoint, most=doublings, unit="shadow models")

@@ -18,6 +18,7 @@ from privkit.attacks.goals.control_size import played_by
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import CONTROL_IMAGES, SHORTER, as_control, fails, wins
+from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
 from privkit.audit.findings import cell_findings
@@ -86,8 +87,9 @@ def ask(context: AttackContext) -> Row:
         observation = observation_for(context, known)
         queries = observation.query if isinstance(observation.query, Queries) else None
         counted = session if queries is None else CountingSession(session, queries)
-        result = attack.run(observation, context.generator(), counted)
-        check_guesses(attack.name, seed_data.splits.domain, result.images, len(members))
+        found = attack.run(observation, context.generator(), counted)
+        result = guesses_of(attack, found, len(members), seed_data.splits.domain.shape)
+        check_guesses(attack.name, seed_data.splits.domain, result.images)
         if not len(victims):
             return _Outcome(result, observation)
         result = replace(result, images=result.images[seats])

@@ -25,15 +25,15 @@ _DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 _SIXTEEN_BITS = 65_535
 
 
-class NotOnScale(DataError):
+class _NotOnScale(DataError):
     """A picture whose values do not fit the scale of its mode."""
 
 
-def unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
+def _unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
     """The centre square of a picture, resampled to float32 [size, size, 3] in [0, 1].
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken unchanged. If values do not fit this scale, a `NotOnScale` names a file format that does.
+    floats are taken unchanged. If values do not fit this scale, a `_NotOnScale` names a file format that does.
     """
     from PIL import Image, ImageOps
 
@@ -45,7 +45,7 @@ def unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
     most = 1 if picture.mode == "F" else _SIXTEEN_BITS
     if not 0 <= low <= high <= most:  # written so that NaN fails
         kind = "floats in [0, 1]" if picture.mode == "F" else "16-bit grey, 0 to 65535"
-        raise NotOnScale(
+        raise _NotOnScale(
             f"it holds values from {low:g} to {high:g}, and a picture of mode {picture.mode} must hold {kind}; save it "
             "as 8-bit or 16-bit PNG"
         )
@@ -59,7 +59,7 @@ Size = Annotated[int, Ge(1), Le(1024)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodedPool:
+class _DecodedPool:
     """A torchvision dataset whose pictures are decoded when taken: centre square, resampled to size×size.
 
     Attributes:
@@ -92,10 +92,10 @@ class DecodedPool:
                     warnings.simplefilter("error", Image.DecompressionBombWarning)
                     picture, _ = self.dataset[int(row)]
                 self._check_sides(row, picture.size)
-                images[place] = unit_pixels(picture, self.size).transpose(2, 0, 1)
+                images[place] = _unit_pixels(picture, self.size).transpose(2, 0, 1)
             except MemoryError:
                 raise
-            except NotOnScale as error:
+            except _NotOnScale as error:
                 raise DataError(f"picture {row} ({self.file(self.dataset, int(row))}): {error}") from None
             except DataError:
                 raise
@@ -149,11 +149,11 @@ def decoded_pools(
         validation: like `test`.
     """
 
-    def pool(dataset: Any, first_id: int) -> DecodedPool:
+    def pool(dataset: Any, first_id: int) -> _DecodedPool:
         labelled = np.asarray(labels(dataset), dtype=np.int64)
         if len(labelled) != len(dataset):
             raise ValueError(f"{len(dataset)} pictures but {len(labelled)} labels")
-        return DecodedPool(dataset=dataset, labels=labelled, size=size, file=file, first_id=first_id)
+        return _DecodedPool(dataset=dataset, labels=labelled, size=size, file=file, first_id=first_id)
 
     return Pools(
         train=pool(train, 0),

@@ -29,6 +29,9 @@ _NAMES = ("images", "labels", "test_images", "test_labels")
 class Folder(Checked):
     """Your own pictures: PATH/<class>/<picture>, or PATH/train/<class>/<picture> and PATH/test/<class>/<picture>.
 
+    Grey pictures become RGB with three equal channels, transparency is dropped, and a picture of any size gives its
+    centre square, resampled to the same side. `arrays` keeps one channel.
+
     Attributes:
         path: the folder.
         size: side in pixels after centre cropping.

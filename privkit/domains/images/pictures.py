@@ -175,6 +175,9 @@ _PCAM_PARTS = {"train": "train", "test": "test", "val": "valid"}
 class ImageFolder(Checked):
     """Your own pictures: DATA_ROOT/<class>/<picture>, one folder a class.
 
+    Grey pictures become RGB with three equal channels, transparency is dropped, and a picture of any size gives its
+    centre square, resampled to the same side. `arrays` keeps one channel.
+
     Attributes:
         size: side in pixels after centre cropping.
 

@@ -49,11 +49,7 @@ class Cifar10(Checked):
         class Subset(CIFAR10):  # type: ignore[misc]  # torchvision has no types
             train_list = CIFAR10.train_list[:count]
 
-        with one_sentence(self.name, root, advice):
-            if download:
-                Subset(str(root), download=True)
-            check_files(self.name, root / CIFAR10.base_folder, _cifar_files(Subset), advice)
-            return _array_pools(lambda train: Subset(str(root), train=train), classes=10)
+        return _open_cifar(self.name, Subset, root, download, advice, classes=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +66,7 @@ class Cifar100:
         from torchvision.datasets import CIFAR100
 
         root = need_root(self.name, root, CIFAR100.base_folder)
-        advice = advice_on_missing(download)
-        with one_sentence(self.name, root, advice):
-            if download:
-                CIFAR100(str(root), download=True)
-            check_files(self.name, root / CIFAR100.base_folder, _cifar_files(CIFAR100), advice)
-            return _array_pools(lambda train: CIFAR100(str(root), train=train), classes=100)
+        return _open_cifar(self.name, CIFAR100, root, download, advice_on_missing(download), classes=100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +101,14 @@ class FashionMnist:
         return _open_idx(self.name, FashionMNIST, root, download)
 
 
-def _cifar_files(dataset: Any) -> list[tuple[str, str]]:
-    """Names and official MD5s of the files of CIFAR-10 and its relatives."""
-    return [*map(tuple, dataset.train_list + dataset.test_list), (dataset.meta["filename"], dataset.meta["md5"])]
+def _open_cifar(name: str, dataset: Any, root: Path, download: bool, advice: str, classes: int) -> Pools:
+    """CIFAR-10 and its relatives: files of batches, each with an official MD5, under <root>/<base folder>."""
+    files = [*map(tuple, dataset.train_list + dataset.test_list), (dataset.meta["filename"], dataset.meta["md5"])]
+    with one_sentence(name, root, advice):
+        if download:
+            dataset(str(root), download=True)
+        check_files(name, root / dataset.base_folder, files, advice)
+        return _array_pools(lambda train: dataset(str(root), train=train), classes)
 
 
 def _array_pools(part: Callable[[bool], Any], classes: int) -> Pools:

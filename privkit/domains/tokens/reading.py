@@ -27,7 +27,7 @@ _UNKNOWN_NAMES = ("[UNK]", "<unk>")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subwords:
+class _Subwords:
     """A tokenizer renumbered so that padding has id 0 and the unknown token id 1; the others keep their order.
 
     ALBERT's ids have this order already, so its pretrained embedding fits.
@@ -49,7 +49,7 @@ class Subwords:
         return [self.ids[pieces.ids].tolist() for pieces in self.tokenizer.encode_batch(list(texts))]
 
 
-def read_tokenizer(name: str, root: Path, file: str) -> Subwords:
+def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
     """A tokenizer from the data root, where `file` is its path without `..`.
 
     Raises:
@@ -68,7 +68,7 @@ def read_tokenizer(name: str, root: Path, file: str) -> Subwords:
     ids[others] = np.arange(2, len(others) + 2)
     ids[[number for number, token in by_id if token in _UNKNOWN_NAMES]] = 1
     kept = [token for token in tokens if token not in _PADDING_NAMES + _UNKNOWN_NAMES]
-    return Subwords(tokenizer=tokenizer, vocabulary=("", "?", *kept), ids=ids)
+    return _Subwords(tokenizer=tokenizer, vocabulary=("", "?", *kept), ids=ids)
 
 
 Unit = Literal["words", "characters"]
@@ -183,7 +183,7 @@ class TextReading(Checked):
         """The texts as token sequences; see `read_texts`. A `DataError` if the tokenizer's file is bad."""
         if not self.tokenizer:
             return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)
-        tokenizer = read_tokenizer(name, root, self.tokenizer)
+        tokenizer = _read_tokenizer(name, root, self.tokenizer)
         domain = Tokens(length=self.length, vocabulary=tokenizer.vocabulary)
         ids = [tokenizer.encode([text for _, text in part], self.length) for part in (train, test)]
         return _numbered_texts(domain, ids, (train, test), notes)

@@ -96,12 +96,12 @@ def with_fault(defense: str) -> str:
     return "+".join(f"{stage},noise_in_place=true" if stage.startswith(_NOISES) else stage for stage in stages)
 
 
-def with_derivative(defense: str) -> str:
+def _with_derivative(defense: str) -> str:
     """A defense whose masks and scales send back their derivative in the place of the released gradient.
 
-    >>> with_derivative("gaussian_noise+masking:variant=straight_through,at_inference=false")
+    >>> _with_derivative("gaussian_noise+masking:variant=straight_through,at_inference=false")
     'gaussian_noise+masking:at_inference=false'
-    >>> with_derivative("gaussian_noise+scaling:factor=0.1,variant=undone")
+    >>> _with_derivative("gaussian_noise+scaling:factor=0.1,variant=undone")
     'gaussian_noise+scaling:factor=0.1'
     """
     return re.sub(r",variant=\w+|(?<=:)variant=\w+,", "", defense)
@@ -150,7 +150,7 @@ def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
     runs = {run for effect in named for run in (effect.better, effect.worse)}
     acts = {run for effect in named if not effect.no_fault for run in (effect.better, effect.worse)}
     faulty = {(experiment, with_fault(defense)) for experiment, defense in acts}
-    return runs | faulty | {(experiment, with_derivative(defense)) for experiment, defense in runs}
+    return runs | faulty | {(experiment, _with_derivative(defense)) for experiment, defense in runs}
 
 
 def shipped_rows() -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
 
 def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEffect:
     """The verdict on an effect, from differences of the same seeds."""
-    released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, with_derivative))
+    released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, _with_derivative))
     common = sorted(sound if effect.no_fault else set(released) & set(sound))
     if len(common) < 2:
         return JudgedEffect(effect=effect, released=None, sound=None, exact=None, verdict="not run")

@@ -11,7 +11,7 @@ from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoM
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
 from privkit.papers.dp_cutmixsl.claims import corollary_1
 from privkit.papers.dp_cutmixsl.group_size import ORDER
-from privkit.papers.dp_cutmixsl.setting import Mechanism, table_1, table_1_value
+from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1, table_1_value
 from privkit.shared.certificate import Certificate
 
 _CONCENTRATION = 2.0
@@ -41,13 +41,17 @@ class Experiment:
         """The smallest ε that is proven."""
         return answer.epsilon(self.specification(), delta)
 
+    def setting(self) -> GroupRelease:
+        """The mechanism as the paper's formulas see it."""
+        setting = table_1(self.name, group=self.group, sigma=self.sigma)
+        if not self.drawn:
+            return setting
+        concentration = None if self.name == "dp_sl" else _CONCENTRATION
+        return replace(setting, sampling="partition", concentration=concentration)
+
     def published(self, delta: float) -> tuple[float, str]:
         """T times Corollary 1 at δ/T, since the corollary is for one release; and why it is no bound, if so."""
-        setting = table_1(self.name, group=self.group, sigma=self.sigma)
-        if self.drawn:
-            concentration = None if self.name == "dp_sl" else _CONCENTRATION
-            setting = replace(setting, sampling="partition", concentration=concentration)
-        claim = corollary_1(setting, order=ORDER, delta=delta / self.rounds)
+        claim = corollary_1(self.setting(), order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
 
     def specification(self) -> SplitMechanism:

@@ -54,7 +54,7 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, (label, embedding) in zip(axes.flat, embeddings.items(), strict=False):
-        drawn = axis.imshow(tiled(similarity(embedding)), vmin=-1, vmax=1, cmap="viridis")
+        drawn = axis.imshow(_tiled(similarity(embedding)), vmin=-1, vmax=1, cmap="viridis")
         axis.set_title(label, fontsize=8)
     figure.colorbar(drawn, ax=axes, shrink=0.7, label="cosine")
     return figure
@@ -72,10 +72,10 @@ def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(unit @ unit.T)
 
 
-def tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
     """[T, T] of a square grid as one picture: each token's map at its place, with gaps (NaN) between maps.
 
-    >>> tiled(np.arange(16.0).reshape(4, 4))[0].tolist()
+    >>> _tiled(np.arange(16.0).reshape(4, 4))[0].tolist()
     [0.0, 1.0, nan, 4.0, 5.0, nan]
     """
     side = isqrt(len(cosines))

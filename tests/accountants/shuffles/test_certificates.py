@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
@@ -16,6 +17,7 @@ from scipy.stats import binom
 from privkit.accountants.shuffles import certificates
 from privkit.accountants.shuffles import permutations as counts
 from privkit.accountants.shuffles.variants import VARIANTS, Variant
+from privkit.defenses.receipts import Permuted
 from tests.accountants.shuffles import release_laws
 from tests.accountants.shuffles.enumeration import Outcome, law
 
@@ -152,6 +154,18 @@ def test_certificates_say_that_this_is_no_differential_privacy() -> None:
         assert "no differential privacy" in certificate.statement
         assert "\n" not in certificate.statement
         assert certificate.source
+
+
+def test_one_order_is_no_secret() -> None:
+    """A network that made one token of each image was said to prove 10^0 orders."""
+    for certificate in (
+        certificates.patch_shuffle(tokens=1),
+        certificates.patch_shuffle(tokens=4, multiplicities=[4]),
+        Permuted(source=torch.arange(5).view(1, 5, 1)).certificate(),
+    ):
+        assert certificate.kind == "nothing"
+        assert certificate.statement.startswith("nothing is claimed: an image of one token")
+    assert certificates.patch_shuffle(tokens=2).kind == "permutation_count"
 
 
 def test_a_batch_of_one_has_no_batch_certificate() -> None:

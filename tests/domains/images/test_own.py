@@ -12,6 +12,7 @@ from privkit.domains.base import TEST_ID_OFFSET, Pools
 from privkit.domains.images.domain import Images
 from privkit.domains.images.own import Arrays, Folder
 from privkit.errors import DataError, UsageError
+from privkit.parts.docstrings import text
 from privkit.settings.resolve import resolve
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)).astype(np.uint8)
@@ -28,6 +29,18 @@ def pictures(folder: Path) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(place / f"{number}.png")
     return folder
+
+
+def test_a_folder_says_what_becomes_of_grey_pictures_and_of_other_sizes(tmp_path: Path) -> None:
+    (tmp_path / "only").mkdir()
+    for number, size in enumerate(((8, 8), (12, 6))):
+        Image.fromarray(PIXELS[0, :, :, 0]).resize(size).save(tmp_path / "only" / f"{number}.png")
+    batch = opened(Folder(path=str(tmp_path), size=8)).train.take(np.arange(2))
+    assert batch.x.shape == (2, 3, 8, 8)
+    assert torch.equal(batch.x[:, 0], batch.x[:, 2])
+    told = " ".join(text(Folder()).split())
+    for words in ("become RGB with three equal channels", "a picture of any size gives its centre square"):
+        assert words in told
 
 
 @pytest.mark.parametrize("form", ["nhwc", "nchw", "grey", "floats", "torch", "npy"])

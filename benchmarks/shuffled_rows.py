@@ -1,0 +1,81 @@
+"""How far the ε of shuffled rows lies above the best pair of data sets that is known, and below a told place.
+
+    python benchmarks/run.py shuffled_rows
+
+Specifications are drawn: μ, the records and the epochs from logarithmic scales. The pair has all other records at x';
+its ε is a numerical value, too large by .1 % at most, no bound. Both are composed over the epochs in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log10, sqrt
+from time import process_time
+
+import numpy as np
+
+from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds.loss_distribution import GridTooLarge, Pair
+from privkit.accountants.bounds.shuffled_rows import LARGEST_SHIFT, TOLD, hidden_delta, profile
+from privkit.shared.array import Array
+
+AT_X, AT_OTHER = (1.0, 1e-6, 0.0), (1e-6, 1.0, 0.0)
+"""Gram matrices of x and x' seen from the other records, which are x' or x."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        count: specifications.
+        seed: of the draws.
+        delta: δ.
+    """
+
+    count: int = 200
+    seed: int = 0
+    delta: float = 1e-5
+
+
+def main(options: Options) -> None:
+    """Print a line for each range of μ."""
+    random, rows = np.random.default_rng(options.seed), []
+    for _ in range(options.count):
+        mu = 10 ** random.uniform(log10(0.05), log10(LARGEST_SHIFT))
+        records, epochs = int(10 ** random.uniform(2, 5)), int(10 ** random.uniform(0, 2))
+        told, start = gaussian.epsilon(options.delta, sqrt(epochs) * mu), process_time()
+        hidden = profile(records, mu, TOLD / epochs)
+        bound = told if hidden is None else min(told, pld.composed_bounds([(hidden, epochs)], options.delta)[1])
+        seconds = process_time() - start
+        rows.append((mu, bound / known(records, mu, epochs, options.delta), told / bound, seconds, hidden is None))
+    print(f"{options.count} specifications, seed {options.seed}, δ = {options.delta:g}")
+    print("           μ   drawn  no credit   over the pair: median, 90 %, most   told, median   CPU s")
+    for low, high in ((0.05, 0.1), (0.1, 0.2), (0.2, 0.4), (0.4, 0.8), (0.8, LARGEST_SHIFT)):
+        some = np.array([row for row in rows if low <= row[0] < high], float)
+        if len(some):
+            over = np.quantile(some[:, 1], (0.5, 0.9, 1.0))
+            print(
+                f"{f'{low:g} to {high:g}':>12} {len(some):7d} {int(some[:, 4].sum()):10d} "
+                f"{over[0]:18.2f} {over[1]:7.2f} {over[2]:7.2f} {np.median(some[:, 2]):13.1f} {some[:, 3].max():6.1f}"
+            )
+
+
+def known(records: int, mu: float, epochs: int, delta: float) -> float:
+    """ε of the pair whose other records are x', over the epochs; by the central limit where no grid holds it."""
+    spread = sqrt(np.expm1(mu * mu) / records)
+    nodes = np.concatenate([np.linspace(0, 8 * spread, 25), np.geomspace(8 * spread, 8 * spread + 9 * mu, 6)[1:]])
+
+    def sampled(matrix: tuple[float, float, float]) -> Array:
+        values = [hidden_delta(float(one), mu, records, (matrix,)) for one in nodes]
+        return np.minimum.accumulate(values)
+
+    forward, backward = sampled(AT_X), sampled(AT_OTHER)
+    pair: Pair = (
+        lambda epsilon: np.interp(np.exp(np.minimum(epsilon, 700)), np.exp(nodes), forward),
+        lambda epsilon: np.interp(np.exp(np.minimum(epsilon, 700)), np.exp(nodes), backward),
+    )
+    try:
+        return pld.composed_bounds([(pair, epochs)], delta)[1]
+    except GridTooLarge:
+        return gaussian.epsilon(delta, sqrt(epochs) * spread)

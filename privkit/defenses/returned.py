@@ -1,0 +1,37 @@
+"""What a stage returned, checked before the wire and the receipts read it: its types, its shapes, its count."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from privkit.defenses.base import Receipt, Release
+from privkit.errors import Misbehaved
+
+
+def returned(name: str, made: object, lead: tuple[int, ...]) -> tuple[Release, Receipt]:
+    """The release and the receipt that a stage returned.
+
+    Args:
+        name: of the stage.
+        made: what its `apply` returned.
+        lead: (M, B), the messages that it is to release and the records of each.
+
+    Raises:
+        Misbehaved: if it is no pair of a `Release` and a `Receipt`, or has no row or no label for each record.
+
+    >>> returned("mine", None, (2, 3))
+    Traceback (most recent call last):
+    privkit.errors.Misbehaved: mine must return a pair (Release, Receipt) from apply, got NoneType
+    """
+    pair = made if isinstance(made, tuple) else (made,)
+    if len(pair) != 2 or not isinstance(pair[0], Release) or not isinstance(pair[1], Receipt):
+        got = ", ".join(type(one).__name__ for one in pair)
+        raise Misbehaved(f"{name} must return a pair (Release, Receipt) from apply, got {got or 'an empty tuple'}")
+    for what, value in (("smashed data", pair[0].smashed), ("labels", pair[0].labels)):
+        if not isinstance(value, Tensor) or value.shape[:2] != lead:
+            got = str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+            raise Misbehaved(
+                f"{name} must release {what} for {lead[0]} messages of {lead[1]} records, [{lead[0]}, {lead[1]}, ...], "
+                f"got {got}"
+            )
+    return pair

@@ -1,0 +1,21 @@
+"""Things by what several of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Thing = TypeVar("Thing")
+
+
+def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
+    """Key -> the things that have it; both in the order in which they come.
+
+    >>> grouped(["ab", "b", "ac"], lambda word: word[0])
+    {'a': ['ab', 'ac'], 'b': ['b']}
+    """
+    groups: dict[Key, list[Thing]] = {}
+    for thing in things:
+        groups.setdefault(key(thing), []).append(thing)
+    return groups

@@ -1,0 +1,227 @@
+"""Shuffled rows: no data set gives away more than the profile, and the terms of its sum are bounded one by one."""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from privkit.accountants import answer
+from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds.shuffled_rows import excess, hidden_delta, hiding, profile
+from privkit.accountants.bounds.third_record import triples
+from privkit.accountants.ledger import Ledger
+from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import FixedRatio
+from privkit.accountants.spec.parts import Mixup, Noise
+from privkit.accountants.spec.records import from_json, to_json
+from privkit.accountants.spec.secrets import ShuffledEpochs
+from privkit.accountants.spec.sensitivity import Known, OneHot
+from privkit.accountants.table import mechanism_of
+
+Array = NDArray[np.float64]
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, sqrt(0.75)]])
+"""Three records that are 1 apart."""
+
+
+def credited(**changes: Any) -> SplitMechanism:
+    """1,000 records of shift .3 in ten batches, for two epochs."""
+    given: dict[str, Any] = {
+        "smashed": Known(value=0.3, relation="replace_one", norm="l2"),
+        "noise": Noise(smashed=1.0),
+        "lower_model": "frozen",
+        "participation": ShuffledEpochs(epoch_rounds=10, records=1000),
+        "rounds": 20,
+    }
+    return SplitMechanism(**(given | changes))
+
+
+def at_least(losses: Array, epsilon: float) -> float:
+    """δ(ε) of [S] privacy losses, less five standard errors."""
+    gains = np.maximum(0.0, -np.expm1(np.minimum(epsilon - losses, 0)))
+    return float(gains.mean() - 5 * gains.std() / sqrt(gains.size))
+
+
+def alike(records: int, mu: float, epochs: int, samples: int, x: int, other: int, rest: int) -> Array:
+    """[S] privacy losses of `epochs` epochs, if all other records are one corner."""
+    random, means = np.random.default_rng([records, samples, x, other]), mu * (CORNERS[[x, other]] - CORNERS[rest])
+    total = np.zeros(samples)
+    for _ in range(epochs):
+        seen = random.normal(size=(samples, records, 2))
+        seen[np.arange(samples), random.integers(records, size=samples)] += means[0]
+        ours, theirs = (logsumexp(seen @ mean - mean @ mean / 2, axis=1) for mean in means)
+        total += ours - theirs
+    return total
+
+
+def clustered(records: int, mu: float, samples: int) -> Array:
+    """[S] privacy losses of an epoch in which half of the others are the first corner and half the second.
+
+    The likelihood is a sum over the places of the record, and over the places of the first cluster: an elementary
+    symmetric polynomial of the likelihood ratios of all other rows, from polynomials of the rows before and behind.
+    """
+    random, half = np.random.default_rng(5), (records - 1) // 2
+    data = mu * np.concatenate([CORNERS[[2]], np.repeat(CORNERS[:2], [half, records - 1 - half], axis=0)])
+    seen = np.stack([data[random.permutation(records)] for _ in range(samples)]) + random.normal(
+        size=(samples, records, 2)
+    )
+
+    def relative(mean: Array) -> Array:
+        return np.asarray(np.exp(seen @ (mean - mu * CORNERS[1]) - (mean @ mean - mu**2) / 2))
+
+    def grown(ratios: Array) -> list[Array]:
+        tables = [np.eye(1, half + 1).repeat(samples, axis=0)]
+        for row in ratios.T:
+            tables.append(tables[-1] + row[:, None] * np.pad(tables[-1][:, :-1], ((0, 0), (1, 0))))
+        return tables
+
+    first = relative(mu * CORNERS[0])
+    before, behind = grown(first), grown(first[:, ::-1])
+    rest = np.stack([(before[j] * behind[records - 1 - j][:, ::-1]).sum(1) for j in range(records)], axis=1)
+    ours, theirs = (relative(mu * mean) for mean in (CORNERS[2], CORNERS[0]))
+    return np.asarray(np.log((ours * rest).sum(1) / (theirs * rest).sum(1)))
+
+
+@pytest.mark.parametrize(("a", "b", "c"), [(1.0, 0.8, 0.4), (0.09, 0.09, 0.045), (2.0, 0.01, 0.0)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.4])
+def test_the_excess_of_a_term_is_its_mean(a: float, b: float, c: float, epsilon: float) -> None:
+    normal = np.random.default_rng(1).multivariate_normal([-a / 2, -b / 2], [[a, c], [c, b]], 400_000)
+    drawn = np.exp(normal[:, 0]) - exp(epsilon) * np.exp(normal[:, 1])
+    for strike in (-1.5, -0.2, 0.0, 0.7, 2.0):
+        gains = np.maximum(drawn - strike, 0.0)
+        found = float(excess(np.array([strike]), epsilon, a, b, c)[0])
+        assert abs(found - gains.mean()) <= 5 * gains.std() / sqrt(gains.size) + 1e-6
+
+
+def test_the_excess_far_below_the_mean_keeps_its_digits() -> None:
+    """E(V − k)₊ = E V − k + E(k − V)₊; the last was integrated to 40 digits for this triple and strike."""
+    found = excess(np.array([-31.92]), 0.0, 1.0354, 0.5061, 0.2354)[0] - 31.92
+    assert found == pytest.approx(1.825e-7, rel=2e-3)
+
+
+@pytest.mark.parametrize("places", [1, 4, 30, 150])
+@pytest.mark.parametrize("mu", [0.3, 1.0, 1.5])
+def test_rows_with_any_triples_lie_below_the_sum(places: int, mu: float) -> None:
+    """Equilateral triples, other records at x or at x', and all of these mixed over the rows."""
+    random, samples = np.random.default_rng([places, int(10 * mu)]), max(600_000 // places, 5_000)
+    seen = random.normal(size=(samples, places, 2))
+    kinds = [np.full(places, kind) for kind in range(3)] + [np.arange(places) % 3, np.arange(places) % 2]
+    for rest in kinds:
+        x, other = (seen * (mu * (CORNERS[one] - CORNERS[rest])) for one in (0, 1))
+        squares = [(mu**2 * (rest != one)) / 2 for one in (0, 1)]
+        ratios = [np.exp(one.sum(-1) - square).mean(1) for one, square in zip((x, other), squares, strict=True)]
+        for epsilon in (0.0, 0.05, 0.3):
+            gains = np.maximum(ratios[0] - exp(epsilon) * ratios[1], 0.0)
+            assert gains.mean() - 5 * gains.std() / sqrt(samples) <= hidden_delta(epsilon, mu, places) + 1e-12
+
+
+def test_a_sum_with_one_triple_is_tight() -> None:
+    """The credit is no artifact of a loose grid: with the equilateral triple alone, δ is that of a sample."""
+    random, places, samples = np.random.default_rng(2), 50, 200_000
+    variables = np.exp(random.multivariate_normal([-0.5, -0.5], [[1, 0.5], [0.5, 1]], (samples // 10, places))).mean(1)
+    gains = np.maximum(variables[:, 0] - exp(0.1) * variables[:, 1], 0.0)
+    found = hidden_delta(0.1, 1.0, places, (((1.0, 1.0, 0.5)),))
+    assert found == pytest.approx(gains.mean(), abs=4 * gains.std() / sqrt(gains.size), rel=0.02)
+
+
+@pytest.mark.parametrize(("x", "other", "rest"), [(0, 1, 2), (0, 1, 1), (0, 1, 0)])
+def test_others_that_are_alike_give_away_less(x: int, other: int, rest: int) -> None:
+    records, mu, epochs = 400, 0.5, 2
+    losses, claimed = alike(records, mu, epochs, 4000, x, other, rest), profile(records, mu)
+    assert claimed is not None
+    for epsilon in (0.0, 0.1, 0.2):
+        assert at_least(losses, epsilon) <= pld.history_delta([(claimed, epochs)], epsilon)
+
+
+def test_others_in_two_clusters_give_away_less() -> None:
+    losses = clustered(61, 0.3, 3000)
+    claimed = profile(61, 0.3)
+    assert claimed is not None
+    for epsilon in (0.0, 0.05, 0.1, 0.2):
+        assert at_least(losses, epsilon) <= float(claimed(np.array(epsilon)))
+
+
+def test_the_order_is_worth_its_place() -> None:
+    """ε of ten epochs of 10,000 records, told and hidden; a pair of data sets is known at .049."""
+    one = credited(
+        smashed=Known(value=0.5, relation="replace_one", norm="l2"),
+        participation=ShuffledEpochs(epoch_rounds=100, records=10_000),
+        rounds=1000,
+    )
+    found = answer.epsilon(one, 1e-5)
+    told = answer.epsilon(
+        credited(smashed=one.smashed, participation=ShuffledEpochs(epoch_rounds=100), rounds=1000), 1e-5
+    )
+    pair = gaussian.epsilon(1e-5, sqrt(10 * (exp(0.25) - 1) / 10_000))
+    assert pair < found.epsilon < 1.8 * pair
+    assert told.epsilon > 90 * found.epsilon
+    assert found.source is not None
+    assert "shuffled_rows.py" in found.source
+    assert any("uniform order that the server does not learn" in said for said in found.assumptions)
+
+
+def test_few_records_and_large_shifts_hide_nothing() -> None:
+    for records, mu in ((2, 0.3), (10, 1.0), (1000, 1.5), (10**6, 1.6), (1000, 1e-9)):
+        assert profile(records, mu) is None
+    few = credited(participation=ShuffledEpochs(epoch_rounds=2, records=2))
+    assert answer.epsilon(few, 1e-5).epsilon == pytest.approx(gaussian.epsilon(1e-5, 0.3 * sqrt(10)), rel=1e-6)
+
+
+def test_more_records_hide_more_and_larger_shifts_less() -> None:
+    places = [(found := hiding(records, 0.4)) and found.places for records in (200, 1000, 5000)]
+    assert places == sorted(places, key=lambda one: one or 0)
+    deltas = [float(profile(500, mu)(np.array(0.05))) for mu in (0.2, 0.4)]  # type: ignore[misc]
+    assert deltas == sorted(deltas)
+
+
+def test_coarser_triples_cover_finer_ones() -> None:
+    """Each matrix of a fine cover lies below one of the coarse cover."""
+    coarse = [np.array([[a, c], [c, b]]) for a, b, c in triples((0.0, 0.5, 1.0), (0.0, 0.5, 1.0))]
+    for t in np.linspace(0, 1, 21):
+        for point in (np.array([[1, t / 2], [t / 2, t]]), np.array([[1, 1 - t / 2], [1 - t / 2, 1]])):
+            assert any(np.linalg.eigvalsh(matrix - point).min() > -1e-9 for matrix in coarse)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"relation": "add_or_remove_one", "smashed": Known(value=0.3, relation="add_or_remove_one", norm="l2")},
+            "relation",
+        ),
+        ({"unit": "client"}, "unit"),
+        ({"mixing": Mixup(ratio=FixedRatio.equal(2))}, "mixing"),
+        (
+            {"noise": Noise(law="laplace", smashed=1.0), "smashed": Known(value=1, relation="replace_one", norm="l1")},
+            "noise",
+        ),
+    ],
+)
+def test_what_no_bound_was_derived_for_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"hides nothing known with {said}="):
+        credited(**changes)
+
+
+def test_records_are_at_least_the_batches() -> None:
+    with pytest.raises(ValueError, match="records must be a whole number >= 10, got 9"):
+        ShuffledEpochs(epoch_rounds=10, records=9)
+
+
+def test_noisy_labels_count_in_the_shift() -> None:
+    labelled = credited(labels=OneHot(), noise=Noise(smashed=1.0, labels=10.0))
+    assert answer.epsilon(credited(), 1e-5).epsilon < answer.epsilon(labelled, 1e-5).epsilon < 1.2
+
+
+def test_tables_files_and_ledgers_know_the_records(tmp_path: Path) -> None:
+    row = {"mechanism": "gaussian", "sigma": 1, "sensitivity": 0.3, "sampling": "shuffled_epochs", "rounds": 20}
+    one = mechanism_of(row | {"epoch_rounds": 10, "records": 1000})
+    assert one == credited()
+    assert from_json(to_json(one)) == one
+    with Ledger(tmp_path / "ledger", tight=True) as book:
+        book.charge(one, rounds=20)
+        assert book.epsilon(1e-5).epsilon == pytest.approx(answer.epsilon(one, 1e-5).epsilon, rel=1e-6)
