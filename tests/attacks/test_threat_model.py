@@ -9,8 +9,8 @@ from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.parts.registry import parse
 
 MODELS = {
-    "query": "black_box drag_reorder fingerprints jigsaw member_inference mixture_posterior nearest_record posterior_mean "
-    "ridge sara seen_tokens token_decoder vocabulary field_order:source=query",
+    "query": "black_box drag_reorder fingerprints jigsaw member_inference mixture_posterior nearest_record "
+    "posterior_mean ridge sara seen_tokens token_decoder vocabulary field_order:source=query",
     "weights": "field_order jigsaw_white_box model_completion token_search white_box vocabulary:source=lower",
     "many_passes": "adaptive adaptive:passes=2 union unmix jigsaw:passes=8 mixture_posterior:passes=8 ridge:passes=8",
     "weights_and_many_passes": "white_box:passes=8",
