@@ -39,7 +39,12 @@ def forked(
 
 def script(path: Path, *arguments: str) -> Done:
     """Run a Python file as a program, in the folder above its own."""
-    return forked(lambda: runpy.run_path(str(path), run_name="__main__"), (str(path), *arguments), path.parents[1])
+
+    def program() -> None:
+        sys.path.insert(0, str(path.parent))  # as Python does for a file that it runs
+        runpy.run_path(str(path), run_name="__main__")
+
+    return forked(program, (str(path), *arguments), path.parents[1])
 
 
 def _become(
