@@ -19,7 +19,6 @@ from privkit.accountants.bounds.mixture import PublicMixture
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
 from privkit.accountants.bounds.renyi_composition import renyi_curves
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
-from privkit.accountants.bounds.shuffled_rows import ShuffledRows
 from privkit.accountants.bounds.step import Step, Steps
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.noise_laws import LawName
@@ -66,6 +65,8 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     if law.constant is None:
         return PublicMixture(law=law, rate=sampling.rate), rounds
     if isinstance(part, ShuffledEpochs) and part.records is not None:
+        from privkit.accountants.bounds.shuffled_rows import ShuffledRows  # its FFT is slow to import
+
         return ShuffledRows(records=part.records, mu=law.constant), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate

@@ -39,8 +39,9 @@ from scipy.special import ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds.allocation import ToldPlaces
 from privkit.accountants.bounds.loss_distribution import Profile
-from privkit.accountants.bounds.step import Pairs, Step
+from privkit.accountants.bounds.step import Pairs
 from privkit.accountants.bounds.third_record import Gram, triples
 from privkit.shared.array import Array
 
@@ -71,7 +72,7 @@ TOLD = 1e-7
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffledRows(Step):
+class ShuffledRows(ToldPlaces):
     """One epoch, in which a secret uniform order deals the records of a client to rows, each released alone.
 
     Its Rényi curve and its shift are charged as if the places were told; the hidden places count in `pairs`.
@@ -81,26 +82,16 @@ class ShuffledRows(Step):
         mu: largest distance of two records over the noise's standard deviation, ≥ 0.
     """
 
+    chosen: int = 1
     records: int
-    mu: float
 
     @property
     def how(self) -> str:
         return ", a secret order of rows"
 
     @property
-    def remark(self) -> str:
-        return ", all secrets told"
-
-    @property
     def profile_source(self) -> str:
         return "derived: shuffled_rows.py"
-
-    def rdp(self, orders: Array, count: int) -> Array:
-        return gaussian.rdp(orders, self.shift(count))
-
-    def shift(self, count: int) -> float:
-        return sqrt(count) * self.mu
 
     def pairs(self, count: int) -> Pairs | None:
         hidden = profile(self.records, self.mu, TOLD / count)
