@@ -77,8 +77,7 @@ class ThreatVerdict(Frozen):
             attacks; it is not shown to hold, because a failed attack also fails on the undefended model, was still
             learning, or did not read all that the server got (`Row.doubt`); every mounted attack failed its control or
             ended in an error; no mounted attack applies; or none was mounted.
-        attack: the strongest one over the seeds; empty if none gave a number. One that failed its control is named only
-            if no sound one gives away a record.
+        attack: the strongest over the seeds, of sound ones if one gives away a record; empty if none gave a number.
         against: the other attacks that gave sound numbers.
         untried: registered attacks of this very model that were not mounted.
         sentence: the verdict in words.
@@ -365,10 +364,8 @@ def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
     """The verdicts as lines for a terminal, grouped by defense."""
     width = max((len(threat_name(one.threat_model)) for one in verdicts), default=0)
     lines = []
-    for number, one in enumerate(verdicts):
-        if not number or one.defense != verdicts[number - 1].defense:
-            lines.append(one.defense)
-        lines.append(f"  {threat_name(one.threat_model):<{width}}  {in_words(one)}")
+    for defense, own in grouped(verdicts, lambda one: one.defense).items():
+        lines += [defense, *(f"  {threat_name(one.threat_model):<{width}}  {in_words(one)}" for one in own)]
     return lines
 
 
@@ -376,20 +373,19 @@ def in_words(one: ThreatVerdict) -> str:
     """A verdict with the other attacks that were mounted, and those that were not tried."""
     others = f"also mounted: {', '.join(one.against)}" if one.against else ""
     left = f"{NOT_TRIED}: {', '.join(one.untried)}" if one.untried else ""
-    said = "" if one.sentence == NOT_TRIED and left else one.sentence
-    return "; ".join(filter(None, (said, others, left)))
+    return "; ".join(filter(None, ("" if one.sentence == NOT_TRIED and left else one.sentence, others, left)))
 
 
 def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
     """One line for each verdict; None without any."""
+    if not verdicts:
+        return None
     lines = tuple(
         (one.defense, threat_name(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
         for one in verdicts
     )
-    return (
-        Table(headers=HEADERS, rows=lines, floor=tuple(one.outcome in ("not_tried", "no_number") for one in verdicts))
-        if lines
-        else None
+    return Table(
+        headers=HEADERS, rows=lines, floor=tuple(one.outcome in ("not_tried", "no_number") for one in verdicts)
     )
 
 
