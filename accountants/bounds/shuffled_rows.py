@@ -153,11 +153,14 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     >>> hiding(1000, 0.3).places > 500, hiding(1000, 1.5)
     (True, None)
     """
-    best = max(_choices(records, told), key=lambda moves: _built(moves, mu, _roughly)[1], default=None)
-    if best is None or _built(best, mu, _roughly)[1] < 2:
-        return None
-    found, places = _built(best, mu, hidden_delta)
-    return found if places >= 2 else None
+
+    def places(moves: Moves) -> int:
+        roughly = _built(moves, mu, _roughly)
+        return roughly.places if roughly else 0
+
+    best = max(_choices(records, told), key=places, default=[])
+    found = _built(best, mu, hidden_delta) if places(best) >= 2 else None
+    return found if found and found.places >= 2 else None
 
 
 Moves: TypeAlias = list[tuple[int, float, float]]
@@ -176,8 +179,8 @@ def _choices(records: int, told: float) -> Iterator[Moves]:
             yield [*moves, (int((records - 1) * share), told, theta)]
 
 
-def _built(moves: Moves, mu: float, hidden: Callable[[float, float, int], float]) -> tuple[Hiding | None, int]:
-    """h_0 and its places, or 0 if some move has none."""
+def _built(moves: Moves, mu: float, hidden: Callable[[float, float, int], float]) -> Hiding | None:
+    """h_0; None if some move leaves no place, or there is none."""
     found: Hiding | None = None
     for rows, told, theta in moves:
 
@@ -191,9 +194,9 @@ def _built(moves: Moves, mu: float, hidden: Callable[[float, float, int], float]
         cap = brentq(above, 0.0, highest, xtol=1e-4, rtol=1e-2) if above(0.0) > 0 else 0.0
         places = floor((1 - theta) * rows * exp(-cap))
         if places < 1:
-            return None, 0
+            return None
         found = Hiding(places=places, told=min(shown(cap), 1.0))
-    return found, found.places if found else 0
+    return found
 
 
 def _level(epsilon: float, mu: float, level: Hiding | None, hidden: Callable[[float, float, int], float]) -> float:
