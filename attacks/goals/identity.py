@@ -135,6 +135,23 @@ class Widened(nn.Module):
         return tokens[..., torch.arange(self.width, device=tokens.device) % tokens.shape[-1]]
 
 
+class Scaled(nn.Module):
+    """A lower segment whose numbers are multiplied by a factor, for a defense that bounds them.
+
+    >>> Scaled(nn.Identity(), 0.5)(torch.tensor([1.0, 4.0])).tolist()
+    [0.5, 2.0]
+    """
+
+    def __init__(self, lower: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.lower, self.factor = lower, factor
+
+    def forward(self, records: Tensor) -> Tensor:
+        """Shaped like what `lower` gives."""
+        numbers: Tensor = self.factor * self.lower(records)
+        return numbers
+
+
 class Marked(nn.Module):
     """A lower segment whose tokens also reveal their record, as tokens behind attention do, and perhaps their place.
 

@@ -132,6 +132,13 @@ def test_what_a_release_contains_follows_from_the_defense() -> None:
         assert 0.35 < shares[halved] < 0.75
 
 
+def test_records_are_scaled_until_a_clamp_leaves_them_as_they_are() -> None:
+    """A clamp at .15 would cut images in [0, 1], and a control would judge the dim pixels alone."""
+    observation, defended = _met("dp_cutmixsl", 0, "tiny_digits")
+    assert observation.auxiliary is not None
+    assert 0.35 < _share(defended, observation.image_shape, observation.auxiliary[: observation.batch_size], 1) < 0.75
+
+
 def test_several_passes_contain_what_one_lacks() -> None:
     observation, defended = _met("token_dropping", 0, "tiny_digits")
     assert observation.auxiliary is not None

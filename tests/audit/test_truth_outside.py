@@ -104,7 +104,7 @@ def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
 
 QUICK = {"black_box", "mean_image", "mid_grey", "nearest_record"}
 LOADED = {name: load(target) for name, target in part_table("attacks").items()}
-SHUFFLED = {"union": "patch_shuffle"}
+SHUFFLED = {"fingerprints": "patch_shuffle", "union": "patch_shuffle"}
 """What an attack is mounted on that needs rows to keep their tokens; the others meet batch shuffling."""
 HIJACKS = sorted(name for name, target in LOADED.items() if "clients" in target().needs)
 """Attacks that lead clients in training: what these send follows from the private images, so it is replayed."""
@@ -124,7 +124,7 @@ def test_other_truth_under_the_same_views_gives_the_same_bits_after_a_kill_too(a
     The second run is killed at its first save and goes on from there.
     """
     given = {"defense": SHUFFLED.get(attack, "batch_shuffle"), "attack": ATTACKS.get(attack, attack)}
-    config = resolve({**given, **SMALL, "budget": "smoke:auxiliary=100", "training": "batch_size=25"})
+    config = resolve({**given, **SMALL, "budget": "smoke:auxiliary=150", "training": "batch_size=25"})
     outputs = []
     for replaced in (False, True):
         setting = prepare(config, 0, torch.device("cpu"))

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.control_clients import Defended, projected
-from privkit.attacks.goals.identity import Marked, Widened, identity_lower
+from privkit.attacks.goals.identity import Marked, Scaled, Widened, identity_lower
 from privkit.attacks.query_rules import ANY_QUERIES
 from privkit.defenses.base import Defense, is_own
 from privkit.defenses.chain import stages_of
@@ -33,6 +33,8 @@ _INSIDE = 0.99
 """Derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white."""
 _WHOLE = 1e-4
 """Share of a difference's square that a projection may miss and yet hold the whole difference."""
+_HALVINGS = 8
+"""How often records are halved, at most, until the defense's bounds leave them as they are."""
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts take something away from a record as it is."""
 
@@ -69,6 +71,19 @@ def _unknown(stage: Defense) -> str:
     if "noises" in stage.effects and not stage.noise_fields:
         return f"{stage.name} adds noise and has no noise_fields to switch it off by"
     return ""
+
+
+def _within_bounds(defense: Defense, white: Tensor) -> float:
+    """The factor for records, a power of 1/2, with which a clamp or a norm bound leaves a white image as it is.
+
+    A clamp that cuts images in [0, 1] would leave the control nothing to judge. The factor is 1 where none does this.
+
+    Args:
+        defense: the defense.
+        white: what the lower segment gives of a white image.
+    """
+    factors = [0.5**halvings for halvings in range(_HALVINGS)]
+    return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
 
 
 @dataclass
@@ -128,6 +143,8 @@ class HonestClients:
         if block is not None:
             lower = Widened(lower, smashed.shape[2])
         try:
+            if isinstance(own, Images) and edge.defense.level != "input":
+                lower = Scaled(lower, _within_bounds(edge.defense, lower(1 + own.zeros(1))))
             built = Clients.build(
                 lower,
                 edge.defense.noiseless(),
