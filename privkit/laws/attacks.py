@@ -13,8 +13,9 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import AnyAttack, Mounting, NotApplicable, Session
 from privkit.attacks.declaration import check_declared
-from privkit.attacks.goals import goal_of, reconstruct, reconstruct_controls
+from privkit.attacks.goals import goal_of, reconstruct
 from privkit.attacks.goals.control import Control
+from privkit.attacks.goals.control_cast import as_control
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.outputs import guesses_of
 from privkit.audit.scoring import check_guesses
@@ -170,7 +171,7 @@ def _sees_no_truth(mounted: Mounted) -> str:
     attack = mounted.attack
     if not goal_of(attack).reads(attack) or not attack.needs <= _TRUTH_HELD:
         return ""
-    short = reconstruct_controls.as_control(attack, AUXILIARY, BATCH)
+    short = as_control(attack, AUXILIARY, BATCH)
     outputs = []
     for place in range(2):
         observation, private = _observed(images())

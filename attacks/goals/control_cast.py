@@ -1,0 +1,190 @@
+"""Who plays whom in a control of an attack that reconstructs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Generator, Tensor, nn
+
+from privkit.attacks.base import NotApplicable, Query, View, known_to
+from privkit.attacks.goals.control_server import probe_server
+from privkit.attacks.goals.control_size import played_by, small
+from privkit.attacks.goals.identity import identity_lower
+from privkit.attacks.goals.learners import Learners
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
+from privkit.attacks.memory import Memory
+from privkit.attacks.outputs import guesses_of
+from privkit.attacks.scores.tokens import rouge_1
+from privkit.shared.seeds import derive
+
+CONTROL_IMAGES = 1_000
+"""Auxiliary images that take part at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast:
+    """Who plays whom in a control.
+
+    Attributes:
+        attack: the short version.
+        own: records that it has, with their labels.
+        victims: records that are attacked, with theirs.
+        mean: of the own records that play no victim.
+        identity: the lower segment that gives the record itself.
+        batch_size: records a round.
+        columns: as in `ImageObservation`.
+        texts: whether records are sequences of ids.
+        real: whether noise has the real form: records are whole, and no lower segment is compared with it.
+        memory: what other attacks learned in their controls.
+    """
+
+    attack: ImageAttack
+    own: Tensor
+    own_labels: Tensor
+    victims: Tensor
+    victim_labels: Tensor
+    mean: Tensor
+    identity: nn.Module
+    batch_size: int
+    columns: tuple[int, ...]
+    texts: bool
+    real: bool
+    memory: Memory | None
+
+    @classmethod
+    def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
+        """Divide the auxiliary records; it raises what `controls` raises."""
+        if observation.auxiliary is None or not observation.views:
+            raise NotApplicable("controls need auxiliary images, and a view whose form the noise takes")
+        auxiliary, batch_size = observation.auxiliary, observation.batch_size
+        labels = observation.auxiliary_labels
+        if labels is None:
+            labels = torch.zeros(len(auxiliary), dtype=torch.int64, device=auxiliary.device)
+        if "clients" not in attack.needs:  # a server that trains clients needs all images
+            auxiliary, labels = auxiliary[-CONTROL_IMAGES:], labels[-CONTROL_IMAGES:]
+        whole, mounting = auxiliary.shape, attack.mounting
+        auxiliary, longer = small(auxiliary, mounting.control_side, observation.views[0].smashed)
+        quarter = played_by(len(auxiliary), batch_size)
+        if quarter == 0:
+            raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
+        own, own_labels = auxiliary[:-quarter], labels[:-quarter]
+        texts = not own.is_floating_point() and not observation.columns
+        mean = own.mode(0).values if texts else own.float().mean(0)
+        if mounting.returns_auxiliary:
+            own, own_labels = auxiliary, labels
+        return cls(
+            attack=as_control(attack, len(own), batch_size, shorter / longer),
+            own=own,
+            own_labels=own_labels,
+            victims=auxiliary[-quarter:],
+            victim_labels=labels[-quarter:],
+            mean=mean,
+            identity=identity_lower(observation.views[0].smashed, tuple(auxiliary.shape[1:]), observation.columns),
+            batch_size=batch_size,
+            columns=observation.columns,
+            texts=texts,
+            real="lower" not in attack.needs and auxiliary.shape == whole,
+            memory=observation.memory,
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a record."""
+        return tuple(self.victims.shape[1:])
+
+    @property
+    def what(self) -> str:
+        """A record, as a noun."""
+        return "image" if len(self.shape) == 3 else "record"
+
+    @property
+    def hijacks(self) -> bool:
+        """Whether the attack takes training over."""
+        return "clients" in self.attack.needs
+
+    def guess(self, shown: ImageObservation, draws: Generator, rows: int | None = None) -> Tensor:
+        """What the attack guesses, [rows, ...]; a row for each victim unless seats of groups are asked for."""
+        rows = len(self.victims) if rows is None else rows
+        return guesses_of(self.attack, self.attack.run(shown, draws), rows, self.shape).images
+
+    def draws(self, seed: int, name: str) -> tuple[Generator, int]:
+        """Draws of one control, and its seed."""
+        start = derive(seed, "control", name)
+        return Generator(self.own.device).manual_seed(start), start
+
+    def own_draws(self, seed: int) -> Generator:
+        """The attack's own, in the positive control."""
+        return Generator().manual_seed(derive(seed, "control", "identity", "attack"))
+
+    @property
+    def measure(self) -> str:
+        """What `error` is."""
+        return "one less ROUGE-1" if self.texts else "MSE"
+
+    def errors(self, guess: Tensor, truth: Tensor) -> Tensor:
+        """Mean square error of each record, [N]; of texts one less ROUGE-1: ids mean nothing, and shuffles no order."""
+        if self.texts:
+            return 1 - torch.from_numpy(rouge_1(truth.cpu().numpy(), guess.long().cpu().numpy()))
+        return self.sizes(guess.float() - truth.float())
+
+    def error(self, guess: Tensor, truth: Tensor) -> float:
+        """The mean of `errors`."""
+        return self.errors(guess, truth).mean().item()
+
+    def sizes(self, apart: Tensor) -> Tensor:
+        """Mean squares, [N]; of table rows those of their dense columns: the numbers of categories mean nothing."""
+        dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
+        return (apart[:, dense] if self.columns else apart).square().flatten(1).mean(1)
+
+    def shown(
+        self,
+        attack: ImageAttack,
+        views: list[View],
+        query: Query,
+        lower: nn.Module | None,
+        imitate: Callable[[Tensor, Generator], Tensor] | None,
+        draws: Generator,
+    ) -> ImageObservation:
+        """What the attack observes."""
+        needs = attack.needs
+        return replace(
+            self._held(),
+            views=views,
+            query=query,
+            lower=lower if "lower" in needs else None,
+            upper=probe_server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
+            imitate=imitate if "imitate" in needs | attack.uses else None,
+        )
+
+    def led(self, start: int, noise: bool) -> ImageObservation:
+        """What an attack observes that takes training over."""
+        batch = self.batch_size
+        clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
+        return replace(self._held(), views=clients.views(), clients=clients)
+
+    def _held(self) -> ImageObservation:
+        """What it holds beside views."""
+        return ImageObservation(
+            image_shape=cast(tuple[int, int, int], self.shape),  # of images; else the attack reads these records
+            columns=self.columns,
+            batch_size=self.batch_size,
+            auxiliary=self.own,
+            auxiliary_labels=self.own_labels if "auxiliary_labels" in known_to(self.attack) else None,
+            memory=self.memory,
+        )
+
+
+def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
+    """An attack as it is mounted in its controls.
+
+    Args:
+        attack: its specification.
+        own: number of its images; a tenth of them, but at least one message, is held out.
+        batch_size: images a step.
+        shorter: factor by which its number of training steps is reduced.
+    """
+    control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
+    return attack if control is None else control(max(1, round(shorter * an_epoch)))
