@@ -10,20 +10,21 @@ from torch import Tensor, nn
 from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
+from privkit.defenses.compile import sites_of
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.defenses.residual import LEVEL
 from privkit.recording.read import Recording
-from privkit.recording.replay import FAR, replay_round, rounds_to_replay
+from privkit.recording.replay import replay_round, rounds_to_replay
 
 
 def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
     """A sentence that begins "the recording declares …, but …" if tokens lie where a shuffle leaves few; else empty.
 
-    A token is in place if it is what the lower segment makes at this place of the row, and nothing that it makes at
-    another place of this row is nearer. A shuffle knows nothing of tokens: whatever place a token resembles, it comes
-    there once in T times. So a shuffled row leaves one token in place in the mean, with exponential moments of at most
-    those of a Poisson variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never
-    if half of its tokens moved, since class tokens may stay.
+    A token is in place if it is nearest to what the lower segment makes at this place of the row, whatever clips and
+    noise followed. A shuffle knows nothing of tokens: whatever place a token resembles, it comes there once in T times.
+    So a shuffled row leaves one token in place in the mean, with exponential moments of at most those of a Poisson
+    variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never if half of its
+    tokens moved, since class tokens may stay.
 
     Args:
         recording: its attacked rounds.
@@ -37,10 +38,13 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
     for number in rounds_to_replay(recording):
         try:
             one = replay_round(recording, number, lower)
+            clean = one.clean
+            for stage in sites_of(stages).smashed:
+                clean = stage.public_transform(clean)
+            stayed += in_place(clean, one.released)
+            told += in_place(clean, clean)
         except Exception:  # of a user's own segment; the row says why the release cannot be made again
             return ""
-        stayed += in_place(one.clean, one.released)
-        told += in_place(one.clean, one.clean)
         rows, tokens = rows + len(one.released), one.released.shape[1]
     kept, mean = _left(shuffle, tokens)
     if 2 * stayed <= told or not _unlikely(stayed - kept * rows, mean * rows):
@@ -52,16 +56,14 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """How many tokens of a release [N, T, D] are those of their place, by the segment's output [N, T, D].
+    """How many tokens of a release [N, T, D] are nearest to the segment's output [N, T, D] at their own place.
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
     (8, 0)
     """
     apart = torch.cdist(released.float(), clean.float(), compute_mode="donot_use_mm_for_euclid_dist")
-    own, size = apart.diagonal(dim1=1, dim2=2), clean.float().square().sum(2).mean().sqrt()
-    places = torch.arange(clean.shape[1], device=clean.device)
-    return int(((apart.argmin(2) == places) & (own <= FAR * size)).sum())
+    return int((apart.argmin(2) == torch.arange(clean.shape[1], device=clean.device)).sum())
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:

@@ -73,6 +73,15 @@ def test_a_shuffle_that_moved_nothing_is_refuted_and_an_honest_one_is_not(defens
     assert not refuted(recorded(tmp_path / "class token", defense, by=defense, still=2))
 
 
+@pytest.mark.parametrize("chain", ["{noise}+{shuffle}", "{shuffle}+{noise}"])
+def test_noise_does_not_hide_that_a_shuffle_moved_nothing(chain: str, tmp_path: Path) -> None:
+    noise = "gaussian_noise:sigma=.03"
+    defense = chain.format(noise=noise, shuffle="batch_shuffle:frozen_block=false")
+    said = refuted(recorded(tmp_path / "lie", defense, by=noise))
+    assert any("the recording declares batch_shuffle, but " in one for one in said)
+    assert not refuted(recorded(tmp_path / "truth", defense, by=defense))
+
+
 def test_a_frozen_block_that_nobody_ran_excuses_nothing(tmp_path: Path) -> None:
     assert refuted(recorded(tmp_path / "lie", "patch_shuffle:frozen_block=true"))
 
