@@ -362,6 +362,8 @@ def _check_finite(losses: Tensor, groups: list[Tensor], weights: list[nn.Paramet
         clients = [seat for seat in groups[step][message].tolist() if seat >= 0]
         whose = f", client {' and '.join(map(str, clients))}" if len(groups[step].flatten()) > 1 else ""
         what = f"the loss became NaN or infinite at step {before + step + 1} of {total}{whose}"
+        if before + step == 0:
+            raise TrainingDiverged(f"{what}, before any update: the model or the defense makes NaN of these records")
     elif not all(bool(weight.isfinite().all()) for weight in weights):
         what = f"a weight became NaN or infinite at step {before + len(losses)} of {total}"
     else:
