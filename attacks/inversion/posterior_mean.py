@@ -15,7 +15,7 @@ from privkit.attacks.base import Mounting, NotApplicable, Query, Session
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
-from privkit.attacks.inversion.ridge import correcting
+from privkit.attacks.inversion.refinement import correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
