@@ -36,6 +36,7 @@ def weighted(view: View) -> View:
 
 
 def linked(same: Sequence[View]) -> LinkedRows:
+    """Rows of the passes of one round, with their weights."""
     return LinkedRows.of([weighted(view) for view in same])
 
 

@@ -1,4 +1,7 @@
-"""Mixture posterior: the mean image behind mixed rows, as if images and what clients send were jointly Gaussian."""
+"""Mixture posterior: the mean image behind mixed rows, as if images and what clients send were jointly Gaussian.
+
+A small network then refines it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from privkit.torch_utils.seeded import seeded
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Variances that are added to the noise's, in units of a number's mean variance."""
 _FOLDS = 4  # of own images, each left out of the maps once
-_TRIED = 100  # own images, at most, on which penalties are tried
+_TRIED = 100  # own images, at most, or those of a round, on which penalties are tried
 _WIDEST = 2**13  # numbers of a release, at most, whose covariances are estimated
 
 
@@ -43,8 +46,14 @@ class MixturePosterior(Checked):
         repeats: how often each own image is sent.
         components: principal components of images at most. Many clients or positions allow fewer, so that the equations
             have no more than 2²⁶ coefficients.
+        played: how often each own image plays a victim.
+        epochs: of the residual network; 0 leaves the posterior's guesses as they are.
+        width: of its two hidden layers.
 
-    The curve is one number, the MSE on at most 100 held-out own images, by which the penalty was chosen.
+    Four models each leave out one fold of own images, whose equations are those of all rows less the fold's. Their
+    guesses at the own images that they left out err as guesses at the victims' do, and teach a residual network to
+    refine both. The curve is the MSE on the first fold, from which the network does not learn: of the posterior, then
+    of the network after each epoch. The share of the network's correction that guesses this fold best is taken.
 
     Source: privkit's own; the conditional mean of normal variables, solved by conjugate gradients (Hestenes and Stiefel
     1952). That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.
@@ -102,38 +111,18 @@ class MixturePosterior(Checked):
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
-            number = torch.arange(len(own), device=device)
-            folds = [fold.flatten() for fold in number.view(-1, batch).tensor_split(min(_FOLDS, len(own) // batch))]
             clients = max(one.clients for one in attacked)
             most = isqrt(EQUATIONS // attacked[0].weights.shape[2]) // clients - 1
             features = principal_features(own.flatten(1), max(1, min(self.components, most)))
-            equations = [Equations(features, clients) for _ in folds]
-            sent = [[Rows.of(query, own, fold, batch, draws) for _ in range(self.repeats)] for fold in folds]
-            for one, rows in zip(equations, sent, strict=True):
-                for some in rows:
-                    one.add(some)
-            model = Equations.together(equations[1:]).model(own.flatten(1), Rows.joined(sent[0]))
-            played = _Played.of(query, own, folds[0][:_TRIED], batch, self.passes, draws)
-            errors = [played.error(played.guess(model, penalty)) for penalty in PENALTIES]
-            penalty = PENALTIES[errors.index(min(errors))]
-            guesses, truths, held = [], [], []
-            for number, fold in enumerate(folds if self.epochs else folds[:1]):
-                if number:
-                    without = Equations.together(equations[:number] + equations[number + 1 :])
-                    model = replace(model, maps=without.maps())
-                for _ in range(self.played if self.epochs else 1):
-                    played = _Played.of(query, own, fold, batch, self.passes, draws)
-                    guesses.append(played.guess(model, penalty))
-                    truths.append(played.truth)
-                    held.append(torch.full((len(played.truth),), number == 0, device=device))
-            model = replace(model, maps=Equations.together(equations).maps())
+            sending = _Sending(query=query, own=own, batch=batch, draws=draws)
+            model, penalty, tried = self._fitted(sending, features, clients)
             seated = [
                 one.seated(model.guess(one, penalty), same[0]) for one, same in zip(attacked, rounds, strict=True)
             ]
         refined = Refinement(
-            guesses=torch.cat(guesses),
-            truth=torch.cat(truths),
-            held=torch.cat(held),
+            guesses=torch.cat([one.guess for one in tried]),
+            truth=torch.cat([one.truth for one in tried]),
+            held=torch.cat([torch.full((len(one.truth),), one.fold == 0, device=device) for one in tried]),
             width=self.width,
             epochs=self.epochs,
             module=module,
@@ -142,35 +131,81 @@ class MixturePosterior(Checked):
         images = refined.images.view(-1, *observation.image_shape)
         return Reconstruction(images=images, curve=refined.curve, note=refined.note)
 
+    def _fitted(self, sending: _Sending, features: Tensor, clients: int) -> tuple[Model, float, list[_Tried]]:
+        """The model of all own images, the penalty, and guesses at own images by models that left their fold out."""
+        folds = sending.folds
+        equations = [Equations(features, clients) for _ in folds]
+        for fold, one in zip(reversed(folds), reversed(equations), strict=True):
+            rows = Rows.joined([sending.rows(fold) for _ in range(self.repeats)])
+            one.add(rows)
+        model = Equations.together(equations[1:]).model(sending.own.flatten(1), rows)
+        played = sending.played(folds[0][: max(1, _TRIED // sending.batch) * sending.batch], self.passes)
+        errors = [float((played.guess(model, one) - played.truth).square().mean()) for one in PENALTIES]
+        penalty, tried = PENALTIES[errors.index(min(errors))], []
+        for number, fold in enumerate(folds if self.epochs else folds[:1]):
+            if number:
+                others = Equations.together(equations[:number] + equations[number + 1 :])
+                model = replace(model, maps=others.maps())
+            for _ in range(self.played):
+                played = sending.played(fold, self.passes)
+                tried.append(_Tried(fold=number, guess=played.guess(model, penalty), truth=played.truth))
+        return replace(model, maps=Equations.together(equations).maps()), penalty, tried
+
 
 @dataclass(frozen=True, kw_only=True)
-class _Played:
-    """Own images that crossed as often as the victims did."""
+class _Tried:
+    """Guesses at own images."""
 
-    rounds: Sequence[tuple[LinkedRows, View]]
-    there: Tensor  # bool [M], the seats that are taken
-    truth: Tensor  # [M', P], the images on those
+    fold: int
+    guess: Tensor  # [M, P]
+    truth: Tensor  # [M, P]
 
-    @classmethod
-    def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, passes: int, draws: Generator) -> _Played:
-        """Send some own images, int64 [n], in rounds."""
+
+@dataclass(frozen=True, kw_only=True)
+class _Sending:
+    """Own images on their way through the clients."""
+
+    query: Query
+    own: Tensor
+    batch: int  # images of a round
+    draws: Generator
+
+    @property
+    def folds(self) -> list[Tensor]:
+        """Numbers of own images, int64 [n] each: whole rounds."""
+        rounds = torch.arange(len(self.own), device=self.own.device).view(-1, self.batch)
+        return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
+
+    def rows(self, some: Tensor) -> Rows:
+        """What some own images give, int64 [n], each sent once."""
+        return Rows.of(self.query, self.own, some, self.batch, self.draws)
+
+    def played(self, some: Tensor, passes: int) -> _Played:
+        """Let some own images, int64 [n], cross as often as the victims did."""
         rounds, there, truth = [], [], []
-        for part in some[torch.randperm(len(some), generator=draws, device=own.device)].split(batch):
-            answers = [query(own[part], draws) for _ in range(passes)]
+        for part in some[torch.randperm(len(some), generator=self.draws, device=some.device)].split(self.batch):
+            answers = [self.query(self.own[part], self.draws) for _ in range(passes)]
             rounds.append((linked([answer.view for answer in answers]), answers[0].view))
             members = answers[0].members.flatten()
             there.append(members >= 0)
-            truth.append(own[part[members[members >= 0]]].flatten(1))
-        return cls(rounds=rounds, there=torch.cat(there), truth=torch.cat(truth))
+            truth.append(self.own[part[members[members >= 0]]].flatten(1))
+        return _Played(rounds=rounds, there=torch.cat(there), truth=torch.cat(truth))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Played:
+    """Own images that play victims."""
+
+    rounds: Sequence[tuple[LinkedRows, View]]
+    there: Tensor  # bool [M'], the seats that are taken
+    truth: Tensor  # [M, P], the images on those
 
     def guess(self, model: Model, penalty: float) -> Tensor:
-        """Guesses at the images on seats that are taken, [M', P]."""
+        """Guesses at the images on seats that are taken, [M, P]; rounds are solved together, which is faster."""
         rows = LinkedRows.joined([rows for rows, _ in self.rounds])
         each = model.guess(rows, penalty).unflatten(0, (-1, rows.clients))
-        guesses = []
-        for (one, view), guess in zip(self.rounds, each.split([one.places for one, _ in self.rounds]), strict=True):
-            guesses.append(one.seated(guess[:, : one.clients].flatten(0, 1), view))
+        guesses = [
+            one.seated(guess[:, : one.clients].flatten(0, 1), view)
+            for (one, view), guess in zip(self.rounds, each.split([one.places for one, _ in self.rounds]), strict=True)
+        ]
         return torch.cat(guesses)[self.there]
-
-    def error(self, guess: Tensor) -> float:
-        return float((guess - self.truth).square().mean())
