@@ -143,6 +143,21 @@ class LinkedRows:
             clients=clients,
         )
 
+    @classmethod
+    def joined(cls, several: Sequence[LinkedRows]) -> LinkedRows:
+        """Rows of several rounds, whose places follow one another; each place has the same number of rows."""
+        clients, before, records = max(one.clients for one in several), 0, []
+        for one in several:
+            place, client = one.records // one.clients, one.records % one.clients
+            records.append((before + place) * clients + client)
+            before += one.places
+        return cls(
+            smashed=torch.cat([one.smashed for one in several]),
+            weights=torch.cat([one.weights for one in several]),
+            records=torch.cat(records),
+            clients=clients,
+        )
+
     @property
     def mixed(self) -> int:
         return self.records.shape[1]

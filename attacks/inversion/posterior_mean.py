@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, sqrt
+from math import ceil, inf, isfinite, sqrt
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session
+from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
-from privkit.attacks.inversion.ridge import correcting
+from privkit.attacks.inversion.refinement import correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Checked, Count, Whole
 from privkit.torch_utils.one_cycle import one_cycle
@@ -24,6 +24,8 @@ from privkit.torch_utils.seeded import seeded
 _STEP_ROWS = 64
 _LEARNING_RATE = 1e-3
 _POWER_ITERATIONS = 4
+_BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # of a released number, in its standard deviations around its mean
+_WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers are clamped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,10 @@ class PosteriorMean(Checked):
     The adversary sends each own image many times. The mean of its releases hardly holds noise, and what a release
     differs by from this mean is a sample of the noise. Each mean with each sample is an example, so that the network
     sees far more noise than was sent. It looks at the largest principal components of the means.
+
+    Large values of noise with heavy tails say little: behind loud Laplace noise, the signs of numbers alone are worth
+    releases with half of the noise's variance. So released numbers are clamped at the bound that leaves the largest
+    share of what differs between own images. Behind Gaussian noise no clamp gains, and none is taken.
 
     The noise must not depend on the image: of secret masks, say, it learns the wrong mean.
 
@@ -48,7 +54,8 @@ class PosteriorMean(Checked):
         epochs: passes over the own images, but for those of one round, whose error is the curve; 0 for the mean image.
         width: of two hidden layers.
 
-    Source: privkit's own. The posterior mean has the least square error of all guesses (Robert 2007, §2.5.1).
+    Source: privkit's own. The posterior mean has the least square error of all guesses (Robert 2007, §2.5.1); clamped
+    numbers serve where noise has heavy tails (Huber 1964).
     """
 
     name: ClassVar[str] = "posterior_mean"
@@ -106,27 +113,84 @@ class PosteriorMean(Checked):
                 f"it needs at least {2 * batch} own images, got {len(observation.auxiliary)}"
             )
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
-        rounds = [averaged(same) for same in by_round(views, self.passes)]
-        seen = torch.cat([view.smashed.flatten(1) for view in rounds]).float()
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
-            middle, basis = self._components(query, own, batch, draws)
-            sent = torch.stack([(_released(query, own, batch, draws) - middle) @ basis for _ in range(self._samples)])
+            clamp, middle, basis = self._components(query, own, batch, draws)
+            rounds = [averaged([clamp.view(one) for one in same]) for same in by_round(views, self.passes)]
+            seen = torch.cat([view.smashed.flatten(1) for view in rounds]).float()
+            sent = torch.stack(
+                [(clamp(_released(query, own, batch, draws)) - middle) @ basis for _ in range(self._samples)]
+            )
             scale = sent.flatten(0, 1).std(0).clamp_min(1e-12)
             training = _Denoising(sent / scale, own.flatten(1), batch, self.width, self.epochs, root, self.passes)
         curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error")
         with torch.no_grad():
             images = training.drawn((seen - middle) @ basis / scale)
-        return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve)
+        return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve, note=clamp.note)
 
-    def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Middle [F] and principal components [F, k] of mean releases."""
+    def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[_Clamp, Tensor, Tensor]:
+        """The clamp, and middle [F] and principal components [F, k] of mean clamped releases."""
         count = self.repeats // 4
-        means = sum(_released(query, own, batch, draws) for _ in range(count)) / count
-        assert isinstance(means, Tensor)
+        first = _released(query, own, batch, draws)
+        clamps = [_Clamp(first.mean(0), first.std(0), bound) for bound in (_BOUNDS if count > 1 else _BOUNDS[:1])]
+        sums = [clamp(first) for clamp in clamps]
+        squares = [one.square().sum(0) for one in sums]
+        for _ in range(count - 1):
+            sent = _released(query, own, batch, draws)
+            for number, clamp in enumerate(clamps):
+                clamped = clamp(sent)
+                sums[number] = sums[number] + clamped
+                squares[number] += clamped.square().sum(0)
+        gains = [_signal(some, square, count) for some, square in zip(sums, squares, strict=True)] if count > 1 else [0]
+        best = gains.index(max(gains))
+        if gains[0] > 1 or gains[best] < _WORTH * gains[0]:  # the signal is louder than the noise, or gains nothing
+            best = 0
+        means = sums[best] / count
         middle = means.mean(0)
         most = min(self.components, *means.shape)
-        return middle, torch.svd_lowrank(means - middle, q=most, niter=_POWER_ITERATIONS)[2]
+        return clamps[best], middle, torch.svd_lowrank(means - middle, q=most, niter=_POWER_ITERATIONS)[2]
+
+
+@dataclass(frozen=True)
+class _Clamp:
+    """Numbers of a release, no further from their mean than a bound."""
+
+    middle: Tensor  # [F]
+    spread: Tensor  # [F], standard deviations
+    bound: float  # in those; infinite for no clamp
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[N, F] -> [N, F]."""
+        if not isfinite(self.bound):
+            return rows
+        return rows.clamp(self.middle - self.bound * self.spread, self.middle + self.bound * self.spread)
+
+    def view(self, view: View) -> View:
+        """The view with its rows clamped."""
+        return replace(view, smashed=self(view.smashed.flatten(1)).view_as(view.smashed))
+
+    @property
+    def note(self) -> str:
+        """A sentence, if there is a clamp."""
+        if not isfinite(self.bound):
+            return ""
+        return (
+            f"released numbers were clamped at {self.bound:g} standard deviations, since heavy tails of the noise hide "
+            "more than they show"
+        )
+
+
+def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
+    """Variance of images' mean releases, of that of the noise in one.
+
+    Args:
+        sums: over the releases of each image, [N, F].
+        squares: of all releases, summed over images, too, [F].
+        count: releases of each image, at least 2.
+    """
+    noise = (squares - sums.square().sum(0) / count).sum() / (len(sums) * (count - 1))
+    between = (sums / count).var(0).sum() - noise / count
+    return float(between / noise.clamp_min(1e-30))
 
 
 def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 from typing import ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
-from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import per_member
+from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
 from privkit.attacks.order.followed_tokens import in_recognized_places
 from privkit.constraints import Checked, Count, Whole
-from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
-_STEP_ROWS = 64
-_LEARNING_RATE = 1e-3
 _POWER_ITERATIONS = 4
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
@@ -114,19 +110,19 @@ class Ridge(Checked):
         targets, folds = own.flatten(1)[images], images % FOLDS
         fitted = _best(known, targets, folds, wanted, senders, clients)
         guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
-        curve: tuple[float, ...] = (nn.functional.mse_loss(own_guess[held], targets[held]).item(),)
-        note = ""
-        if self.epochs:
-            with seeded(device, module):
-                training = _Residual(own_guess, targets, held, self.width, self.epochs, root)
-                curve += fit(training, self.epochs, session, objective="ridge: the held-out error")
-            training.network.eval()  # a training that was finished before a kill runs no epoch again
-            with torch.no_grad():
-                share = _helpful(training.network(own_guess[held]) - own_guess[held], targets[held] - own_guess[held])
-                guess = (guess + share * (training.network(guess) - guess)).clamp(0, 1)
-            note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
-        drawn = guess.view(-1, *observation.image_shape)
-        return Reconstruction(images=drawn if to_seats is None else to_seats(drawn), curve=curve, note=note)
+        refined = Refinement(
+            guesses=own_guess,
+            truth=targets,
+            held=held,
+            width=self.width,
+            epochs=self.epochs,
+            module=module,
+            root=root,
+        ).of(guess, session, "ridge")
+        drawn = refined.images.view(-1, *observation.image_shape)
+        return Reconstruction(
+            images=drawn if to_seats is None else to_seats(drawn), curve=refined.curve, note=refined.note
+        )
 
 
 def _rows(views: Sequence[View]) -> tuple[Tensor, Tensor]:
@@ -185,54 +181,6 @@ def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders
         own[mine], other[theirs] = fitted.own, fitted.other
         error += fitted.error * float(mine.float().mean())
     return Fitted(own=own, other=other, error=error) if error < together.error else together
-
-
-def _helpful(correction: Tensor, missing: Tensor) -> float:
-    return float(((correction * missing).sum() / correction.square().sum().clamp_min(1e-12)).clamp(0, 1))
-
-
-def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
-    """Two hidden layers with dropout, which give 0 before they are trained."""
-    last = nn.Linear(width, outputs)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
-    hidden = [nn.Linear(inputs, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, width), nn.GELU()]
-    return nn.Sequential(*hidden, nn.Dropout(0.1), last)
-
-
-class _Refiner(nn.Module):
-    """A guess plus what two hidden layers make of it; at its start the guess itself."""
-
-    def __init__(self, pixels: int, width: int) -> None:
-        super().__init__()
-        self.added = correcting(pixels, pixels, width)
-
-    def forward(self, guess: Tensor) -> Tensor:
-        refined: Tensor = guess + self.added(guess - 0.5)
-        return refined
-
-
-class _Residual(Learner):
-    """Trains the refiner on guesses [N, P] at own images [N, P]; an epoch tells its error on those held out."""
-
-    def __init__(self, guesses: Tensor, truth: Tensor, held: Tensor, width: int, epochs: int, seed: int) -> None:
-        self._guesses, self._truth, self._held, self._seed = guesses, truth, held, seed
-        network = _Refiner(truth.shape[1], width).to(truth.device)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
-        steps = epochs * ceil(int((~held).sum()) / _STEP_ROWS)
-        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
-
-    def epoch(self, number: int) -> float:
-        device = self._truth.device
-        self.network.train()
-        with seeded(device, self._seed + number):
-            own = (~self._held).nonzero().squeeze(1)
-            for rows in own[torch.randperm(len(own), device=device)].split(_STEP_ROWS):
-                self.step(nn.functional.mse_loss(self.network(self._guesses[rows]), self._truth[rows]))
-        self.network.eval()
-        with torch.no_grad():
-            drawn = self.network(self._guesses[self._held]).clamp(0, 1)
-        return nn.functional.mse_loss(drawn, self._truth[self._held]).item()
 
 
 @dataclass(frozen=True, kw_only=True)

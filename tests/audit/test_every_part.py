@@ -133,7 +133,7 @@ ATTACKS = {
     "jigsaw": "jigsaw:kicks=10",
     "sara": "sara:predictor_epochs=2,epochs=2",
     "jigsaw_white_box": "jigsaw_white_box:kicks=10,epochs=1",
-    "mixture_posterior": "mixture_posterior:repeats=4,components=40",
+    "mixture_posterior": "mixture_posterior:repeats=4,components=40,width=64",
     "posterior_mean": "posterior_mean:epochs=2,repeats=4",
     "ridge": "ridge:components=100,width=128,repeats=1",
     "seen_tokens": "seen_tokens:repeats=2",

@@ -35,3 +35,13 @@ def test_parts_count_their_own_records_and_guesses_go_to_the_seats_of_a_pass() -
     images = torch.arange(6.0)  # record p·3 + c shows its own number
     assert linked.seated(images, PASSES[0]).tolist()[:4] == [0, 1, 3, 4]
     assert linked.seated(images, PASSES[1]).tolist()[:4] == [2, 0, 5, 3]
+
+
+def test_joined_rounds_keep_their_rows_and_number_their_places_on() -> None:
+    linked, alone = LinkedRows.of(PASSES), LinkedRows.of([passed(2, [[0, 1], [1, 0]])])  # the latter has two clients
+    both = LinkedRows.joined([linked, alone])
+    assert (both.places, both.clients) == (4, 3)
+    assert both.records[:8].tolist() == linked.records.tolist()
+    assert both.records[8:].tolist() == [[6, 7], [7, 6], [9, 10], [10, 9]]
+    assert both.smashed.flatten().tolist()[8:] == [20, 22, 21, 23]
+    assert torch.equal(both.weights[8:], alone.weights)

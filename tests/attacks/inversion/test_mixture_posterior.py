@@ -1,4 +1,7 @@
-"""The mixture posterior is that of the Gaussian model where it holds, wins on mixed rows, and fails on noise."""
+"""The mixture posterior is that of the Gaussian model where it holds, wins on mixed rows, and fails on noise.
+
+Its network refines what no Gaussian model draws.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +10,9 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.inversion.mixture_model import Equations, Model, Rows, linked, principal_features
 from privkit.attacks.inversion.mixture_posterior import MixturePosterior
 from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import RandomCutMix
@@ -16,12 +21,13 @@ from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.wire.channel import record_rounds
 from tests.attacks.inversion.mixing import BATCH, FLOOR, VICTIMS, clients, passes, seen
+from tests.attacks.sessions import Killed, Session
 from tests.small import SHAPE, digits
 
 IMAGES = digits(1_640).x
 PRIVATE, OWN = IMAGES[:40], IMAGES[40:]
 CLIENTS, WIDTH = 4, 20
-ATTACK = MixturePosterior(repeats=8, components=64)
+ATTACK = MixturePosterior(repeats=8, components=64, epochs=0)
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,77 @@ def test_noise_alone_shows_the_mean_image() -> None:
     assert 0.97 * floor < Linear(1.0, signal=0.0).error(ATTACK) < 1.1 * floor
 
 
+@pytest.mark.parametrize("passes", [1, 4])
+@pytest.mark.parametrize("cells", [1, 5])
+@pytest.mark.parametrize("noise", [0.01, 0.3])
+def test_its_steps_reach_the_posterior_of_one_dense_system(noise: float, cells: int, passes: int) -> None:
+    linear, flat = Linear(noise, cells), OWN.flatten(1)
+    features = principal_features(flat, 64)
+    there = torch.linalg.lstsq(features, flat).solution
+    model = Model(
+        features=features,
+        flat=flat,
+        maps=there @ linear.maps,
+        rest=torch.zeros(1, WIDTH),
+        noise=torch.full((WIDTH,), noise**2),
+    )
+    _, answers = linear.sent(passes)
+    rows = linked([answer.view for answer in answers])
+    guess = rows.seated(model.guess(rows, 0.0), answers[0].view)
+    found = float((guess - PRIVATE[answers[0].members.flatten()].flatten(1)).square().mean())
+    assert found == pytest.approx(linear.least_error(passes), rel=0.02)
+
+
+def test_maps_without_a_fold_never_saw_it() -> None:
+    """Only then do guesses at the fold's images err as those at a victim's."""
+    linear, draws = Linear(0.3, cells=5), Generator().manual_seed(5)
+    features = principal_features(OWN.flatten(1), 30)
+    folds = torch.arange(len(OWN)).split(400)
+    rows = [Rows.joined([Rows.of(linear.query, OWN, fold, 40, draws) for _ in range(3)]) for fold in folds]
+    equations = [Equations(features, CLIENTS) for _ in folds]
+    for one, some in zip(equations, rows, strict=True):
+        one.add(some)
+    alone = Equations(features, CLIENTS)
+    alone.add(Rows.joined(rows[1:]))
+    torch.testing.assert_close(Equations.together(equations[1:]).maps(), alone.maps(), rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(Equations.together(equations).maps(), alone.maps(), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("passes", [4, 8])
+def test_the_network_refines_what_the_posterior_draws(passes: int) -> None:
+    alone, refined = (
+        Linear(0.3).error(replace(ATTACK, passes=passes, epochs=epochs, width=256), passes) for epochs in (0, 12)
+    )
+    assert refined < 0.97 * alone
+
+
+def test_the_network_spoils_nothing_where_rows_hold_noise_alone() -> None:
+    alone, refined = (Linear(1.0, signal=0.0).error(replace(ATTACK, epochs=epochs, width=64)) for epochs in (0, 4))
+    assert refined < 1.02 * alone
+
+
+def test_goes_on_after_a_kill_bit_for_bit() -> None:
+    known, _ = Linear(0.3).sent(1)
+    attack = replace(ATTACK, repeats=2, epochs=4, width=32)
+    whole = attack.run(known, Generator().manual_seed(0))
+    session = Session(dies_after=2)
+    with pytest.raises(Killed):
+        attack.run(known, Generator().manual_seed(0), session)
+    resumed = attack.run(known, Generator().manual_seed(0), Session(state=session.state))
+    assert torch.equal(resumed.images, whole.images)
+    assert resumed.curve == whole.curve
+    assert len(whole.curve) == 5
+    assert "of the network's correction was taken" in whole.note
+
+
+def test_its_controls_refine_with_few_steps() -> None:
+    control = MixturePosterior().mounting.control
+    assert control is not None
+    assert control(CONTROL_STEPS // 2) == MixturePosterior(epochs=2)
+    assert control(1) == MixturePosterior()
+
+
 def error(defense: Defense, attack: MixturePosterior) -> float:
     edge = clients(defense)
     guess = attack.run(seen(edge, passes(edge, attack.passes)), Generator().manual_seed(0))
@@ -126,11 +203,11 @@ def error(defense: Defense, attack: MixturePosterior) -> float:
     ids=["none", "dp_mixsl", "random_cutmix"],
 )
 def test_wins_on_an_undefended_edge_and_on_mixed_rows(defense: Defense, passes: int, share: float) -> None:
-    assert error(defense, MixturePosterior(passes=passes, repeats=16)) < share * FLOOR
+    assert error(defense, MixturePosterior(passes=passes, repeats=16, width=128)) < share * FLOOR
 
 
 def test_is_at_the_floor_on_noise_before_the_server() -> None:
-    assert error(GaussianNoise(sigma=300, clip=None), MixturePosterior(repeats=4)) > 0.95 * FLOOR
+    assert error(GaussianNoise(sigma=300, clip=None), MixturePosterior(repeats=4, width=128)) > 0.95 * FLOOR
 
 
 def test_what_it_cannot_read_is_refused() -> None:

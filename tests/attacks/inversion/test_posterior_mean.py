@@ -1,7 +1,7 @@
 """The posterior mean reads what noise leaves, and nothing where it leaves nothing."""
 
 from dataclasses import replace
-from math import sqrt
+from math import inf, sqrt
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.inversion import posterior_mean
 from privkit.attacks.inversion.posterior_mean import PosteriorMean
 from tests.attacks.sessions import Killed, Session
 from tests.small import SHAPE, digits
@@ -20,14 +21,21 @@ FLOOR = float((OWN.mean(0) - PRIVATE).square().mean())
 
 
 def observation(
-    noise: float, seed: int = 0, signal: float = 1.0, own: Tensor = OWN, passes: int = 1
+    noise: float, seed: int = 0, signal: float = 1.0, own: Tensor = OWN, passes: int = 1, tails: bool = False
 ) -> ImageObservation:
-    """Images behind a drawn linear map to 200 numbers, with noise on each; the private ones cross several times."""
+    """Images behind a drawn linear map to 200 numbers, with noise on each; the private ones cross several times.
+
+    With `tails`, the noise is Laplace's, of the same variance as else.
+    """
     weight = signal * torch.randn(64, 200, generator=Generator().manual_seed(seed)) / 8
 
     def query(images: Tensor, draws: Generator) -> QueryResult:
         clean = images.flatten(1) @ weight
-        view = View(round=0, smashed=clean + noise * torch.randn(clean.shape, generator=draws))
+        drawn = torch.randn(clean.shape, generator=draws)
+        if tails:
+            first, second = torch.empty(2, *clean.shape).exponential_(generator=draws)
+            drawn = (first - second) / sqrt(2)
+        view = View(round=0, smashed=clean + noise * drawn)
         return QueryResult(view=view, members=torch.arange(len(images)).unsqueeze(1))
 
     draws = Generator().manual_seed(seed + 100)
@@ -63,6 +71,24 @@ def test_eight_passes_leave_it_as_much_as_noise_of_an_eighth_of_the_variance(see
     found = error(replace(QUICK, passes=8, repeats=48), observation(2.0, seed, passes=8))
     assert found < 1.1 * linear_optimum(2.0 / sqrt(8), seed)
     assert linear_optimum(2.0, seed) > 1.5 * found  # one pass would show less
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_clamped_numbers_show_more_behind_loud_heavy_tails(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = observation(2.0, seed, passes=8, tails=True)
+    attack = replace(QUICK, passes=8, repeats=24)
+    guess = attack.run(seen, Generator().manual_seed(0))
+    found = float((guess.images - PRIVATE).square().mean()) / FLOOR
+    monkeypatch.setattr(posterior_mean, "_BOUNDS", (inf,))
+    assert "released numbers were clamped" in guess.note
+    assert found < 0.9 * error(attack, seen)
+
+
+@pytest.mark.parametrize(("noise", "tails"), [(2.0, False), (0.1, True), (0.0, False)], ids=["normal", "weak", "none"])
+def test_noise_without_heavy_tails_and_weak_noise_are_taken_as_they_are(noise: float, tails: bool) -> None:
+    attack = replace(QUICK, epochs=1)
+    assert attack.run(observation(noise, tails=tails), Generator().manual_seed(0)).note == ""
 
 
 def test_more_passes_than_samples_of_the_noise_are_refused() -> None:
