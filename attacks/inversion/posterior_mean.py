@@ -141,7 +141,9 @@ class PosteriorMean(Checked):
                 clamped = clamp(sent)
                 sums[number] = sums[number] + clamped
                 squares[number] += clamped.square().sum(0)
-        gains = [_signal(some, square, count) for some, square in zip(sums, squares, strict=True)] if count > 1 else [0]
+        gains = (
+            [_signal(some, square, count) for some, square in zip(sums, squares, strict=True)] if count > 1 else [0.0]
+        )
         best = gains.index(max(gains))
         if gains[0] > 1 or gains[best] < _WORTH * gains[0]:  # the signal is louder than the noise, or gains nothing
             best = 0
