@@ -238,7 +238,7 @@ def powerless(row: Row, twins: Twins) -> str:
     if twin is None:
         return NOT_ATTACKED
     if any(check.name == LEARNED and check.passed is False for check in twin.checks):
-        return "the undefended model learned nothing"
+        return "the undefended model is not shown to have learned its task"
     if falls(twin) and sound(twin):
         return ""
     return f"the attack fails on the undefended model{' as well' * (twin is not row)}"

@@ -158,7 +158,7 @@ def _nothing(rows: Sequence[Row]) -> str:
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
     return (
-        "no model learned its task: at chance accuracy, no defense is shown to hold"
+        "no model is shown to have learned its task, so no defense is shown to hold"
         if learned and not any(learned)
         else ""
     )
