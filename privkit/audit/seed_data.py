@@ -264,7 +264,7 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
     """The true images of a recording that are known, and the adversary's own without these; other parts are empty."""
-    own = without(recording.own, recording.truth)
+    own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
