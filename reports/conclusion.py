@@ -7,7 +7,7 @@ from typing import Literal
 
 from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.strongest import BEFORE, most_identified, sound, undefended, without_options
-from privkit.reports.tables import UNKNOWN, claim_text
+from privkit.reports.tables import UNKNOWN, claim_text, rounds_of
 from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED
@@ -209,6 +209,6 @@ def _arrangement(row: Row, rows: Sequence[Row]) -> str:
             f"{row.model} on {row.dataset}",
             *row.arrangement,
             *([f"{own:,} own {row.records} ({row.auxiliary})"] if own is not None else []),
-            f"{upto}{most:,} round{'s' * (most > 1)} of queries" if most else "no queries",
+            f"{upto}{rounds_of(most)}" if most else "no queries",
         )
     )

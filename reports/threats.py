@@ -24,7 +24,7 @@ from privkit.reports.strongest import (
     undefended_rows,
     without_options,
 )
-from privkit.reports.tables import Table, interval
+from privkit.reports.tables import Table, interval, rounds_of
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
@@ -348,7 +348,7 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
         held = f" ({', '.join(beside)})" if beside else ""
         parts.append(f"{measure(name).title} {interval(means.get(name, own[name]), digits)}{held}")
     queries = [row.queries for row in rows if row.queries]
-    return ", ".join(parts) + (f"; {max(queries):,} rounds of queries" if queries else "")
+    return ", ".join(parts) + (f"; {rounds_of(max(queries))}" if queries else "")
 
 
 def _narrowly(rows: Sequence[Row]) -> str:

@@ -119,7 +119,7 @@ def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torc
         raise UsageError(str(error)) from None
     except ValueError as error:
         raise UsageError(
-            f"{defense.label} does not fit {config.model.label}: {error}; choose another of them"
+            f"{defense.label} does not fit {config.model.label}: {error}; choose another --defense or --model"
         ) from None
     except TrainingDiverged:
         if _sends_numbers(cell):

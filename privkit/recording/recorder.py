@@ -270,6 +270,11 @@ def _fields(
     if accuracy is not None:
         if measured.keys() & {"accuracy", "test_images"}:
             raise UsageError("accuracy is given twice, also in measured; leave it out of measured")
+        if not isinstance(accuracy, tuple | list) or len(accuracy) != 2 or not 0 <= accuracy[0] <= 1:
+            raise UsageError(
+                f"accuracy={accuracy!r}: give the share of right answers, from 0 to 1, and the number of test records, "
+                "such as accuracy=(0.95, 200)"
+            )
         measured |= {"accuracy": float(accuracy[0]), "test_images": int(accuracy[1])}
     return {"batch_size": each, "measured": measured or None}
 

@@ -55,6 +55,9 @@ def test_measurements_stand_beside_the_accuracy(tmp_path: Path) -> None:
     found = recorded().save(tmp_path / "r", name="none", accuracy=(0.9, 10), measured={"bytes_up": 16384})
     measured = found.description.measured
     assert (measured.accuracy, measured.test_images, measured.bytes_up) == (0.9, 10, 16384)
+    for wrong in (0.9, (90, 10)):
+        with pytest.raises(UsageError, match=r"the share of right answers, from 0 to 1, .* accuracy=\(0.95, 200\)"):
+            recorded().save(tmp_path / "s", name="none", accuracy=wrong)  # type: ignore[arg-type]
     twice = {"accuracy": 0.8, "test_images": 10}
     with pytest.raises(UsageError, match="accuracy is given twice, also in measured"):
         recorded().save(tmp_path / "s", name="none", accuracy=(0.9, 10), measured=twice)
