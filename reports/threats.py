@@ -39,8 +39,8 @@ MEANING = (
     "above 0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
     "away the class if it beats the constant guesses alone. A defense holds against an attack that wins on the "
     "undefended model with the same seed and budget and that more training would not improve; otherwise that is not "
-    "shown. Of several attacks, the one with the highest SSIM is named. A threat model counts every attack that its "
-    "adversary could mount; --attack all mounts what was not tried."
+    "shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
+    "counts every attack that its adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
