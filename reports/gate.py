@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
 
-from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
+from privkit.reports.columns import DECLARED, GATED, OF_DEFENSE, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
 from privkit.shared.grouped import grouped
@@ -124,8 +124,9 @@ class Gate:
                 continue  # this attack asks another question, or is not applicable
             guess, met = next(((guess, met) for guess, v in values.items() if not (met := self._met(v))), ("", True))
             open_ = values[guess] is None and row.status != "error" and waits
+            by = "" if self.column in OF_DEFENSE else f" / {row.attack}"
             sentence = (
-                f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
+                f"{row.defense}{by}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
             if met and self._bounds_recovery(row) and (why := row.doubt or unsound(row) or _powerless(row, twins)):

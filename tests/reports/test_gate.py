@@ -275,6 +275,18 @@ def test_a_run_without_a_defended_number_fails_its_gate() -> None:
     assert named.failures == (f"ssim<=0.9: no defended cell has a number ({EXEMPT})",)
 
 
+def test_a_number_of_the_defense_fails_once_whatever_attacks_were_mounted() -> None:
+    """Ten attacks on one model gave ten failures of its accuracy, and GitHub shows ten annotations a step."""
+    rows = [made(attack=attack, cell=attack) for attack in ("black_box", "jigsaw")]
+    verdict = judge([], rows, [Gate.parse("accuracy>=.95"), Gate.parse("ssim<=.1")], run="r")
+    assert [failure.partition(":")[0] for failure in verdict.failures] == [
+        "batch_shuffle, seed 0",
+        "batch_shuffle / black_box, seed 0",
+        "batch_shuffle / jigsaw, seed 0",
+    ]
+    assert [check.cell for check in verdict.checks if check.kind == "gate"] == ["black_box", "jigsaw"] * 2
+
+
 @pytest.mark.parametrize(
     ("gates", "refused"),
     [
