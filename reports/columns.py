@@ -36,6 +36,8 @@ _PROVEN = (
     *("noise_smashed", "noise_labels", "sensitivity_smashed", "sensitivity", "coordinates", "height", "width"),
 )
 _TASK = tuple(measure.name for measure in TASK)
+OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs))))
+"""Columns of a defense, which no attack on it changes."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
 """Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
 OWN = "own_"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from privkit.reports.schema import Frozen, Metric, Row
-from privkit.reports.strongest import most_identified, sound, undefended, without_options
-from privkit.reports.tables import UNKNOWN, claim_text
+from privkit.reports.strongest import BEFORE, most_identified, sound, undefended, without_options
+from privkit.reports.tables import UNKNOWN, claim_text, rounds_of
 from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
-from privkit.shared.measures import CONSTANT_ATTACKS
+from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, threat_name
 
 _WORDS: dict[Outcome, str] = {
@@ -138,7 +138,7 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
     """How many records the attack identifies that identifies most, and such an attack on the undefended model.
 
-    It is empty if nobody counted.
+    The attack is named if no verdict names it. The text is empty if nobody counted.
 
     Args:
         verdicts: on one defense, under the threat models that the conclusion names first.
@@ -151,23 +151,26 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
     found = _most([row for row in own if row.threat_model in within and (sound(row) or row.attack in told)])
     if found is None:
         return ""
-    count, of, _ = found
+    count, of, attack = found
+    by = "" if attack in {without_options(one) for one in told} else f" by {attack}"
     others = [row for row in rows if undefended(row.defense) and row.protocol == own[0].protocol]
     bare = None if undefended(own[0].defense) else _most([row for row in others if sound(row)])
     beside = f" (undefended: {bare[0]:.0f} by {bare[2]})" if bare else ""
     where = "" if all(one.uncontrolled for one in verdicts) else " from what crosses the wire"
-    return f"{count:.0f} of {of} are identified{where}{beside}"
+    return f"{count:.0f} of {of} are identified{where}{by}{beside}"
 
 
 def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
     """How many records are identified, as a mean over the seeds, of how many, and by which attack; most count."""
     found: dict[str, list[Metric]] = {}
+    starts: set[str] = set()
     for row in rows:
         if (share := most_identified(row)) is not None and row.attack not in CONSTANT_ATTACKS:
             found.setdefault(row.attack, []).append(share)
+            starts |= {row.attack} if row.recovered.get("unaligned", {}).get(IDENTIFIED.name) != share else set()
     counts = {attack: sum(one.value * one.n for one in each) / len(each) for attack, each in found.items()}
     best = max(counts, key=lambda attack: counts[attack], default="")
-    return (counts[best], found[best][0].n, without_options(best)) if best else None
+    return (counts[best], found[best][0].n, f"{without_options(best)}{BEFORE * (best in starts)}") if best else None
 
 
 def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
@@ -206,6 +209,6 @@ def _arrangement(row: Row, rows: Sequence[Row]) -> str:
             f"{row.model} on {row.dataset}",
             *row.arrangement,
             *([f"{own:,} own {row.records} ({row.auxiliary})"] if own is not None else []),
-            f"{upto}{most:,} round{'s' * (most > 1)} of queries" if most else "no queries",
+            f"{upto}{rounds_of(most)}" if most else "no queries",
         )
     )

@@ -30,7 +30,7 @@ from privkit.reports.origins import mixture
 from privkit.reports.page import label
 from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.reports.sections import by_defense, made_of
-from privkit.reports.strongest import undefended, without_options
+from privkit.reports.strongest import BEFORE, began, undefended, without_options
 from privkit.reports.tables import interval
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
@@ -179,8 +179,8 @@ def _share(row: Row, found: Interval, counted: bool) -> Share:
     guess = max((floor.value for floor in floors if floor is not None), default=None)
     count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
     parts = (
-        f"{count:.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}, "
-        f"seed {row.seed}: {interval(found)}, {100 * found.confidence:g} % {found.method}",
+        f"{count:.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}"
+        f"{BEFORE * began(row)}, seed {row.seed}: {interval(found)}, {100 * found.confidence:g} % {found.method}",
         "" if guess is None else f"the best guess without the release reaches {guess:.3f}",
         "" if counted else "the verdict does not rest on this attack",
         *_reservations(row),

@@ -8,7 +8,7 @@ from math import inf, isfinite
 
 from privkit.reports.columns import flat_csv, flattened
 from privkit.reports.schema import Row, Summary
-from privkit.reports.strongest import OPTIONS, began, counted, relied, sound, undefended, without_options
+from privkit.reports.strongest import BEFORE, OPTIONS, began, counted, relied, sound, undefended, without_options
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import Table, interval
 from privkit.shared.interval import Interval
@@ -64,7 +64,7 @@ class Point:
     @property
     def guesses(self) -> str:
         """Whose guesses these are, in words."""
-        said = {", before its first step": self.start, ", which failed its control": not self.sound}
+        said = {BEFORE: self.start, ", which failed its control": not self.sound}
         return self.attack + "".join(words for words, so in said.items() if so)
 
 

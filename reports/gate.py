@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
 
-from privkit.reports.columns import DECLARED, GATED, assumed, ends, gated, numbers
+from privkit.reports.columns import DECLARED, GATED, OF_DEFENSE, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
-from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, OF_RECORDS
+from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, MEASURES, OF_RECORDS, UNBOUNDED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -66,7 +66,7 @@ class Gate:
         """Parse a condition such as "ssim<=0.4".
 
         Raises:
-            GateError: with what is allowed, and the nearest column that exists.
+            GateError: with what is allowed, and the nearest column that exists; also for a bound out of its range.
         """
         match = PATTERN.match(text)
         try:
@@ -79,7 +79,9 @@ class Gate:
                 f"behind a threat model, such as weights: ssim<=0.4 (comparisons: {', '.join(COMPARISONS)})"
             )
         model = _threat_model(text, match[1]) if match[1] else None
-        return cls(threat_model=model, column=_known(text, match[2]), comparison=match[3], bound=bound)
+        column = _known(text, match[2])
+        _must_be_in_range(text, column, bound)
+        return cls(threat_model=model, column=column, comparison=match[3], bound=bound)
 
     def __str__(self) -> str:
         """As the user may write it."""
@@ -122,8 +124,9 @@ class Gate:
                 continue  # this attack asks another question, or is not applicable
             guess, met = next(((guess, met) for guess, v in values.items() if not (met := self._met(v))), ("", True))
             open_ = values[guess] is None and row.status != "error" and waits
+            by = "" if self.column in OF_DEFENSE else f" / {row.attack}"
             sentence = (
-                f"{row.defense} / {row.attack}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
+                f"{row.defense}{by}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
             if met and self._bounds_recovery(row) and (why := row.doubt or unsound(row) or _powerless(row, twins)):
@@ -246,6 +249,22 @@ def _known(gate: str, column: str) -> str:
     raise GateError(
         f"cannot read the gate {gate!r}: no column is {column!r}{hint} (docs/how-to/gates.md lists all columns)"
     )
+
+
+def _must_be_in_range(gate: str, column: str, bound: float) -> None:
+    """Refuse a bound that every number of a column meets, or none, such as a share in percent.
+
+    Raises:
+        GateError: with the range.
+    """
+    name = (gated(column) or column).removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
+    low, high = MEASURES[name].within if name in MEASURES else UNBOUNDED
+    if not low <= bound <= high:
+        percent = f", such as {bound / 100:g} for {bound:g} %" if high == 1 < bound <= 100 else ""
+        raise GateError(
+            f"the gate {gate!r} decides nothing, since {column} lies in {low:g} to {high:g}; write a bound in this "
+            f"range{percent}"
+        )
 
 
 NAMED = (

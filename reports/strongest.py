@@ -15,6 +15,8 @@ from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 Grade = Literal["nothing", "class", "record"]
 """What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
+BEFORE = ", before its first step"
+"""Behind the name of an attack whose start counts."""
 NOT_ATTACKED = "the undefended model was not attacked"
 OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 """The options of a part in a label; the colon in the import path of a user's own part begins none."""
@@ -236,7 +238,7 @@ def powerless(row: Row, twins: Twins) -> str:
     if twin is None:
         return NOT_ATTACKED
     if any(check.name == LEARNED and check.passed is False for check in twin.checks):
-        return "the undefended model learned nothing"
+        return "the undefended model is not shown to have learned its task"
     if falls(twin) and sound(twin):
         return ""
     return f"the attack fails on the undefended model{' as well' * (twin is not row)}"

@@ -236,6 +236,15 @@ def _of_records(names: Iterable[str]) -> list[str]:
     return [name for name in OF_RECORDS if name in held and name not in _PICTURED] + undeclared
 
 
+def rounds_of(queries: int) -> str:
+    """Rounds of queries in words.
+
+    >>> rounds_of(1), rounds_of(1052)
+    ('1 round of queries', '1,052 rounds of queries')
+    """
+    return f"{queries:,} round{'s' * (queries != 1)} of queries"
+
+
 def note_of(rows: Sequence[Row]) -> str:
     """The meaning of the columns of `table`."""
     names = _record_metrics(rows) or [one.name for one in IMAGES.measures]

@@ -24,7 +24,7 @@ from privkit.reports.strongest import (
     undefended_rows,
     without_options,
 )
-from privkit.reports.tables import Table, interval
+from privkit.reports.tables import Table, interval, rounds_of
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
@@ -39,8 +39,8 @@ MEANING = (
     "above 0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
     "away the class if it beats the constant guesses alone. A defense holds against an attack that wins on the "
     "undefended model with the same seed and budget and that more training would not improve; otherwise that is not "
-    "shown. Of several attacks, the one with the highest SSIM is named. A threat model counts every attack that its "
-    "adversary could mount; --attack all mounts what was not tried."
+    "shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
+    "counts every attack that its adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
@@ -348,7 +348,7 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
         held = f" ({', '.join(beside)})" if beside else ""
         parts.append(f"{measure(name).title} {interval(means.get(name, own[name]), digits)}{held}")
     queries = [row.queries for row in rows if row.queries]
-    return ", ".join(parts) + (f"; {max(queries):,} rounds of queries" if queries else "")
+    return ", ".join(parts) + (f"; {rounds_of(max(queries))}" if queries else "")
 
 
 def _narrowly(rows: Sequence[Row]) -> str:

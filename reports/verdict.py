@@ -89,7 +89,7 @@ def judge(
     nothing = "" if pending else _nothing(rows)
     if nothing not in ("", _NO_NUMBER) and trains:
         checks.append(Judgement(kind="number", name="some_model_learned", met=False, sentence=nothing))
-    failures = tuple(check.sentence for check in checks if check.met is False)
+    failures = tuple(dict.fromkeys(check.sentence for check in checks if check.met is False))
     missing, errored = (sum(cell.status == status for cell in cells) for status in ("missing", "error"))
     outcome: Literal["clean", "failed", "errored", "unfinished", "empty"] = (
         "unfinished" if missing else "errored" if errored else "failed" if failures else "empty" if nothing else "clean"
@@ -158,7 +158,7 @@ def _nothing(rows: Sequence[Row]) -> str:
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
     return (
-        "no model learned its task: at chance accuracy, no defense is shown to hold"
+        "no model is shown to have learned its task, so no defense is shown to hold"
         if learned and not any(learned)
         else ""
     )

@@ -31,8 +31,8 @@ def write_evidence(run: Path) -> Evidence:
     faults = [fault for fault in examine(run).faults if fault[0] not in (EVIDENCE, EVIDENCE_PAGE)]
     if faults:
         raise DamagedFile(
-            f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}; privkit verify {run} names all "
-            f"{len(faults)} faults"
+            f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}"
+            f"{f'; privkit verify {run} names all {len(faults)} faults' if len(faults) > 1 else ''}"
         )
     rows, manifest = [counted(row) for row in read_rows(run)], read_manifest(run)
     if manifest is None or not rows:

@@ -33,22 +33,21 @@ def learned(accuracy: Interval, labels: Tensor) -> Check:
         labels: of the test records, int64 [N].
 
     >>> import torch
-    >>> chance = Interval(value=0.12, low=0.09, high=0.15, n=500, method="Clopper–Pearson")
-    >>> learned(chance, torch.arange(500) % 10).detail[:60]
-    'accuracy 0.120 is not shown to be better than the most frequ'
+    >>> from textwrap import fill
+    >>> few = Interval(value=0.7, low=0.53, high=0.83, n=40, method="Clopper–Pearson")
+    >>> print(fill(learned(few, torch.arange(40) % 20 // 11).detail, 113))
+    accuracy 0.700 is not shown to be better than the most frequent label's share 0.550, so it is not shown that the
+    model learned its task; train longer, weaken the defense, or test on more than 40 records
     """
     most = labels.bincount().max().item() / len(labels)
     passed = accuracy.low > most
     than = f"better than the most frequent label's share {most:.3f}"
-    detail = (
-        f"accuracy {accuracy.value:.3f} is {than}"
-        if passed
-        else (
-            f"accuracy {accuracy.value:.3f} is not shown to be {than}: the model learned nothing, so that what attacks "
-            "recover is compared at chance accuracy; train longer, or weaken the defense"
-        )
-    )
-    return Check(name=LEARNED, passed=passed, detail=detail, decisive=False)
+    cure = "train longer, or weaken the defense"
+    if accuracy.value > most:
+        cure = f"train longer, weaken the defense, or test on more than {len(labels)} records"
+    doubt = f"so it is not shown that the model learned its task; {cure}"
+    detail = f"accuracy {accuracy.value:.3f} is {'' if passed else 'not shown to be '}{than}"
+    return Check(name=LEARNED, passed=passed, detail=detail if passed else f"{detail}, {doubt}", decisive=False)
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator
 
@@ -15,6 +16,7 @@ from privkit.attacks.base import NoSession, NotApplicable, known_to
 from privkit.attacks.fit import JUDGED_FROM
 from privkit.audit.goals.goal import Timed, audit_goal
 from privkit.audit.goals.rehearsal import ROUNDS, Rehearsal
+from privkit.domains import Domain
 from privkit.domains.base import Pools
 from privkit.errors import DataError, Misbehaved, PrivkitError, TrainingDiverged, UsageError, one_line
 from privkit.parts.registry import Component
@@ -65,7 +67,8 @@ def training_step(
         UsageError: if the model or the defense fails on random records.
     """
     whole, seconds = config.training.batch_size, 0.0
-    with _blamed(config, defense.label):
+    domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
+    with _blamed(config, defense.label, domain):
         cell = _fitting(config, defense, pools, device)
         while seconds < _LONG and cell.batch_size < whole:
             cell = cell.sized(min(whole, _FACTOR * cell.batch_size))
@@ -95,7 +98,8 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
         UsageError: if the attack fails on random records.
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
-    with _blamed(cell.config, f"{cell.cell.defense.label} / {attack.label}"):
+    domain = cell.seed_data.splits.domain
+    with _blamed(cell.config, f"{cell.cell.defense.label} / {attack.label}", domain):
         attacked = cell.attacked(attack)
         # What it can do without costs time, and is given if it must be.
         for held in dict.fromkeys((attack.spec.needs, known_to(attack.spec))):
@@ -119,7 +123,7 @@ def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torc
         raise UsageError(str(error)) from None
     except ValueError as error:
         raise UsageError(
-            f"{defense.label} does not fit {config.model.label}: {error}; choose another of them"
+            f"{defense.label} does not fit {config.model.label}: {error}; choose another --defense or --model"
         ) from None
     except TrainingDiverged:
         if _sends_numbers(cell):
@@ -139,7 +143,7 @@ def _sends_numbers(cell: Rehearsal) -> bool:
 
 
 @contextmanager
-def _blamed(config: AuditConfig, who: str) -> Iterator[None]:
+def _blamed(config: AuditConfig, who: str, domain: Domain) -> Iterator[None]:
     """Turn what a part raises into a sentence that names it."""
     try:
         yield
@@ -149,8 +153,8 @@ def _blamed(config: AuditConfig, who: str) -> Iterator[None]:
         if ran_out(error):
             raise
         raise UsageError(
-            f"{who} on {config.model.label} fails on random images ({one_line(error, None)}); mend that part, or "
-            "leave it out"
+            f"{who} on {config.model.label} fails on random {domain.records} {list(domain.shape)} "
+            f"({one_line(error, None)}); mend that part, or leave it out"
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ def scored(
         perception: the networks; None for none.
         labels: of the originals, which a classifier among the networks needs.
     """
-    told = {} if unidentified(domain, len(truth)) else {IDENTIFIED.name: identified(domain, truth, guess)}
+    told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
         found = {"unaligned": domain.scores(truth, guess) | told}
         if domain.kind.measures[0].higher_is_closer is not None:
@@ -120,13 +121,26 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
     return np.concatenate(chosen)
 
 
-def unidentified(domain: Domain, count: int) -> str:
+def unidentified(domain: Domain, truth: Tensor) -> str:
     """Why nobody can say which attacked records are identified, in a sentence; empty if one can."""
     first = domain.kind.measures[0]
     if first.higher_is_closer is None:
         return f"identified cannot be computed: {first.title} does not say which of two records is nearer to a guess"
-    alone = "identified cannot be computed: one attacked record has no others to be told from; attack 2 or more"
-    return alone if count == 1 else ""
+    if len(truth) == 1:
+        return "identified cannot be computed: one attacked record has no others to be told from; attack 2 or more"
+    equal = f"identified cannot be computed: all {len(truth)} attacked {domain.records} are equal; attack others"
+    return equal if len(truth) and bool((truth == truth[:1]).all()) else ""
+
+
+def repeated(domain: Domain, truth: Tensor) -> str:
+    """How many attacked records equal another one, in a sentence; empty for none.
+
+    No guess tells equal records from each other: each of k is identified with a chance of 1/k at most.
+    """
+    times = Counter(record.tobytes() for record in truth.cpu().numpy()).values()
+    count, most = sum(number for number in times if number > 1), len(times) / max(1, len(truth))
+    equal = f"{count} of {len(truth)} attacked {domain.records} equal another one"
+    return f"{equal}: no attack identifies more than {most:.3f} of all" if count else ""
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:

@@ -13,7 +13,7 @@ from torch import Tensor
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
 from privkit.attacks.memory import Memory
-from privkit.audit.scoring import Scores, few, scored, summarise, unidentified
+from privkit.audit.scoring import Scores, few, repeated, scored, summarise, unidentified
 from privkit.domains.base import Batch, Pool, Pools, several
 from privkit.domains.images.augment import check_colors
 from privkit.domains.partition import ClientPartition, stratified
@@ -179,7 +179,8 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
         name: scored(splits.domain, victims.x, guess, batch, perception, victims.y)
         for name, guess in floor_guesses(records.auxiliary, victims, classes=not missing).items()
     }
-    remarks = (unidentified(splits.domain, len(victims)), missing or _without(records.auxiliary, victims))
+    uncounted = unidentified(splits.domain, victims.x) or repeated(splits.domain, victims.x)
+    remarks = (uncounted, missing or _without(records.auxiliary, victims))
     return SeedData(
         **{**vars(records), "warnings": (*records.warnings, *filter(None, remarks))},
         guesses=guesses,
@@ -264,7 +265,7 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
     """The true images of a recording that are known, and the adversary's own without these; other parts are empty."""
-    own = without(recording.own, recording.truth)
+    own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))

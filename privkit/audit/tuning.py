@@ -28,6 +28,7 @@ from privkit.files.sealed import Broken, opened, sealed
 from privkit.files.storage import append_line, write_bytes
 from privkit.parts.registry import Component, parse, read_part
 from privkit.reports.schema import Tuned
+from privkit.reports.tables import rounds_of
 from privkit.run.records import TRIALS
 from privkit.shared.measures import deciding, measure
 from privkit.shared.seeds import derive
@@ -64,7 +65,7 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
         trial = _tried(rehearsal, values, _left(rules, asked), metric) if known is None else replace(known, queries=0)
         if number == 0 and trial.reason:
             own = len(rehearsal.seed_data.auxiliary)
-            raise NotApplicable(f"{trial.reason} (tuning, with {own} own records and after {asked} rounds of queries)")
+            raise NotApplicable(f"{trial.reason} (tuning, with {own} own records and after {rounds_of(asked)})")
         _append(path, context.cell.id, number, trial)
         past.append(trial)
         asked += trial.queries

@@ -83,11 +83,14 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """One line for each check and gate of a verdict that is not met."""
+        """One line for each check and gate of a verdict that is not met; a sentence on several cells stands once."""
+        failed: dict[str, None] = {}
         for check in verdict.checks:
             if check.met is False:
                 seed = "" if check.kind == "gate" or check.seed is None else f", seed {check.seed}"
-                tell(f"{before}{check.kind} failed{seed}: {check.sentence}")
+                failed[f"{before}{check.kind} failed{seed}: {check.sentence}"] = None
+        for sentence in failed:
+            tell(sentence)
 
     def _for_ci(self, rows: Sequence[Any], verdict: Any, run: Path) -> None:
         """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""

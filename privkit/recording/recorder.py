@@ -16,7 +16,7 @@ from privkit.accountants.spec.records import to_json
 from privkit.attacks.base import View
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images, check_images
-from privkit.errors import UsageError, unknown
+from privkit.errors import DataError, UsageError, unknown
 from privkit.recording.read import Recording
 from privkit.recording.replay import variance_of
 from privkit.recording.schema import Description
@@ -175,6 +175,11 @@ class Recorder:
             )
         if self._handle is not None:
             self._handle.remove()
+        if mechanism is not None and not isinstance(mechanism, SplitMechanism):
+            raise UsageError(
+                f"mechanism is a privkit.accountants.spec.mechanism.SplitMechanism, got a {type(mechanism).__name__}; "
+                "docs/reference/recording.md says what it declares"
+            )
         mine = None if own is None else _records(own, "own")
         mine_labels = None if own_labels is None else _kept(own_labels)
         rounds, watched, left_out = list(self._rounds), self.watched, self.left_out  # a user's hooks hear the replay
@@ -270,6 +275,11 @@ def _fields(
     if accuracy is not None:
         if measured.keys() & {"accuracy", "test_images"}:
             raise UsageError("accuracy is given twice, also in measured; leave it out of measured")
+        if not isinstance(accuracy, tuple | list) or len(accuracy) != 2 or not 0 <= accuracy[0] <= 1:
+            raise UsageError(
+                f"accuracy={accuracy!r}: give the share of right answers, from 0 to 1, and the number of test records, "
+                "such as accuracy=(0.95, 200)"
+            )
         measured |= {"accuracy": float(accuracy[0]), "test_images": int(accuracy[1])}
     return {"batch_size": each, "measured": measured or None}
 
@@ -319,11 +329,13 @@ def _records(value: Tensor | Array, name: str) -> Tensor:
 
     Raises:
         UsageError: if they are normalized, or not scaled.
-        DataError: if they are no images for another reason.
+        DataError: if they are no images for another reason, or not finite.
     """
     kept = _kept(value)
     kept = kept.float() if kept.is_floating_point() else kept
     if kept.ndim != 4 or not len(kept):
+        if not bool(kept.isfinite().all()):
+            raise DataError(f"{name}: the records hold NaN or infinity; fill what is missing")
         return kept
     low, high = float(kept.min()), float(kept.max())
     if low < 0 or high > 1 or not kept.is_floating_point():

@@ -156,11 +156,9 @@ IMAGES = Records(
 )
 
 _RECORD_NOTE = (
-    "Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Cells: share of cells "
-    "recovered, dense ones to a twentieth of their column's range. Dense error: mean absolute error as a share of that "
-    "range. Matched: ROUGE-1 or cells after guesses are assigned to records inside each message by the truth, an upper "
-    "bound. Identified: share of records whose guess is nearer to them than to any other attacked one. kB up: smashed "
-    "data a record and round. A floor is a guess made without the release; the class mean knows the true labels."
+    "after guesses are assigned to records inside each message by the truth, an upper bound. Identified: share of "
+    "records whose guess is nearer to them than to any other attacked one. kB up: smashed data a record and round. A "
+    "floor is a guess made without the release; the class mean knows the true labels."
 )
 
 TOKENS = Records(
@@ -187,7 +185,8 @@ TOKENS = Records(
             beaten="the most frequent token of each place",
         ),
     ),
-    note=_RECORD_NOTE,
+    note="Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Matched: ROUGE-1 "
+    + _RECORD_NOTE,
     model="transformer_micro",
     baseline="vocabulary",
     general=("vocabulary", "token_decoder", "token_search", "nearest_record"),
@@ -211,7 +210,8 @@ TABLES = Records(
             beaten="the mean or most frequent value of each column",
         ),
     ),
-    note=_RECORD_NOTE,
+    note="Arrows point to what a defender wishes. Cells: share of cells recovered, dense ones to a twentieth of their "
+    "column's range. Dense error: mean absolute error as a share of that range. Matched: cells " + _RECORD_NOTE,
     model="table_mlp",
     baseline="black_box",
     general=("black_box", "nearest_record", "field_order"),

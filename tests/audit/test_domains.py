@@ -107,7 +107,7 @@ def test_defenses_on_images_refuse_other_records(tmp_path: Path, defense: str) -
 
 
 def test_a_defense_on_tokens_needs_tokens(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"does not fit table_mlp: .*tokens"):
+    with pytest.raises(UsageError, match=r"does not fit table_mlp: .*tokens.*; choose another --defense or --model"):
         run_audit(dataset="auto_mpg", defense="batch_shuffle", **SMALL, out=tmp_path / "run")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Generator
 
-from privkit.audit.scoring import identified, scored, summarise, unidentified
+from privkit.audit.scoring import identified, repeated, scored, summarise, unidentified
 from privkit.audit.seed_data import chances, floor_guesses, no_class_mean
 from privkit.domains import Batch, Domain, Images
 from privkit.reports.columns import numbers
@@ -56,15 +56,30 @@ def test_a_guess_by_the_label_alone_finds_no_more_than_one_record_of_each_class(
 def test_one_attacked_record_has_no_others_to_be_told_from() -> None:
     domain = Images(shape=(1, 8, 8))
     one = batch(domain, 1)
-    assert unidentified(domain, 1).startswith("identified cannot be computed: one attacked record")
+    assert unidentified(domain, one.x).startswith("identified cannot be computed: one attacked record")
     assert "identified" not in scored(domain, one.x, one.x, 1)["unaligned"]
-    assert "identified" in scored(domain, one.x.repeat(2, 1, 1, 1), one.x.repeat(2, 1, 1, 1), 1)["unaligned"]
+    two = batch(domain, 2)
+    assert "identified" in scored(domain, two.x, two.x, 1)["unaligned"]
+
+
+@pytest.mark.parametrize("domain", EVERY.values(), ids=list(EVERY))
+def test_equal_records_are_not_told_apart_and_a_sentence_says_so(domain: Domain) -> None:
+    """A gate on identified records was met by exact copies of forty equal images."""
+    others = batch(domain, 8)
+    same, pair = others[torch.zeros(40, dtype=torch.int64)], others[torch.tensor([0, 0, 1, 2])]
+    assert unidentified(domain, same.x).startswith(f"identified cannot be computed: all 40 attacked {domain.records}")
+    assert "identified" not in scored(domain, same.x, same.x, 8)["unaligned"]
+    assert unidentified(domain, pair.x) == "" == repeated(domain, others.x)
+    assert repeated(domain, pair.x) == (
+        f"2 of 4 attacked {domain.records} equal another one: no attack identifies more than 0.750 of all"
+    )
+    assert identified(domain, pair.x, pair.x).mean() == 0.75
 
 
 def test_a_measure_without_an_order_of_records_identifies_nobody() -> None:
     kind = SimpleNamespace(measures=(Measure(name="sharpness", higher_is_closer=None),))
     domain = cast(Any, SimpleNamespace(name="sounds", kind=kind, scores=lambda truth, guess: {}))
-    assert unidentified(domain, 9) == (
+    assert unidentified(domain, torch.zeros(9, 1)) == (
         "identified cannot be computed: sharpness does not say which of two records is nearer to a guess"
     )
     assert scored(domain, torch.zeros(9, 1), torch.zeros(9, 1), 3) == {"unaligned": {}}

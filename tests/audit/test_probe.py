@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.probe import seconds_of_training, training_step
 from privkit.audit.seed_data import open_data
 from privkit.domains.base import Batch
+from privkit.errors import UsageError
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.torch_utils.clock import clock
@@ -124,3 +126,18 @@ def test_only_what_this_process_computes_is_timed() -> None:
     start = now()
     time.sleep(0.5)
     assert now() - start < 0.25
+
+
+def test_a_network_that_fails_is_told_with_the_records_that_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of colors on grey images; and table rows were called images."""
+    (tmp_path / "wide.py").write_text(
+        "from torch import nn\ndef lower():\n    return nn.Linear(99, 4)\n"
+        "def upper(classes):\n    return nn.Linear(4, classes)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for dataset, given in (("tiny_digits", r"images \[1, 8, 8\]"), ("breast_cancer", r"table rows \[30\]")):
+        config = resolve({**SMALL, "dataset": dataset, "model": "wide.lower:wide.upper", "defense": "gaussian_noise"})
+        with pytest.raises(UsageError, match=rf"fails on random {given} \(.* cannot be multiplied"):
+            training_step(config, config.defenses[0], open_data(config)[0], CPU)

@@ -373,3 +373,12 @@ def test_too_few_own_images_are_explained_by_those_that_are_true_ones(tmp_path: 
     found = rows(written(tmp_path / "r", {"own.images": own}, lower=HALF), tmp_path / "run", attack="black_box")
     assert found["black_box"].status == "not_applicable"
     assert "; 12 own images were left out, since they are true ones: record others" in found["black_box"].reason
+
+
+def test_own_records_of_rounds_that_are_not_attacked_are_left_out_too(tmp_path: Path) -> None:
+    """A budget attacks the last rounds; records of the first counted as the adversary's own."""
+    given = recorded_tensors()
+    written(tmp_path / "r", {"own.images": torch.cat([given["truth.images"], given["own.images"][:8]])})
+    (row,) = rows(tmp_path / "r", tmp_path / "a", attack="mid_grey", budget="smoke:victims=6").values()
+    assert row.counts["victims"] == 6
+    assert (row.counts["auxiliary"], row.counts["auxiliary_dropped"]) == (8, 12)

@@ -218,5 +218,5 @@ def test_an_attack_without_fields_stands_beside_a_tuned_one(tmp_path: Path, no_r
     settings = TUNED | {"attack": [TUNED["attack"], "mean_image"], "tune": "trials=1", "queries": "rounds=3"}
     limited, untuned = run_audit(out=tmp_path / "run", **settings).rows
     assert (limited.status, untuned.status, untuned.tuned) == ("not_applicable", "done", None)
-    assert "after 1 rounds of queries" in limited.reason
+    assert "after 1 round of queries" in limited.reason
     assert "mean_image was not tuned: it has no field to tune" in untuned.notes

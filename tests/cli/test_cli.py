@@ -161,7 +161,7 @@ def test_a_run_from_the_command_line(privkit_cli: Cli, tmp_path: Path) -> None:
         *arguments, "--gate", "accuracy>=0.99", "--quiet", "--junit", "unit.xml", "--annotations", "github"
     )
     assert gated.returncode == 1
-    assert "gate failed: batch_shuffle:keep=0.25 / mean_image, seed 0: accuracy is" in gated.stderr
+    assert "gate failed: batch_shuffle:keep=0.25, seed 0: accuracy is" in gated.stderr
     assert gated.stdout == ""
     failure, annotation = gated.stderr.splitlines()
     assert annotation == f"::error title=privkit::{failure.removeprefix('privkit: gate failed: ').replace('%', '%25')}"

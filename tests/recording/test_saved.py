@@ -55,6 +55,9 @@ def test_measurements_stand_beside_the_accuracy(tmp_path: Path) -> None:
     found = recorded().save(tmp_path / "r", name="none", accuracy=(0.9, 10), measured={"bytes_up": 16384})
     measured = found.description.measured
     assert (measured.accuracy, measured.test_images, measured.bytes_up) == (0.9, 10, 16384)
+    for wrong in (0.9, (90, 10)):
+        with pytest.raises(UsageError, match=r"the share of right answers, from 0 to 1, .* accuracy=\(0.95, 200\)"):
+            recorded().save(tmp_path / "s", name="none", accuracy=wrong)  # type: ignore[arg-type]
     twice = {"accuracy": 0.8, "test_images": 10}
     with pytest.raises(UsageError, match="accuracy is given twice, also in measured"):
         recorded().save(tmp_path / "s", name="none", accuracy=(0.9, 10), measured=twice)
@@ -171,3 +174,11 @@ def test_a_segment_that_does_not_take_the_records_is_no_missing_builder(tmp_path
     recorder(torch.rand(4, 3), x=cars(4, 0).long())
     with pytest.raises(UsageError, match=r"lower fails on what was recorded, int64 \[4, 4\]"):
         recorder.save(tmp_path / "r", name="none", lower=nn.Linear(4, 3), domain=CARS)
+
+
+def test_what_is_no_mechanism_or_no_number_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """The first was an AttributeError, and NaN in a record was called a training that diverged."""
+    with pytest.raises(UsageError, match=r"mechanism is a .*SplitMechanism, got a dict"):
+        recorded().save(tmp_path / "r", name="mine", mechanism={"sigma": 1})  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="x: the records hold NaN or infinity; fill what is missing"):
+        Recorder()(torch.zeros(2, 3), x=torch.tensor([[0.1, torch.nan], [0.2, 0.3]]))

@@ -31,7 +31,7 @@ def test_each_cell_check_and_gate_is_a_test_case() -> None:
     cases = list(suite)
     assert len(cases) == int(suite.attrib["tests"]) == len(made_of.cells) + len(made_of.checks)
     failed = [case.find("failure").attrib["message"] for case in cases if case.find("failure") is not None]  # type: ignore[union-attr]
-    assert failed == list(made_of.failures)
+    assert tuple(dict.fromkeys(failed)) == made_of.failures
     assert len(failed) == int(suite.attrib["failures"]) == 4  # three accuracies and the failed cell's SSIM
     errors = {case.attrib["name"]: case[0].attrib["message"] for case in cases if case.find("error") is not None}
     assert errors == {

@@ -71,7 +71,8 @@ def test_the_conclusion_counts_the_row_that_identifies_most_whether_it_came_clos
     assert "9 of 100" in concluded(close, blurred, elsewhere, BARE).sentence
     start = {"unaligned": counted("white_box", "weights", 0.006, 1.0).recovered["unaligned"]}
     began = blurred.model_copy(update={"floors": {**blurred.floors, "zero_steps": start}})
-    assert "100 of 100 are identified" in concluded(close, began, BARE).sentence
+    said = concluded(close, began, BARE).sentence
+    assert "100 of 100 are identified from what crosses the wire by white_box, before its first step (" in said
 
 
 def test_a_break_by_an_attack_that_failed_its_control_is_no_sentence_about_protection() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from privkit.recording.schema import FILE
 from privkit.reports import evidence_schema
-from privkit.reports.columns import CLAIM, DECLARATION
+from privkit.reports.columns import CLAIM, DECLARATION, START
 from privkit.reports.escape import markup
 from privkit.reports.evidence import evidence
 from privkit.reports.evidence_schema import COVERED, NOT_COVERED, Claim, Evidence, MeasuredDefense, page
@@ -394,3 +394,14 @@ def test_the_notes_of_a_recording_and_the_gates_are_handed_on() -> None:
     assert found.limits[-1].startswith("What crossed the cut was recorded by whoever owns the system.")
     assert not any("recorded by" in limit for limit in of(counted("black_box", "one_pass", 0.01, 40)).limits)
     assert found.audited.gates == ()
+
+
+def test_a_share_of_what_an_attack_began_from_says_so() -> None:
+    """Its finished attack has another share in the table."""
+    row = counted("white_box", "weights", 0.09, 3)
+    start = counted("white_box", "weights", 0.006, 40).recovered
+    began = row.model_copy(update={"recovered": start, "floors": {**row.floors, START: start}})
+    (share,) = under(of(began), "weights").identified
+    assert "40 of 50 images among 50 candidates by white_box, before its first step, seed 0: 0.800" in share.sentence
+    (share,) = under(of(row), "weights").identified
+    assert "before" not in share.sentence

@@ -275,6 +275,18 @@ def test_a_run_without_a_defended_number_fails_its_gate() -> None:
     assert named.failures == (f"ssim<=0.9: no defended cell has a number ({EXEMPT})",)
 
 
+def test_a_number_of_the_defense_fails_once_whatever_attacks_were_mounted() -> None:
+    """Ten attacks on one model gave ten failures of its accuracy, and GitHub shows ten annotations a step."""
+    rows = [made(attack=attack, cell=attack) for attack in ("black_box", "jigsaw")]
+    verdict = judge([], rows, [Gate.parse("accuracy>=.95"), Gate.parse("ssim<=.1")], run="r")
+    assert [failure.partition(":")[0] for failure in verdict.failures] == [
+        "batch_shuffle, seed 0",
+        "batch_shuffle / black_box, seed 0",
+        "batch_shuffle / jigsaw, seed 0",
+    ]
+    assert [check.cell for check in verdict.checks if check.kind == "gate"] == ["black_box", "jigsaw"] * 2
+
+
 @pytest.mark.parametrize(
     ("gates", "refused"),
     [
@@ -292,6 +304,27 @@ def test_gates_that_no_number_meets_together_are_refused(gates: tuple[str, ...],
         return
     with pytest.raises(UsageError, match=r"the gates ssim<.*0\.4 and .*ssim>=0\.[46] contradict each other"):
         as_gates(gates)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("identified<=10", "identified lies in 0 to 1; write a bound in this range, such as 0.1 for 10 %"),
+        ("accuracy>=80", "such as 0.8 for 80 %"),
+        ("unaligned_ssim_worst<=40", "unaligned_ssim_worst lies in -1 to 1; write a bound"),
+        ("weights: matched_cells<=1.01", "matched_cells lies in 0 to 1"),
+        ("tpr<=-0.1", "tpr lies in 0 to 1; write a bound in this range"),
+        ("mse>=-1", "mse lies in 0 to"),
+    ],
+)
+def test_a_bound_that_no_number_or_every_number_meets_is_refused(text: str, hint: str) -> None:
+    with pytest.raises(GateError, match=re.escape(hint)):
+        Gate.parse(text)
+
+
+@pytest.mark.parametrize("text", ["ssim<=-1", "identified<=1", "psnr<=20", "bits_left>=40", "epsilon<=0", "own_x<=40"])
+def test_a_bound_at_the_end_of_a_range_is_allowed(text: str) -> None:
+    assert str(Gate.parse(text)).startswith(text.partition("=")[0])
 
 
 def test_every_measured_number_of_a_run_has_a_gate(small_run: AuditRun) -> None:

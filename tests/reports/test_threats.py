@@ -269,7 +269,7 @@ LEARNING = Check(name="converged", passed=False, detail="no", decisive=False)
         ([TWIN.model_copy(update={"protocol": "other"})], (), "the undefended model was not attacked"),
         ([TWIN.model_copy(update={"attack": "jigsaw"})], (), "the undefended model was not attacked"),
         ([FAILS], (), "the attack fails on the undefended model as well"),
-        ([TWIN.model_copy(update={"checks": (UNLEARNED,)})], (), "the undefended model learned nothing"),
+        ([TWIN.model_copy(update={"checks": (UNLEARNED,)})], (), "the undefended model is not shown to have learned"),
         ([TWIN], (LEARNING,), "the attack was still learning"),
         ([TWIN], (), ""),
     ],

@@ -24,7 +24,7 @@ from tests.reports.made import made
 
 Cli = Callable[..., CompletedProcess[str]]
 
-NOTHING = "no model learned its task: at chance accuracy, no defense is shown to hold"
+NOTHING = "no model is shown to have learned its task, so no defense is shown to hold"
 """What is said of the budget smoke, whose models are trained for one epoch."""
 
 

@@ -37,7 +37,7 @@ def test_a_whole_run_and_every_file_of_it(copied: Path) -> None:
     assert sorted(found.checked) == [path.relative_to(copied).as_posix() for path in files(copied)]
     assert found.sentence.startswith("whole: ")
     assert found.sentence.endswith(
-        "; 6 of 6 decisive checks met; no model learned its task: at chance accuracy, no defense is shown to hold"
+        "; 6 of 6 decisive checks met; no model is shown to have learned its task, so no defense is shown to hold"
     )
 
 

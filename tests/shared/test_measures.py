@@ -49,3 +49,11 @@ def test_an_arrow_points_to_what_a_defender_wishes() -> None:
     }
     assert measure("unheard_of").heading == "unheard_of"
     assert torch.isinf(torch.tensor(measure("unheard_of").within)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_the_note_below_a_table_explains_no_column_of_other_records(kind: Records) -> None:
+    """Tables explained "exact", which texts have."""
+    own = {measure.title for measure in kind.measures}
+    others = {measure.title for other in KINDS.values() for measure in other.measures} - own
+    assert [title for title in others if f"{title.capitalize()}:" in kind.note or f" {title} " in kind.note] == []

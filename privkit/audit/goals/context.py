@@ -207,8 +207,8 @@ class AttackContext:
         if self.cell.defense.name == "none":
             return checks
         detail = (
-            f"control not possible: {self.attack.name} is controlled by a leak that is planted in a small model of the "
-            f"control's own, and the code of {self.cell.defense.name} takes no part in it"
+            f"control not possible: the control of {self.attack.name} plants a leak in a small model of its own, "
+            f"without {self.cell.defense.name}"
         )
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 

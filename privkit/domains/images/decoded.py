@@ -29,8 +29,8 @@ class _NotOnScale(DataError):
     """A picture whose values do not fit the scale of its mode."""
 
 
-def _unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
-    """The centre square of a picture, resampled to float32 [size, size, 3] in [0, 1].
+def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32]:
+    """The centre square of a picture, resampled to float32 [size, size, channels] in [0, 1]; one channel is grey.
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
     floats are taken unchanged. If values do not fit this scale, a `_NotOnScale` names a file format that does.
@@ -38,8 +38,8 @@ def _unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
     from PIL import Image, ImageOps
 
     if picture.mode not in _DEEP:
-        color = ImageOps.fit(picture.convert("RGB"), (size, size))
-        return np.asarray(color, dtype=np.float32) / np.float32(255)
+        plain = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (size, size))
+        return np.asarray(plain, dtype=np.float32).reshape(size, size, channels) / np.float32(255)
     values = np.asarray(picture).astype(np.float64)
     low, high = float(values.min()), float(values.max())
     most = 1 if picture.mode == "F" else _SIXTEEN_BITS
@@ -51,7 +51,7 @@ def _unit_pixels(picture: Image, size: int) -> NDArray[np.float32]:
         )
     grey = ImageOps.fit(Image.fromarray((values / most).astype(np.float32)), (size, size))
     square = np.asarray(grey).clip(0, 1)  # resampling may overshoot
-    return np.repeat(square[..., None], 3, axis=2)
+    return np.repeat(square[..., None], channels, axis=2)
 
 
 Size = Annotated[int, Ge(1), Le(1024)]
@@ -66,6 +66,7 @@ class _DecodedPool:
         dataset: gives (PIL image, target) by index.
         labels: the class number of each picture, [N]; or [N, L] of 0 and 1, several labels a picture.
         size: side in pixels.
+        channels: 3 for color, 1 for grey.
         file: names the file of a row of the dataset, for errors.
         first_id: id of row 0.
     """
@@ -73,6 +74,7 @@ class _DecodedPool:
     dataset: Any
     labels: NDArray[np.int64]
     size: int
+    channels: int
     file: Callable[[Any, int], object]
     first_id: int = 0
 
@@ -85,14 +87,14 @@ class _DecodedPool:
     def take(self, rows: NDArray[np.int64]) -> Batch:
         from PIL import Image
 
-        images = np.empty((len(rows), 3, self.size, self.size), dtype=np.float32)
+        images = np.empty((len(rows), self.channels, self.size, self.size), dtype=np.float32)
         for place, row in enumerate(rows):
             try:
                 with warnings.catch_warnings():  # of a picture that unpacks to gigabytes, Pillow only warns
                     warnings.simplefilter("error", Image.DecompressionBombWarning)
                     picture, _ = self.dataset[int(row)]
                 self._check_sides(row, picture.size)
-                images[place] = _unit_pixels(picture, self.size).transpose(2, 0, 1)
+                images[place] = _unit_pixels(picture, self.size, self.channels).transpose(2, 0, 1)
             except MemoryError:
                 raise
             except _NotOnScale as error:
@@ -136,6 +138,7 @@ def decoded_pools(
     file: Callable[[Any, int], object],
     labels: Callable[[Any], object] = lambda dataset: dataset.targets,
     validation: Any = None,
+    grey: bool = False,
 ) -> Pools:
     """Pools of a dataset that torchvision decodes picture by picture.
 
@@ -147,13 +150,17 @@ def decoded_pools(
         file: names the file of a row of the dataset, for errors.
         labels: the labels of a part, [N], or [N, L] of 0 and 1; a ValueError if they are not as many as its pictures.
         validation: like `test`.
+        grey: whether pictures have one channel, their brightness.
     """
+    channels = 1 if grey else 3
 
     def pool(dataset: Any, first_id: int) -> _DecodedPool:
         labelled = np.asarray(labels(dataset), dtype=np.int64)
         if len(labelled) != len(dataset):
             raise ValueError(f"{len(dataset)} pictures but {len(labelled)} labels")
-        return _DecodedPool(dataset=dataset, labels=labelled, size=size, file=file, first_id=first_id)
+        return _DecodedPool(
+            dataset=dataset, labels=labelled, size=size, channels=channels, file=file, first_id=first_id
+        )
 
     return Pools(
         train=pool(train, 0),

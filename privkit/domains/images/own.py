@@ -29,12 +29,13 @@ _NAMES = ("images", "labels", "test_images", "test_labels")
 class Folder(Checked):
     """Your own pictures: PATH/<class>/<picture>, or PATH/train/<class>/<picture> and PATH/test/<class>/<picture>.
 
-    Grey pictures become RGB with three equal channels, transparency is dropped, and a picture of any size gives its
-    centre square, resampled to the same side. `arrays` keeps one channel.
+    Without `grey`, grey pictures become RGB with three equal channels. Transparency is dropped, and a picture of any
+    size gives its centre square, resampled to the same side.
 
     Attributes:
         path: the folder.
         size: side in pixels after centre cropping.
+        grey: whether every picture has one channel, its brightness.
 
     Source: the user's; torchvision `ImageFolder`.
     """
@@ -44,13 +45,16 @@ class Folder(Checked):
 
     path: str = ""
     size: Size = 32
+    grey: bool = False
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         home = _given(self.name, self.path, "the folder that holds one folder of pictures a class")
         if not home.is_dir():
             raise DataError(f"folder: {home} is no folder; pass the one that holds one folder of pictures a class")
         parts = [home / part for part in _PARTS if (home / part).is_dir()]
-        return opened_folders(self.name, parts if len(parts) == len(_PARTS) else [home], self.size, "PATH")
+        return opened_folders(
+            self.name, parts if len(parts) == len(_PARTS) else [home], self.size, "PATH", grey=self.grey
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,7 +176,7 @@ class ImageFolder(Checked):
     """Your own pictures: DATA_ROOT/<class>/<picture>, one folder a class.
 
     Grey pictures become RGB with three equal channels, transparency is dropped, and a picture of any size gives its
-    centre square, resampled to the same side. `arrays` keeps one channel.
+    centre square, resampled to the same side. `folder` with grey=true and `arrays` keep one channel.
 
     Attributes:
         size: side in pixels after centre cropping.
@@ -194,7 +194,7 @@ class ImageFolder(Checked):
         return opened_folders(self.name, [root], self.size, "DATA_ROOT")
 
 
-def opened_folders(name: str, folders: Sequence[Path], size: int, called: str) -> Pools:
+def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
     """Folders of pictures, one folder a class, whose path is `called` so by users.
 
     Args:
@@ -202,6 +202,7 @@ def opened_folders(name: str, folders: Sequence[Path], size: int, called: str) -
         folders: of the training part and, if there is one, the test part; their classes have the same names.
         size: side in pixels after centre cropping.
         called: such as "DATA_ROOT".
+        grey: whether pictures have one channel.
     """
     from torchvision import datasets
 
@@ -218,6 +219,7 @@ def opened_folders(name: str, folders: Sequence[Path], size: int, called: str) -
         size=size,
         classes=len(names[0]),
         file=lambda pictures, row: pictures.samples[row][0],
+        grey=grey,
     )
 
 

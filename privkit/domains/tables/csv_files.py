@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ _FOREIGN = re.compile("[\udc80-\udcff]")
 
 
 def csv_columns(
-    name: str, root: Path, file: str, needed: Mapping[str, str], *, skip_bad: bool
+    name: str, root: Path, file: str, needed: Mapping[str, str], filled: Collection[str], *, skip_bad: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     """The columns of a CSV file with a header.
 
@@ -28,7 +28,8 @@ def csv_columns(
         root: the data root.
         file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
         needed: option of the dataset -> the column that it names, which the file must have.
-        skip_bad: whether rows with missing or extra cells are left out.
+        filled: columns that have no empty cell, if the file has them.
+        skip_bad: whether bad rows are left out: those with missing or extra cells, or without one of `filled`.
 
     Returns:
         Column -> its cells, and a sentence on rows that were left out, if any.
@@ -57,6 +58,8 @@ def csv_columns(
             raise BadRow("is not UTF-8 text", "save the file as UTF-8")
         if len(row) != len(header):
             raise BadRow(f"has {len(row)} cells instead of {len(header)}", "repair it")
+        if empty := [column for column, cell in zip(header, row, strict=True) if column in filled and not cell.strip()]:
+            raise BadRow(f"has no {empty[0]}", "fill it in")
         return row
 
     numbered = ((f"line {lines.line_num}", row) for row in lines if row)
@@ -75,6 +78,24 @@ def dense_and_categorical(
     """
     dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
     return dense, {name: cells for name, cells in columns.items() if name not in dense}
+
+
+def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """A sentence on each categorical column that would be dense but for fewer than half of its cells.
+
+    >>> nearly_dense({"age": ["30", "", "40", "N/A"], "city": ["Rome", "4", "Bonn"]})
+    ("the column 'age' is categorical, as 1 of its 4 cells is no number, such as 'N/A'; empty it for a dense column",)
+    """
+    found = []
+    for name, cells in categorical.items():
+        words = [cell for cell in cells if _numbers([cell]) is None]
+        if 0 < 2 * len(words) < len(cells):
+            are, them = ("is no number", "it") if len(words) == 1 else ("are no numbers", "them")
+            found.append(
+                f"the column {shortened(name)} is categorical, as {len(words)} of its {len(cells)} cells {are}, such "
+                f"as {shortened(words[0])}; empty {them} for a dense column"
+            )
+    return tuple(found)
 
 
 def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:

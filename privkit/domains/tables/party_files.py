@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from privkit.domains.base import Pools
 from privkit.domains.files import need_root
-from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical
+from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical, nearly_dense
 from privkit.domains.tables.sets import table_pools
 from privkit.errors import DataError, shortened
 
@@ -59,23 +59,23 @@ class PartyFiles:
         if self.id == self.label:
             raise DataError(f"{self.name}: {self.id!r} is both the id and the label; name two columns")
         root = need_root(self.name, root, " and ".join(self.files))
-        read = {f: csv_columns(self.name, root, f, {"id": self.id}, skip_bad=self.skip_bad_rows) for f in self.files}
+        needed, filled = {"id": self.id}, (self.id, self.label)
+        read = {f: csv_columns(self.name, root, f, needed, filled, skip_bad=self.skip_bad_rows) for f in self.files}
         tables = {file: columns for file, (columns, _) in read.items()}
         self._check(tables)
         joined, sentence = self._joined(tables)
         labels = joined.pop(self.label)
         holders = [file for file, columns in tables.items() if columns.keys() - {self.id, self.label}]
         parties = {column: party for party, file in enumerate(holders) for column in tables[file]}
-        notes = (sentence, *(note for _, said in read.values() for note in said))
-        return table_pools(*dense_and_categorical(joined), labels, notes, parties)
+        dense, categorical = dense_and_categorical(joined)
+        notes = (sentence, *(note for _, said in read.values() for note in said), *nearly_dense(categorical))
+        return table_pools(dense, categorical, labels, notes, parties)
 
     def _check(self, tables: Mapping[str, Table]) -> None:
         """Refuse tables that cannot be joined."""
         for file, columns in tables.items():
             if columns.keys() == {self.id}:
                 raise DataError(f"{self.name}: {file} has no column beside {self.id!r}; add some or leave it out")
-            if not all(number.strip() for number in columns[self.id]):
-                raise DataError(f"{self.name}: {file} has a row without {self.id}; fill it in or leave the row out")
             repeated, times = Counter(columns[self.id]).most_common(1)[0]
             if times > 1:
                 raise DataError(

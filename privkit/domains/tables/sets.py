@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from privkit.constraints import Checked, Count
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.files import BadRow, good_rows, need_root, numbered_lines, utf8
-from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical
+from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical, nearly_dense
 from privkit.domains.tables.domain import Tables
 from privkit.errors import shortened
 
@@ -122,13 +122,14 @@ class AutoMpg:
 class TableFile:
     """A user's table: a CSV file with a header in the data root.
 
-    A column whose cells are all numbers or empty is dense; any other is categorical. Ranges and categories are taken
-    from the whole file, as public.
+    A column whose cells are all numbers or empty is dense; any other is categorical. Every column but the label is part
+    of a record, so leave ids out of the file. Ranges and categories are taken from the whole file, as public.
 
     Attributes:
         file: name of the file inside the data root, as it is or compressed by gzip (.gz); UTF-8.
         label: column of the label.
-        skip_bad_rows: whether rows with missing or extra cells are left out. The row of an audit says how many.
+        skip_bad_rows: whether rows with missing or extra cells, or without a label, are left out. The row of an audit
+            says how many.
 
     Source: the user's.
     """
@@ -142,9 +143,12 @@ class TableFile:
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, self.file)
-        columns, notes = csv_columns(self.name, root, self.file, {"label": self.label}, skip_bad=self.skip_bad_rows)
+        columns, notes = csv_columns(
+            self.name, root, self.file, {"label": self.label}, (self.label,), skip_bad=self.skip_bad_rows
+        )
         labels = columns.pop(self.label)
-        return table_pools(*dense_and_categorical(columns), labels, notes)
+        dense, categorical = dense_and_categorical(columns)
+        return table_pools(dense, categorical, labels, (*notes, *nearly_dense(categorical)))
 
 
 FIELDS = 40

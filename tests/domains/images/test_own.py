@@ -41,6 +41,19 @@ def test_a_folder_says_what_becomes_of_grey_pictures_and_of_other_sizes(tmp_path
     told = " ".join(text(Folder()).split())
     for words in ("become RGB with three equal channels", "a picture of any size gives its centre square"):
         assert words in told
+    grey = opened(Folder(path=str(tmp_path), size=8, grey=True)).train.take(np.arange(2))
+    assert torch.equal(grey.x, batch.x[:, :1])
+
+
+@pytest.mark.parametrize("pixels", [PIXELS[0], PIXELS[0, ..., 0].astype(np.uint16) * 257], ids=["color", "deep"])
+def test_a_folder_of_grey_pictures_has_their_brightness(tmp_path: Path, pixels: np.ndarray) -> None:
+    """A grey network was refused on grey pictures, since they came with three channels."""
+    (tmp_path / "only").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "only" / "0.png")
+    found = opened(Folder(path=str(tmp_path), size=8, grey=True)).train.take(np.arange(1)).x
+    assert found.shape == (1, 1, 8, 8)
+    bright = PIXELS[0] @ np.array([0.299, 0.587, 0.114]) if pixels.ndim == 3 else PIXELS[0, ..., 0]
+    assert np.abs(found[0, 0].numpy() * 255 - bright).max() < 1
 
 
 @pytest.mark.parametrize("form", ["nhwc", "nchw", "grey", "floats", "torch", "npy"])

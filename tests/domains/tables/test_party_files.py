@@ -69,8 +69,8 @@ def test_bad_rows_of_each_file_are_counted_if_asked(tmp_path: Path) -> None:
     [
         ((BANK, ("spent,bought", "1,no")), r"t1.csv has no column 'who'; name one of spent, bought with id="),
         ((BANK, (*SHOP, SHOP[1])), r"t1.csv has 2 rows of who '9'; keep one row of each"),
-        ((BANK, (*SHOP, "1,,no,2")), r"t1.csv has a row without who; fill it in"),
-        ((BANK, (*SHOP, "1, ,no,2")), r"t1.csv has a row without who; fill it in"),
+        ((BANK, (*SHOP, "1,,no,2")), r"line 5 of .*t1.csv has no who; fill it in"),
+        ((BANK, (*SHOP, "1, ,no,2")), r"line 5 of .*t1.csv has no who; fill it in"),
         ((BANK, ("who,income,bought", "7,1,no")), r"t0.csv and t1.csv both have a column 'income'; rename it"),
         ((BANK, ("who,spent,spent", "7,1,2")), r"t1.csv has several columns 'spent'; give each a name of its own"),
         ((BANK, ("who", "7")), r"t1.csv has no column beside 'who'; add some or leave it out"),

@@ -44,6 +44,7 @@ def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None
     [
         ("a,b\n1,2\n", "no column 'owns'; name one of a, b"),
         ("a,owns\n1\n", "line 2 .* has 1 cells instead of 2"),
+        ("a,owns\n1,yes\n2, \n", "line 3 .* has no owns; fill it in, or .* 1 of 2 rows that are good"),
         ("a,owns\n", "holds no row"),
         ("", "no column 'owns'; begin it with a header"),
         ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row a line"),
@@ -55,6 +56,15 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: str, why: str) -> 
     with pytest.raises(DataError, match=why) as caught:
         opened(tmp_path, content)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cell", ["N/A", "inf", '"45,5"'])
+def test_a_column_that_a_few_cells_make_categorical_is_named(tmp_path: Path, cell: str) -> None:
+    pools = opened(tmp_path, f"{CSV}{cell},Oslo,yes\n")
+    assert pools.train.domain.categorical == ("age", "city")
+    (note,) = pools.notes
+    assert note.startswith("the column 'age' is categorical, as 1 of its 4 cells is no number, such as ")
+    assert not opened(tmp_path, "age,owns\nN/A,yes\n1,no\n").notes
 
 
 def test_a_byte_order_mark_is_part_of_no_name(tmp_path: Path) -> None:
