@@ -142,7 +142,7 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
     for (_, count), masses in zip(parts, tilted, strict=True):
         folded = np.zeros(size * ceil(masses.size / size))
         folded[: masses.size] = masses
-        transform *= _spectrum_power(rfft(folded.reshape(-1, size).sum(0)), count)
+        transform *= spectrum_power(rfft(folded.reshape(-1, size).sum(0)), count)
     start = (low - sum(count * part.lowest for part, count in parts)) % size
     composed = np.roll(irfft(transform, size), -start)[: high - low + 1]
     losses = (low + np.arange(composed.size)) * d
@@ -220,7 +220,7 @@ def _smallest(function: Callable[[float], float], low: float, high: float, width
     return (exp(left), at_left) if at_left < at_right else (exp(right), at_right)
 
 
-def _spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
     """values^count by squaring; numpy's general complex power is ten times slower.
 
     Powers below e^−650 are 0: beside the transform's largest value, 1, they change no digit, and subnormal numbers

@@ -4,23 +4,44 @@ A client deals its n records to n rows in an order that is uniform and that nobo
 noise N(0, 1). One record is x or x'; any two of all records are at most μ apart. For α = e^ε, the epoch's hockey-stick
 divergence is at most h_0(ε), where
 
-    h_L(ε) = H(ε),    h_l(ε) = p·H(ε) + (1 − p)·f_m(ε),    p = (1 + 1/θ)·h_{l+1}(ln κ),    m = ⌊(1 − θ)·n_{l+1}/κ⌋.
+    h_L(ε) = H(ε),    h_l(ε) = (p + u_S)·H(ε) + Σ_s (u_{s−1} − u_s)·min(f_s(ε), H(ε)).
 
-H is the profile of N(μ, 1) against N(0, 1): the place is told. n_1 + … + n_L < n; every κ ≥ 1 and θ in (0, 1) holds.
-f_m bounds a record that hides in m places, each of which holds another record instead.
+H is the profile of N(μ, 1) against N(0, 1): the place is told. n_1 + … + n_L < n. f_s bounds a record that hides in
+rows of certain weights W_s, each of which holds another record instead. It grows with s, or counts as its running
+maximum. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these numbers holds:
+
+    c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  for each s, caps κ ≥ 1, of which the last is at least c;
+    e_s(κ) > 0 for the others, and 0 for the last;  u_0 = 1 ≥ u_1 ≥ … and u_s ≥ Σ h(κ)/e_s(κ), over the others.
 
 **Proof.** Draw an order, then move some records: the first to the row of one of n_1 others, this one to the row of one
 of n_2 further ones, and so on; the last goes to the first's row. Drawn uniformly, the moves leave the order uniform.
 Tell the order before the moves (joint convexity). Let Y_l(o) be the law of all rows that are reached after record o has
 left the l-th set: Y_L(o) = N(o, 1), and Y_l(o) is a mean over i of o in row i beside Y_{l+1}(o_i). Its second part has
-the same law for all o, and gives row i a probability w_i. The mean of η = Σ(w_i − κ/n_{l+1})₊ is at most
-h_{l+1}(ln κ), by convexity again. With probability η, or if η > θ, tell the row. Otherwise no row has a probability
-above 1/m, so that these are a mixture of uniform ones over m rows. Tell which.
+the same law Q for all o, the mean of the Y_{l+1}(o_i), and gives row i a probability w_i that sums to 1.
 
-**f_m.** Against rows that hold the other records, o and o' in row i have likelihood ratios X and X'. So f_m is the
-mean of (Σ(X_i − e^ε·X'_i))₊/m over independent rows. It increases in the convex order of each term. In this order all
-terms have a least upper bound, whose E(V − c)₊ is the largest over all triples of records that are at most μ apart
-(`third_record.triples`). It is moved to a grid by connecting the dots, which makes it larger, too.
+Against rows that hold the other records, o and o' in row i have likelihood ratios X_i and X'_i. So the divergence of
+Y_l(o) and Y_l(o') is the mean, over the second part under Q, of φ(w) = E(Σ w_i·V_i)₊ with V_i = X_i − e^ε·X'_i. These
+are independent of each other and of w. φ(w) is at most Σ w_i·E(V_i)₊ ≤ H(ε).
+
+*Terms.* φ increases in the convex order of each term. In this order all terms have a least upper bound V, whose
+E(V − c)₊ is the largest over all triples of records that are at most μ apart (`third_record.triples`). It is moved to
+a grid by connecting the dots, which makes it larger, too. Let F(w) be φ(w) with independent copies of V. F is convex,
+symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W majorizes w: for every k, the k largest of W sum to at
+least as much as those of w.
+
+*Weights.* Let η(κ) = Σ(w_i − κ/n)₊. Since w_i = Y_{l+1}(o_i)/(n·Q), its mean is a mean over i of the divergence of
+Y_{l+1}(o_i) from Q at κ. Q is a mean of such laws. So the mean of η(κ) is at most h(κ), by convexity again. With
+probability η(c), or if η(c) > θ, tell the row: this costs p·H at most, by Markov's inequality. If c ≥ n, nothing has to
+be told: no w_i is above 1. What is left, v_i = min(w_i, c/n), has a sum of at least 1 − θ, and φ(w) ≤ φ(v) + η(c)·H.
+Let s be the first case in which η(κ) ≤ e_s(κ) at all its caps; tell the row if there is none. A case after the s-th
+has a probability of at most u_s (Markov again). So the f_s have the weights u_{s−1} − u_s at worst.
+
+*Majorant.* In case s, the k largest of v sum to at most kκ/n + e_s(κ) for every cap, the last included. Let v' be v
+over its sum. Its k largest sum to at most T(k) = min(1, min over κ of (kκ/n + e_s(κ))/(1 − θ)), which is concave in k.
+Let q be κ/(n − nθ) for the lowest cap. W has the increments of T, rounded up to multiples of q, and at least q; from
+the first on with which the sum would exceed 1 they are left out; and W is divided by its sum. Its partial sums are at
+least T(k), and 1 at the end. So it majorizes v', and f_s = F(W_s). Without some of its smallest rows it would hide
+less, for the same reason.
 """
 
 from __future__ import annotations
@@ -29,17 +50,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import erfc, exp, expm1, floor, log, log1p, pi, sqrt
+from math import ceil, erfc, exp, expm1, floor, inf, log, log1p, log2, pi, sqrt
 from typing import TypeAlias
 
 import numpy as np
 from scipy import fft
-from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.allocation import ToldPlaces
+from privkit.accountants.bounds.fft_composition import spectrum_power
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.step import Pairs
 from privkit.accountants.bounds.third_record import Gram, triples
@@ -49,13 +70,13 @@ SMALLEST_SHIFT, LARGEST_SHIFT = 1e-3, 1.5
 """μ below which there is little to gain, and above which sums of likelihood ratios need too large a grid."""
 _MOST_RECORDS = 1_000_000
 """Records of one profile; more hide better, so that this number bounds them, too."""
-_LARGEST_WINDOW = 2**21
+_LARGEST_WINDOW = 2**19
 """Nodes of a sum's window."""
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ, and below it, which is moved up."""
-_FINE, _COARSE = 8, 12
+_FINE, _COARSE = 4, 12
 """Nodes in a term's standard deviation near its mean, and in its distance to the mean far from it."""
-_FADES = 46.0
+_FADES = 36.0
 """Exponent after which what a sum exceeds its window by is lost in rounding, and is added."""
 _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
@@ -64,9 +85,13 @@ ALL_TRIPLES = tuple(dict.fromkeys([*_COVER, *((b, a, c) for a, b, c in _COVER)])
 """Matrices that exceed those of all triples, in both orders of x and x'; more of them would lower ε by a hundredth."""
 _WIDE = 10.0
 """Standard deviations of a normal variable that integrals reach."""
-_PROFILE_NODES, _FAR_NODES, _NEAR = 24, 10, 7.0
-"""Values of ε at which a profile is computed, near and far; it is interpolated in e^ε, from above. Near are those up to
-so many standard deviations."""
+_NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
+"""Values of ε, near and far, at which h_0 and other h_l are computed; between them they are linear in e^ε. Near are
+those up to so many standard deviations."""
+_REST = 0.01
+"""θ."""
+_CASES = 9.0
+"""Largest u_{s−1}/u_s."""
 TOLD = 1e-7
 """Wanted probability that a row is told in some epoch of a run; δ far below it gains nothing from the order."""
 
@@ -98,24 +123,48 @@ class ShuffledRows(ToldPlaces):
         return None if hidden is None else [(hidden, count)]
 
 
+Rows: TypeAlias = tuple[tuple[int, int], ...]
+"""Weights in multiples of the lowest, and how many rows have each; they are scaled so that all sum to 1."""
+Hidden: TypeAlias = Callable[[float, float, Rows], float]
+"""A bound on F at ε, μ and weights, or a guess."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hiding:
     """What h_l is made of.
 
     Attributes:
-        places: m ≥ 1.
-        told: p, the probability that the row is told, in [0, 1].
+        cases: u_s and W_s.
+        told: p, the probability that the row is told at once.
     """
 
-    places: int
-    told: float
+    cases: tuple[tuple[float, Rows], ...] = ()
+    told: float = 0.0
+
+    def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
+        """h_l(ε); cases that would lower it by less than a hundredth count as told."""
+        place_told, total, left, largest = _gaussian_delta(epsilon, mu), 0.0, 1.0, 0.0
+        for unlikely, rows in self.cases:
+            if left * place_told < 0.01 * total:
+                break
+            largest = max(largest, min(hidden(epsilon, mu, rows), place_told))
+            total, left = total + (left - unlikely) * largest, unlikely
+        return min(place_told, total + (left + self.told) * place_told)
+
+    @property
+    def places(self) -> float:
+        """Number of rows of equal weights, of which the sum has the same variance on average."""
+        mean, left = 0.0, 1.0
+        for unlikely, rows in self.cases:
+            mean, left = mean + (left - unlikely) / _places(rows), unlikely
+        return 1 / (mean + left)
 
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It takes up to three seconds, and ten for a million records.
+    It takes up to two seconds, and ten where μ is above 1.1 or for a million records.
 
     Args:
         records: n ≥ 2.
@@ -132,15 +181,11 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     found = hiding(min(n, _MOST_RECORDS), m, told) if SMALLEST_SHIFT <= m <= LARGEST_SHIFT else None
     if found is None:
         return None
-    spread, far = _spread(m) / sqrt(found.places), gaussian.epsilon(_TAIL, m)
-    near = min(_NEAR * spread, far / 2)
-    nodes = np.concatenate([np.linspace(0, near, _PROFILE_NODES), np.geomspace(near, far, _FAR_NODES)[1:]])
-    hidden = np.minimum.accumulate([hidden_delta(float(one), m, found.places) for one in nodes])
+    ratios, deltas = _table(found, m, hidden_delta, _NODES)
 
     def both(epsilon: Array) -> Array:
-        place_told = np.exp(gaussian.log_delta(epsilon, m))
-        inside = np.interp(np.exp(np.minimum(epsilon, 700)), np.exp(nodes), hidden)
-        return np.asarray(np.minimum(place_told, found.told * place_told + (1 - found.told) * inside))
+        inside = np.interp(np.exp(np.minimum(epsilon, 700)), ratios, deltas)
+        return np.asarray(np.minimum(np.exp(gaussian.log_delta(epsilon, m)), inside))
 
     return both
 
@@ -150,69 +195,102 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
 
     What is approximated is only which moves to make.
 
-    >>> hiding(1000, 0.3).places > 500, hiding(1000, 1.5)
+    >>> hiding(1000, 0.3).places > 700, hiding(100, 1.5)
     (True, None)
     """
 
-    def places(moves: Moves) -> int:
-        roughly = _built(moves, mu, _roughly)
-        return roughly.places if roughly else 0
+    def places(moves: list[int]) -> float:
+        roughly = _built(moves, mu, told, _roughly)
+        return roughly.places if roughly else 0.0
 
-    best = max(_choices(records, told), key=places, default=[])
-    found = _built(best, mu, hidden_delta) if places(best) >= 2 else None
+    best = max(_choices(records), key=places, default=[])
+    found = _built(best, mu, told, hidden_delta) if places(best) >= 2 else None
     return found if found and found.places >= 2 else None
 
 
-Moves: TypeAlias = list[tuple[int, float, float]]
-"""From the last to the first: n_l, the wanted probability that a row is told, and θ."""
-
-
-def _choices(records: int, told: float) -> Iterator[Moves]:
-    """Moves worth trying: most rows for the first; to the others, geometric numbers and probabilities."""
-    shares = 0.5, 0.65, 0.8, 0.9, 0.95, 0.98
-    for count, share, ratio, last, theta in product((2, 3, 4, 5, 7), shares, (2.0, 5.0), (0.1, 0.003), (0.02, 0.08)):
-        parts = ratio ** np.arange(count - 1.0)
+def _choices(records: int) -> Iterator[list[int]]:
+    """n_L, …, n_1 worth trying: most rows for the first move; to the others, geometric numbers."""
+    for count, share in product((2, 4), (0.6, 0.8, 0.9, 0.95, 0.98)):
+        parts = 2 ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]
-        others = [last, *np.geomspace(last, told / 10, count - 1)[1:].tolist()] if count > 2 else [told / 10]
-        if rows[0] > 0:
-            moves = [(part, one, 0.08) for part, one in zip(rows, others, strict=True)]
-            yield [*moves, (int((records - 1) * share), told, theta)]
+        if rows[0] > 1:
+            yield [*rows, int((records - 1) * share)]
 
 
-def _built(moves: Moves, mu: float, hidden: Callable[[float, float, int], float]) -> Hiding | None:
-    """h_0; None if some move leaves no place, or there is none."""
-    found: Hiding | None = None
-    for rows, told, theta in moves:
-
-        def shown(cap: float, before: Hiding | None = found, theta: float = theta) -> float:
-            return (1 + 1 / theta) * _level(cap, mu, before, hidden)
-
-        def above(cap: float, shown: Callable[[float], float] = shown, told: float = told) -> float:
-            return log(max(shown(cap), 1e-300) / told)
-
-        highest = mu * mu / 2 + 10 * mu  # there even a told place has δ < 1e-20
-        cap = brentq(above, 0.0, highest, xtol=1e-4, rtol=1e-2) if above(0.0) > 0 else 0.0
-        places = floor((1 - theta) * rows * exp(-cap))
-        if places < 1:
+def _built(moves: list[int], mu: float, told: float, hidden: Hidden) -> Hiding | None:
+    """h_0; None if some move hides nothing, or there is none."""
+    found = Hiding()
+    for left, rows in zip(range(len(moves))[::-1], moves, strict=True):
+        table = _table(found, mu, hidden, _INNER_NODES if found.cases else (100, 20))
+        found = _covered(table, rows, told / 100 if left else told)
+        if not found.cases:
             return None
-        found = Hiding(places=places, told=min(shown(cap), 1.0))
-    return found
+    return found if moves else None
 
 
-def _level(epsilon: float, mu: float, level: Hiding | None, hidden: Callable[[float, float, int], float]) -> float:
-    """h_l(ε)."""
-    place_told = _gaussian_delta(epsilon, mu)
-    if level is None:
-        return place_told
-    return min(place_told, level.told * place_told + (1 - level.told) * hidden(epsilon, mu, level.places))
+def _table(found: Hiding, mu: float, hidden: Hidden, counts: tuple[int, int]) -> tuple[Array, Array]:
+    """Values of e^ε, and h_l there. A divergence is convex in e^ε, so that lines between them are bounds, too."""
+    far = gaussian.epsilon(_TAIL, mu)
+    near = min(_NEAR * _spread(mu) / sqrt(found.places), far / 2)
+    nodes = np.concatenate([np.linspace(0, near, counts[0]), np.geomspace(near, far, counts[1])[1:]])
+    return np.exp(nodes), np.minimum.accumulate([found.delta(one, mu, hidden) for one in nodes.tolist()])
 
 
-def _roughly(epsilon: float, mu: float, places: int) -> float:
-    """f_m by a normal variable and by its largest term alone: no bound."""
-    spread = _spread(mu) / sqrt(places)
+def _covered(table: tuple[Array, Array], rows: int, told: float) -> Hiding:
+    """Cases whose caps are doubled from the lowest to c; the lowest makes the sum's variance the smallest."""
+    known = np.concatenate([np.geomspace(1, min(table[0][-1], rows), 2000), [float(rows)]])
+    shown = (1 + 1 / _REST) * np.interp(known, *table)
+    shown[-1] = 0.0  # no row has a probability above 1
+    first = int(np.argmax(shown <= told))
+    cap, cases = float(known[first]), []
+    lowest = np.append(1 + np.geomspace(1e-3, max(cap - 1, 1e-3), 40), cap)
+    doubled = [one * 2.0 ** np.arange(max(ceil(log2(cap / one)), 0) + 1) for one in lowest[lowest <= cap]]
+    excesses = [np.append(max(len(one) - 1, 1) * np.interp(one[:-1], *table), 0.0) for one in doubled]
+    for unlikely in np.geomspace(0.5, told, ceil(log(0.5 / told) / log(_CASES)) + 1).tolist():
+        best = min(range(len(doubled)), key=lambda at: _variance(doubled[at], excesses[at] / unlikely))
+        weights = _majorant(doubled[best] / (1 - _REST), excesses[best] / unlikely / (1 - _REST), rows)
+        if _places(weights) < 1.5:
+            break
+        cases.append((unlikely, weights))
+    return Hiding(cases=tuple(cases), told=float(shown[first]))
+
+
+def _variance(caps: Array, excess: Array) -> float:
+    """n·ΣW², roughly: twice the area below the excess; infinite if there is no room below the lowest cap."""
+    if excess[0] >= 0.9:
+        return inf
+    x, y = np.append(0.0, caps), np.append(1.0, excess)
+    return float(np.sum((y[1:] + y[:-1]) * np.diff(x)))
+
+
+def _majorant(caps: Array, excess: Array, rows: int) -> Rows:
+    """W of a case, empty if there is none; κ and e(κ) over 1 − θ.
+
+    >>> _majorant(np.array([1.0, 2.0, 4.0]), np.array([0.1, 0.01, 0.0]), 100)
+    ((1, 80), (2, 8), (3, 1))
+    """
+    bulk = ceil(np.max((excess[0] - excess[1:]) * rows / (caps[1:] - caps[0]), initial=0.0)) + 1  # from there on, q
+    sums = np.min(caps[:, None] * np.arange(bulk + 1.0) + rows * excess[:, None], axis=0, initial=rows)
+    multiples = np.maximum(np.ceil(np.diff(sums) / caps[0] - 1e-9), 1).astype(int)
+    total = floor(rows / caps[0] * (1 - 1e-8))  # which makes up for the 1e-9 above
+    kept = multiples[np.cumsum(multiples) <= total]
+    rest = total - int(kept.sum()) if kept.size == multiples.size else 0
+    values, counts = np.unique(np.append(kept, 1), return_counts=True)
+    counts[0] += rest - 1
+    return tuple((value, count) for value, count in zip(values.tolist(), counts.tolist(), strict=True) if count)
+
+
+def _places(rows: Rows) -> float:
+    """Number of rows of equal weights, of which the sum has the same variance; 0 if there are none."""
+    return sum(r * k for r, k in rows) ** 2 / max(sum(r * r * k for r, k in rows), 1)
+
+
+def _roughly(epsilon: float, mu: float, rows: Rows) -> float:
+    """F by a normal variable and by its largest term alone: no bound."""
+    spread = _spread(mu) / sqrt(_places(rows))
     normal = _gaussian_delta(epsilon, spread) if spread < mu else 1.0
-    largest = _gaussian_delta(log1p(places * expm1(epsilon)), mu)
-    return min(max(normal, largest), _gaussian_delta(epsilon, mu))
+    largest = _gaussian_delta(log1p(sum(r * k for r, k in rows) / rows[-1][0] * expm1(epsilon)), mu)
+    return max(normal, largest)
 
 
 def _spread(mu: float) -> float:
@@ -226,38 +304,42 @@ def _gaussian_delta(epsilon: float, mu: float) -> float:
     return max((erfc(-a) - exp(epsilon) * erfc(b)) / 2, 0.0) + 1e-16
 
 
-def hidden_delta(epsilon: float, mu: float, places: int, triples: tuple[Gram, ...] = ALL_TRIPLES) -> float:
-    """f_m(ε), an upper bound: a record hides in one of m places, which hold other records else.
+def hidden_delta(epsilon: float, mu: float, rows: Rows, triples: tuple[Gram, ...] = ALL_TRIPLES) -> float:
+    """F(W), an upper bound: a record hides in one of several rows, which hold other records else.
 
     The sum is tilted by e^{ts} before its law is computed, so that rounding is small beside a small δ.
 
-    >>> [round(hidden_delta(0.2, 0.5, m), 5) for m in (1, 10, 100)]
-    [0.12545, 0.01737, 2e-05]
+    >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
+    [0.12545, 0.01752, 2e-05]
     """
     nodes, masses, interval, beyond = _term(epsilon, mu, triples)
-    mean = float(masses @ nodes)
-    spread = sqrt(float(masses @ (nodes - mean) ** 2))
-    tilt = min((3 - min(mean, 0.0) * sqrt(places) / spread) / (spread * sqrt(places)), _MOST_TILT / float(nodes[-1]))
-    tilted = masses * np.exp(tilt * nodes)
-    total = float(tilted.sum())
-    mean = float(tilted @ nodes) / total
-    spread = sqrt(max(float(tilted @ nodes**2) / total - mean**2, 0.0))
-    low, top = min(0.0, places * mean - 12 * spread * sqrt(places)), _FADES / tilt
-    if top - low > _LARGEST_WINDOW * interval and places > 1:
-        return hidden_delta(epsilon, mu, places // 2, triples)  # fewer places hide less
+    weights, counts = np.array(rows, float).T
+    mean = float(masses @ nodes) * float(weights @ counts)
+    spread = sqrt(float(masses @ nodes**2 - (masses @ nodes) ** 2) * float(weights**2 @ counts))
+    tilt = min((3 - min(mean, 0.0) / spread) / spread, _MOST_TILT / float(nodes[-1] * weights[-1]))
+    tilted = masses * np.exp(tilt * weights[:, None] * nodes)
+    totals = tilted.sum(1)
+    tilted /= totals[:, None]
+    means = tilted @ nodes
+    mean = float(weights * counts @ means)
+    spread = sqrt(max(float(weights**2 * counts @ (tilted @ nodes**2 - means**2)), 0.0))
+    low, top = min(0.0, mean - 12 * spread), _FADES / tilt
+    if top - low > _LARGEST_WINDOW * interval:
+        fewer = ((rows[0][0], rows[0][1] // 2), *rows[1:])
+        return hidden_delta(epsilon, mu, fewer, triples) if rows[0][1] > 1 else _gaussian_delta(epsilon, mu)
     first = floor(low / interval)
     size = fft.next_fast_len(int(top / interval) - first + 2, real=True)
-    law = np.zeros(size)
-    np.add.at(law, np.rint(nodes / interval).astype(int) % size, tilted / total)
-    spectrum = fft.rfft(law) ** places
+    spectrum, at = np.ones(size // 2 + 1, complex), np.rint(nodes / interval).astype(int)
+    for (weight, count), some in zip(rows, tilted, strict=True):
+        spectrum *= spectrum_power(fft.rfft(np.bincount(weight * at % size, some, size)), count)
     masses_of_sum = np.maximum(fft.irfft(spectrum, size), 0.0)
     count = size + first  # nodes of the sum from 0 on
     sums = interval * np.arange(count)
     above = float(np.einsum("i,i->", sums * np.exp(-tilt * sums), masses_of_sum[:count]))
     norm = sqrt(float(np.mean(np.abs(spectrum) ** 2)) * size)
-    rounding = np.finfo(float).eps * (16 * places + 8 * log(size)) * norm * exp(-1) / tilt
+    rounding = np.finfo(float).eps * (64 * counts.sum() + 32 * len(rows) * log(size)) * norm * exp(-1) / tilt
     outside = interval * count * exp(-tilt * interval * count)
-    scale = exp(min(places * log(total), 700.0)) / places
+    scale = exp(min(float(counts @ np.log(totals)), 700.0)) / float(weights @ counts)
     return float(min(scale * (above + rounding + outside) + beyond, gaussian.delta(epsilon, mu)))
 
 
