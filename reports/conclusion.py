@@ -76,7 +76,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 sentence=f"{_sentence(most, row, counts)}{_cost(own, rows)}.",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
-                claim=_claim(row),
+                claim=_claim(max([row, *own], key=_epsilon)),
             )
         )
     return made or [_unattacked(own) for own in _defended(rows)]
@@ -105,6 +105,11 @@ def _unattacked(own: Sequence[Row]) -> Conclusion:
         arrangement=_arrangement(row, own),
         claim=_claim(row),
     )
+
+
+def _epsilon(row: Row) -> float:
+    """ε of the claim, which grows with the passes that an attack reads; −1 without one."""
+    return -1.0 if row.certificate is None else row.certificate.epsilon
 
 
 def _claim(row: Row) -> str:

@@ -176,3 +176,14 @@ def test_junit_has_the_verdicts() -> None:
     text = junit(judge([], rows, [], run="r"), threats=threat_verdicts(rows, [], REGISTERED))
     assert '<property name="batch_shuffle, query" value="falls to black_box: ' in text
     assert '<property name="batch_shuffle, weights" value="falls to black_box, as under query: ' in text
+
+
+def test_the_claim_is_the_largest_epsilon_that_any_attack_made_the_records_spend() -> None:
+    """An attack of eight passes sees more releases than the one that is named."""
+    rows = []
+    for attack, mse, share, epsilon in (("black_box", 0.01, 0.9, 60.0), ("jigsaw", 0.05, 0.4, 70.0)):
+        certificate = Certificate(
+            kind="differential_privacy", statement="", epsilon=epsilon, delta=1e-5, standing="proven"
+        )
+        rows.append(counted(attack, "query", mse, share, certificate=certificate))
+    assert "ε=70 " in concluded(*rows, BARE).claim
