@@ -79,9 +79,19 @@ class Gate:
                 f"behind a threat model, such as weights: ssim<=0.4 (comparisons: {', '.join(COMPARISONS)})"
             )
         model = _threat_model(text, match[1]) if match[1] else None
-        column = _known(text, match[2])
-        _must_be_in_range(text, column, bound)
-        return cls(threat_model=model, column=column, comparison=match[3], bound=bound)
+        gate = cls(threat_model=model, column=_known(text, match[2]), comparison=match[3], bound=bound)
+        _must_be_in_range(gate)
+        return gate
+
+    @property
+    def measure(self) -> str:
+        """The name of the measure that the column holds.
+
+        >>> Gate.parse("matched_ssim_worst<=0.4").measure
+        'ssim'
+        """
+        column = gated(self.column) or self.column
+        return column.removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
 
     def __str__(self) -> str:
         """As the user may write it."""
@@ -251,18 +261,17 @@ def _known(gate: str, column: str) -> str:
     )
 
 
-def _must_be_in_range(gate: str, column: str, bound: float) -> None:
+def _must_be_in_range(gate: Gate) -> None:
     """Refuse a bound that every number of a column meets, or none, such as a share in percent.
 
     Raises:
         GateError: with the range.
     """
-    name = (gated(column) or column).removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
-    low, high = MEASURES[name].within if name in MEASURES else UNBOUNDED
-    if not low <= bound <= high:
-        percent = f", such as {bound / 100:g} for {bound:g} %" if high == 1 < bound <= 100 else ""
+    low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
+    if not low <= gate.bound <= high:
+        percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""
         raise GateError(
-            f"the gate {gate!r} decides nothing, since {column} lies in {low:g} to {high:g}; write a bound in this "
+            f"the gate {gate} decides nothing, since {gate.column} lies in {low:g} to {high:g}; write a bound in this "
             f"range{percent}"
         )
 

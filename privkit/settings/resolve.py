@@ -31,7 +31,7 @@ from privkit.settings.table import (
     with_defaults,
 )
 from privkit.settings.values import as_options
-from privkit.shared.measures import CONSTANT_ATTACKS, KINDS
+from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, KINDS, OF_RECORDS
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
@@ -217,6 +217,14 @@ def _check_domain(config: AuditConfig) -> None:
         raise UsageError(
             f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
         )
+    kind = KINDS[domain]
+    measured = {one.name: None for one in (*kind.measures, *kind.perceived, IDENTIFIED)}
+    for gate in config.gates:
+        if gate.measure in OF_RECORDS and gate.measure not in measured:
+            raise UsageError(
+                f"the gate {gate} cannot be judged: {dataset.name} holds {kind.noun}, whose guesses have "
+                f"{', '.join(measured)}; name one of these"
+            )
 
 
 def _skipping(dataset: Component) -> Component:
@@ -267,7 +275,7 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
             raise UsageError(f"{metrics[name].label} and {metric.label} are both called {metric.spec.name}; rename one")
         metrics[name] = metric
     for gate in gates:
-        name = gate.column.removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
+        name = gate.measure
         if name.startswith(PREFIX) and not metrics:
             raise UsageError(
                 f"the gate {gate} names {name}, the column of a metric of your own, and none is given; add --metric "

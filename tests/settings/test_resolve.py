@@ -24,6 +24,7 @@ WRONG = [
     ({"dataset": "image_folder:size=16", "auxiliary": "image_folder"}, "is the private dataset itself"),
     ({"dataset": "image_folder:size=1000000"}, "size must be a whole number >= 1 and <= 1024"),
     ({"defense": "none", "gate": "ssim<=0.4"}, "a gate judges defenses, and none is audited here"),
+    ({"dataset": "breast_cancer", "defense": "gaussian_noise", "gate": "ssim<=0.4"}, "holds table rows, whose guesses"),
     ({5: 1}, "unknown setting '5'"),
 ]
 
