@@ -27,7 +27,7 @@ OTHER: dict[str, Any] = {
     **{"defense": "patch_shuffle", "attack": "white_box", "dataset": "text_file:file=b.tsv", "model": "lstm"},
     **{"protocol": "psl:clients=2", "partition": "dirichlet:alpha=1.0", "budget": "smoke", "training": "batch_size=3"},
     **{"auxiliary": "training", "victims": "test", "queries": "rounds=3", "tune": "trials=3", "parts": "part_1"},
-    **{"features": "embedded", "metric": "tests.settings.test_table:Darkest", "gate": "identified<=0.4", "device": "cpu"},
+    **{"features": "embedded", "metric": "tests.settings.test_table:Darkest", "gate": "epsilon<=4", "device": "cpu"},
     **{"cell_memory": "4GiB", "delta": 0.1},
 }
 """For a setting that is no switch, number or folder: a value that differs from the default."""
