@@ -36,7 +36,7 @@ be told: no w_i is above 1. What is left, v_i = min(w_i, c/n), has a sum of at l
 Let s be the first case in which η(κ) ≤ e_s(κ) at all its caps; tell the row if there is none. A case after the s-th
 has a probability of at most u_s (Markov again). So the f_s have the weights u_{s−1} − u_s at worst.
 
-*Majorant.* In case s, the k largest of v sum to at most kκ/n + e_s(κ) for every cap, the last included. Let v' be v
+*Majorant.* In case s, the k largest of v ≤ w sum to at most kκ/n + e_s(κ) for every cap, the last included. Let v' be v
 over its sum. Its k largest sum to at most T(k) = min(1, min over κ of (kκ/n + e_s(κ))/(1 − θ)), which is concave in k.
 Let q be κ/(n − nθ) for the lowest cap. W has the increments of T, rounded up to multiples of q, and at least q; from
 the first on with which the sum would exceed 1 they are left out; and W is divided by its sum. Its partial sums are at
@@ -164,12 +164,12 @@ class Hiding:
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It takes up to two seconds, and ten where μ is above 1.1 or for a million records.
+    It takes up to two seconds where μ is at most 1.1, and above it up to 25, for many records and a small `told`.
 
     Args:
         records: n ≥ 2.
         mu: largest distance of two records over the noise's standard deviation, ≥ 0; None below .001 and above 1.5.
-        told: wanted probability that the row is told, > 0; no δ below it is small.
+        told: wanted probability that the row is told, in (0, .5]; no δ below it is small.
 
     Source: derived, see above.
 
@@ -178,7 +178,8 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     True
     """
     n, m = validate.whole("records", records, least=2), validate.real("mu", mu, least=0)
-    found = hiding(min(n, _MOST_RECORDS), m, told) if SMALLEST_SHIFT <= m <= LARGEST_SHIFT else None
+    p = validate.real("told", told, above=0, most=0.5)
+    found = hiding(min(n, _MOST_RECORDS), m, p) if SMALLEST_SHIFT <= m <= LARGEST_SHIFT else None
     if found is None:
         return None
     ratios, deltas = _table(found, m, hidden_delta, _NODES)
@@ -336,10 +337,10 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, triples: tuple[Gram, ...
     count = size + first  # nodes of the sum from 0 on
     sums = interval * np.arange(count)
     above = float(np.einsum("i,i->", sums * np.exp(-tilt * sums), masses_of_sum[:count]))
-    norm = sqrt(float(np.mean(np.abs(spectrum) ** 2)) * size)
+    norm = sqrt(float(np.mean(np.abs(spectrum) ** 2)) * size)  # for an estimate of rounding, with a margin
     rounding = np.finfo(float).eps * (64 * counts.sum() + 32 * len(rows) * log(size)) * norm * exp(-1) / tilt
     outside = interval * count * exp(-tilt * interval * count)
-    scale = exp(min(float(counts @ np.log(totals)), 700.0)) / float(weights @ counts)
+    scale = exp(e) / float(weights @ counts) if (e := float(counts @ np.log(totals))) < 700 else inf
     return float(min(scale * (above + rounding + outside) + beyond, gaussian.delta(epsilon, mu)))
 
 

@@ -267,6 +267,12 @@ def test_few_records_and_large_shifts_hide_nothing() -> None:
     assert answer.epsilon(few, 1e-5).epsilon == pytest.approx(gaussian.epsilon(1e-5, 0.3 * sqrt(10)), rel=1e-6)
 
 
+@pytest.mark.parametrize("told", [50.0, 0.0, -1.0, float("nan"), float("inf")])
+def test_a_row_is_told_with_a_probability(told: float) -> None:
+    with pytest.raises(ValueError, match="told must"):
+        profile(1000, 0.3, told)
+
+
 def test_more_records_hide_more_and_larger_shifts_less() -> None:
     places = [(found := hiding(records, 0.4)) and found.places for records in (200, 1000, 5000)]
     assert places == sorted(places, key=lambda one: one or 0)
