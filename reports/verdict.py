@@ -60,6 +60,12 @@ class Verdict(Frozen):
     checks: tuple[Judgement, ...]
     files: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def decided(self) -> Verdict:
+        """The same without the report's files and without sentences, which another version may word otherwise."""
+        checks = tuple(check.model_copy(update={"sentence": ""}) for check in self.checks)
+        return self.model_copy(update={"sentence": "", "failures": (), "checks": checks, "files": {}})
+
 
 def judge(
     planned: Sequence[PlannedCell],

@@ -378,8 +378,8 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
     Both have mean 1, and c² < a·b. Given ln X', this is a call of Black and Scholes; given ln X, a put. The mean over
     what is given is a sum over equidistant nodes, which converges exponentially: where the other's strike is positive.
 
-    >>> excess(np.array([0.0, -1.0]), 0.0, 1.0, 1e-12, 0.0).round(6).tolist()  # X' = 1
-    [0.382925, 1.0]
+    >>> excess(np.array([0.0]), 0.0, 0.75, 0.25, 0.0).round(6).tolist()  # 2·Φ(1/2) − 1, by Margrabe
+    [0.382925]
     """
     values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
     values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)

@@ -234,7 +234,7 @@ def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row])
     examination.verdict = stored.sentence
     ordered = [rows[cell.cell] for cell in manifest.cells if cell.cell in rows]
     now = verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
-    if not examination.faults and now != stored.model_copy(update={"files": {}}):
+    if not examination.faults and now.decided != stored.decided:
         examination.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
     examination.listed(examination.run, stored.files, _REPORT)
 

@@ -47,6 +47,15 @@ def cut(folder: Path, run: AuditRun) -> None:
     results.write_text(results.read_text().splitlines()[0] + "\n")
 
 
+def test_a_verdict_in_other_words_is_the_same_and_another_decision_is_not(small_run: AuditRun) -> None:
+    verdict = small_run.verdict
+    worded = verdict.checks[0].model_copy(update={"sentence": "as an older version said"})
+    turned = worded.model_copy(update={"met": False})
+    for check, same in ((worded, True), (turned, False)):
+        other = verdict.model_copy(update={"sentence": "in other words", "checks": (check, *verdict.checks[1:])})
+        assert (other.decided == verdict.decided) is same
+
+
 def test_a_run_without_a_failure(small_run: AuditRun) -> None:
     fields = opened((small_run.folder / "verdict.json").read_bytes())
     assert (fields["outcome"], fields["exit_code"], fields["failures"]) == ("empty", 0, [])
