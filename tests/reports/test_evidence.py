@@ -371,19 +371,6 @@ def test_membership_is_covered_by_its_own_attack_and_an_auc_below_chance_leaks(
     assert [requirement(found, end) for end in (".1", ".2", ".3")] == [(NOT_COVERED, ())] * 3
 
 
-def test_the_reference_lists_every_field_of_this_version() -> None:
-    text = (ROOT / "docs" / "how-to" / "evidence.md").read_text("utf-8")
-    schema = Evidence.model_json_schema()
-    assert f"version {schema['properties']['evidence_version']['const']}" in text
-    listed = {name: re.findall(r"`(\w+)`", cells) for name, cells in re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.M)}
-    shapes = {name: field for name, field in schema["properties"].items()}
-    assert list(listed) == [*shapes, "files", "sha256"]
-    for name, field in shapes.items():
-        reference = re.search(r"#/\$defs/(\w+)", json.dumps(field))
-        inner = list(schema["$defs"][reference[1]]["properties"]) if reference else []
-        assert listed[name] == inner, name
-
-
 def test_the_notes_of_a_recording_and_the_gates_are_handed_on() -> None:
     row = counted("black_box", "one_pass", 0.01, 40, protocol="ours", partition="iid")
     origin = {"notes": ("as the recording says, unchecked: accuracy",), "provenance": Provenance(data={FILE: "0" * 64})}
