@@ -19,7 +19,7 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class _Said:
     """What a guarantee rests on, one sentence each.
 
     Attributes:
@@ -46,7 +46,7 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     return (*told.mechanism, *told.sampling, *told.lower_model)
 
 
-def said(mechanism: SplitMechanism) -> Said:
+def said(mechanism: SplitMechanism) -> _Said:
     """The assumptions of the guarantee by what they are about.
 
     >>> from privkit.accountants.spec.parts import Noise
@@ -55,7 +55,7 @@ def said(mechanism: SplitMechanism) -> Said:
     >>> said(one).lower_model
     ('the lower model is frozen and does not depend on the private data',)
     """
-    return Said(
+    return _Said(
         mechanism=tuple(_said_of_mechanism(mechanism)),
         sampling=tuple(_said_of_sampling(mechanism)),
         lower_model=tuple(_composition(mechanism)),

@@ -10,7 +10,7 @@ from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, Sessi
 from privkit.attacks.fit import TOLERATED_GAIN, gained
 
 Result = TypeVar("Result")
-Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
+_Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
 PATIENCE = 2
 """Doublings without a gain after which an attack has stopped improving."""
 _ERRORS = "errors"
@@ -29,7 +29,7 @@ class Escalation:
         unit: what is counted instead of epochs.
     """
 
-    ended: Ended
+    ended: _Ended
     errors: tuple[float, ...]
     epochs: int
     why: str = ""
@@ -157,7 +157,7 @@ def escalated(
         before, further.errors = (result, further.epochs), found.errors
 
 
-def _ended(found: Escalation, won: bool, most: int) -> Ended:
+def _ended(found: Escalation, won: bool, most: int) -> _Ended:
     if won:
         return "won"
     if not found.epochs:

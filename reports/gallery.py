@@ -19,7 +19,7 @@ from privkit.shared.measures import floor_title, likeness, measure
 
 Pixels = NDArray[np.uint8]
 
-ROOM = 5_500_000
+_ROOM = 5_500_000
 """Bytes of all pixels on one page, before compression."""
 LARGEST, SMALLEST = 128, 16
 """Pixels of a shown image's longer side: at most, and at least before strips are left out."""
@@ -41,7 +41,7 @@ class Pictures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strip:
+class _Strip:
     """One line of images.
 
     Attributes:
@@ -73,13 +73,13 @@ class _Block:
     """
 
     seed: int
-    above: tuple[Strip, ...]
-    strongest: tuple[Strip, ...]
-    others: tuple[Strip, ...]
+    above: tuple[_Strip, ...]
+    strongest: tuple[_Strip, ...]
+    others: tuple[_Strip, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gallery:
+class _Gallery:
     """All blocks in the order of the run.
 
     Attributes:
@@ -93,7 +93,7 @@ class Gallery:
     left_out: int = 0
 
 
-def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> Gallery:
+def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
     """The pictures of a run, reduced so that the page stays small.
 
     Args:
@@ -102,18 +102,18 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> Gallery:
     """
     shown = [row for row in rows if row.cell in pictures]
     if not shown:
-        return Gallery(blocks=())
+        return _Gallery(blocks=())
     best = {found.row.cell for found in strongest(shown)}
     channels = max(pictures[row.cell].guess.shape[-1] for row in shown)
     images = max(len(pictures[row.cell].guess) for row in shown)
-    room = ROOM // (images * channels * SMALLEST**2)
+    room = _ROOM // (images * channels * SMALLEST**2)
     kept = {row.cell for row in sorted(shown, key=lambda row: row.cell not in best)[:room]}
     shown, left_out = [row for row in shown if row.cell in kept], len(shown) - len(kept)
-    side = max(SMALLEST, min(LARGEST, isqrt(ROOM // (images * channels * len(shown)))))
+    side = max(SMALLEST, min(LARGEST, isqrt(_ROOM // (images * channels * len(shown)))))
     groups = grouped(shown, lambda row: (row.seed, pictures[row.cell].truth.tobytes()))
     blocks = tuple(_block(group, pictures, best, side) for group in groups.values())
     longest = max(max(pictures[row.cell].truth.shape[1:3]) for row in shown)
-    return Gallery(blocks=blocks, side=side if longest > side else 0, left_out=left_out)
+    return _Gallery(blocks=blocks, side=side if longest > side else 0, left_out=left_out)
 
 
 def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
@@ -122,7 +122,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
     above = [("original", first.truth), *((floor_title(name), images) for name, images in floors.items())]
     guesses = {
-        row.cell: Strip(
+        row.cell: _Strip(
             name=row.defense,
             attack=row.attack,
             cell=row.cell,
@@ -135,7 +135,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
     return _Block(
         seed=rows[0].seed,
         above=tuple(
-            Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above
+            _Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above
         ),
         strongest=tuple(made for cell, made in guesses.items() if cell in best),
         others=tuple(made for cell, made in guesses.items() if cell not in best),

@@ -17,8 +17,8 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, MEASURES, OF_RECORDS, UNBOUNDED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
-COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
+_COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 
 
 EXEMPT = "named none, as the undefended model is, which gates do not judge: save the recording under another name"
@@ -68,7 +68,7 @@ class Gate:
         Raises:
             GateError: with what is allowed, and the nearest column that exists; also for a bound out of its range.
         """
-        match = PATTERN.match(text)
+        match = _PATTERN.match(text)
         try:
             bound = float(match[4]) if match else None
         except ValueError:
@@ -76,7 +76,7 @@ class Gate:
         if match is None or bound is None or not isfinite(bound):
             raise GateError(
                 f"cannot read the gate {text!r}; write column, comparison and number, such as ssim<=0.4, if need be "
-                f"behind a threat model, such as weights: ssim<=0.4 (comparisons: {', '.join(COMPARISONS)})"
+                f"behind a threat model, such as weights: ssim<=0.4 (comparisons: {', '.join(_COMPARISONS)})"
             )
         model = _threat_model(text, match[1]) if match[1] else None
         gate = cls(threat_model=model, column=_known(text, match[2]), comparison=match[3], bound=bound)
@@ -154,7 +154,7 @@ class Gate:
 
     def _met(self, value: Interval | float | None) -> bool:
         """Whether a number meets the condition at its worse end."""
-        return value is not None and bool(COMPARISONS[self.comparison](self._judged(value), self.bound))
+        return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:
         """The end of an interval at which the condition is harder to meet."""

@@ -14,12 +14,12 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
-CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
+_CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
 """The control experiments, which stand before findings."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class _Card:
     """A summary of one defense in a few lines.
 
     Attributes:
@@ -45,7 +45,7 @@ class Card:
     refused: dict[str, list[str]]
 
 
-def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[Card]:
+def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
     """One card a defense, in the order of the rows; an attack's start counts where it gives away more."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
@@ -78,7 +78,7 @@ def _card(
     best: Strongest | None,
     point: Point | None,
     over: Mapping[tuple[str, str], Mapping[str, Interval]],
-) -> Card:
+) -> _Card:
     """The card of one defense's rows."""
     row = next((one for one in rows if point and one.attack == point.attack), best.row if best else rows[0])
     refused: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ def _card(
             refused[other.reason].append(other.attack)
     accuracy = over.get((row.defense, row.attack), {}).get("accuracy", row.accuracy)
     told = {one.attack: one.answers["auc"] for one in reversed(rows) if "auc" in one.answers}
-    return Card(
+    return _Card(
         row=row,
         point=point,
         undefended=None,
@@ -130,7 +130,7 @@ def attack_curve(row: Row) -> Chart | None:
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
     """Check -> number of cells that met it, failed it, or could not be judged; control experiments first."""
-    counts: dict[str, list[int]] = {name: [0, 0, 0] for name in CHECKS_FIRST}
+    counts: dict[str, list[int]] = {name: [0, 0, 0] for name in _CHECKS_FIRST}
     for row in rows:
         for check in row.checks:
             counts.setdefault(check.name, [0, 0, 0])[2 if check.passed is None else 0 if check.passed else 1] += 1

@@ -13,7 +13,7 @@ from privkit.shared import measures
 from privkit.shared.grouped import grouped
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
-Grade = Literal["nothing", "class", "record"]
+_Grade = Literal["nothing", "class", "record"]
 """What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
 BEFORE = ", before its first step"
 """Behind the name of an attack whose start counts."""
@@ -83,7 +83,7 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
     return ours.low - margin > floor.value if ours.higher_is_closer else ours.high + margin < floor.value
 
 
-def grade(row: Row) -> Grade | None:
+def grade(row: Row) -> _Grade | None:
     """What a row reveals, by the finished attack or by what it began from; None if nothing is there to compare."""
     return finished_grade(counted(row))
 
@@ -121,7 +121,7 @@ def most_identified(row: Row) -> Metric | None:
     return max(counts, key=lambda one: one.value, default=None)
 
 
-def finished_grade(row: Row) -> Grade | None:
+def finished_grade(row: Row) -> _Grade | None:
     """What the guesses of a finished attack reveal, by its deciding metric; None if nothing is there to compare.
 
     The grade is also "record" if more records are identified than any guess from the label alone could identify,

@@ -48,7 +48,7 @@ FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere tha
 """What is said of the attack to which a defense falls, where no attack that passed its controls gives away a record."""
 STRONGER = "a stronger attack is known and was not mounted"
 """How the remark on such an attack begins."""
-UNCOMPARED = "compared with constant guesses alone"
+_UNCOMPARED = "compared with constant guesses alone"
 """The remark on rows without the class mean."""
 _SEEN = 0.9
 """SSIM of a single guess from which on its image is recovered."""
@@ -248,7 +248,7 @@ def _by_start(rows: Sequence[Row]) -> str:
 
 def _uncompared(rows: Sequence[Row]) -> str:
     """A remark, if no guess by the true label was there."""
-    return UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
+    return _UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
 
 
 def _name(row: Row) -> str:

@@ -48,7 +48,7 @@ from privkit.shared.array import Array
 
 Gram: TypeAlias = tuple[float, float, float]
 """|x − y|², |x' − y|² and the product of x − y and x' − y."""
-NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
+_NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
 """Ends of the intervals of t where y is √t·μ from x', or from x."""
 APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
 """Ends of the intervals of t where x is √t·μ from x'; the nearer they are, the less a round tells."""
@@ -112,7 +112,7 @@ def _several(rate: float, mu: float, rounds: int, worst: LossDistribution) -> tu
     return (lambda epsilon: np.interp(np.exp(np.minimum(epsilon, 700)), nodes, values)), times
 
 
-def triples(near_ends: Sequence[float] = NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
+def triples(near_ends: Sequence[float] = _NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
     """Gram matrices that exceed those of all triples, one for each interval of t between the ends.
 
     Records are at most 1 apart. Triples with y near x are left out: they are those with y near x', exchanged.

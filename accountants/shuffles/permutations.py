@@ -79,7 +79,7 @@ def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntersectionOdds:
+class _IntersectionOdds:
     """What fresh rounds of batch shuffling reveal about two patches.
 
     Attributes:
@@ -101,7 +101,7 @@ class IntersectionOdds:
     advantage: float
 
 
-def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> IntersectionOdds:
+def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
     """How much more often two patches share an output if they belong to one image. All variants have the same odds.
 
     It takes N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds over the same images, dealt into the same batch.
@@ -132,7 +132,7 @@ def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) ->
         ratio, drop = same / other, log1p(-other) - log1p(-same)
         crossing = floor(rounds * drop / (log(ratio) + drop))
         advantage = float(bdtr(crossing, rounds, other) - bdtr(crossing, rounds, same))
-    return IntersectionOdds(
+    return _IntersectionOdds(
         same_image=same,
         other_image=other,
         ratio=ratio,

@@ -42,7 +42,7 @@ class GaussianLaw:
         return True
 
 
-class LaplaceLaw(GaussianLaw):
+class _LaplaceLaw(GaussianLaw):
     """Laplace noise of a scale."""
 
     norm = "l1"
@@ -63,7 +63,7 @@ class LaplaceLaw(GaussianLaw):
         return not (mechanism.participation_shows or mechanism.seated)
 
 
-class ResponseLaw(GaussianLaw):
+class _ResponseLaw(GaussianLaw):
     """Randomized response: an answer is replaced by a uniform draw with some probability."""
 
     unit = "probability"
@@ -88,7 +88,7 @@ class ResponseLaw(GaussianLaw):
 
 NOISE_LAWS: Mapping[str, GaussianLaw] = {
     "gaussian": GaussianLaw(),
-    "laplace": LaplaceLaw(),
-    "randomized_response": ResponseLaw(),
+    "laplace": _LaplaceLaw(),
+    "randomized_response": _ResponseLaw(),
 }
 """Name -> law. `compile.RELEASES` has the step of each."""

@@ -136,10 +136,10 @@ def _same_data(a: _Run, b: _Run) -> None:
         )
 
 
-Groups = dict[tuple[str, str], dict[int, Row]]
+_Groups = dict[tuple[str, str], dict[int, Row]]
 
 
-def _pairs(first: Groups, second: Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
+def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
     """Pairs of rows by seed, and a phrase for each row without a counterpart."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
@@ -256,7 +256,7 @@ def _as_interval(value: Interval | float) -> Interval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paired:
+class _Paired:
     """How the second measurement differs from the first.
 
     Attributes:
@@ -271,7 +271,7 @@ class Paired:
     effect: float
 
 
-def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> Paired:
+def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
     """Compare two measurements of the same records.
 
     The test counts each record once; for a record that several seeds measure, the mean change counts. So it is about
@@ -298,7 +298,7 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
         together = np.bincount(record, together) / np.bincount(record)
     ranks = rankdata(np.abs(together))
     up, down = float(ranks[together > 0].sum()), float(ranks[together < 0].sum())
-    return Paired(
+    return _Paired(
         difference=_over(changes, together),
         p_value=float(wilcoxon(together, zero_method="pratt").pvalue) if up + down else 1.0,
         effect=(up - down) / (up + down) if up + down else 0.0,

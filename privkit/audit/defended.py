@@ -38,7 +38,7 @@ from privkit.training.loop import Epoch, learns
 from privkit.training.losses import with_loss
 from privkit.training.together import train_together
 
-CHECKPOINT = "training.ckpt"
+_CHECKPOINT = "training.ckpt"
 """In a model's folder, while it is trained."""
 
 
@@ -80,7 +80,7 @@ def defended_model(
     progress.stage(f"train {cell.defense.label}, seed {seed}")
     now = clock(splits.private.x.device)
     start = now()
-    checkpoint = Checkpoint(home / CHECKPOINT, progress.step, note, lambda: now() - start)
+    checkpoint = Checkpoint(home / _CHECKPOINT, progress.step, note, lambda: now() - start)
 
     def trained_model() -> tuple[Clients, nn.Module, Trained]:
         edge, upper, _ = untrained(config, cell, seed_data)
@@ -99,7 +99,7 @@ def defended_model(
         )
         return edge, upper, trained
 
-    edge, upper, trained = or_anew(trained_model, home / CHECKPOINT, progress.note)
+    edge, upper, trained = or_anew(trained_model, home / _CHECKPOINT, progress.note)
     batch = config.training.batch_size
     accuracies = _accuracies(edge, upper, trained, splits.test, batch_size=batch, seed=seed)
     files = _stored(home, edge, upper, trained, config.training.keep)

@@ -45,7 +45,7 @@ _DECLARED = "ε is of the mechanism that the recording declares; privkit did not
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedContext(AttackContext):
+class _RecordedContext(AttackContext):
     """One cell on a recording.
 
     Attributes:
@@ -220,7 +220,7 @@ class RecordedContext(AttackContext):
         return defense_of(self._lower, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
 
 
-def recorded_context(start: AttackContext) -> RecordedContext:
+def recorded_context(start: AttackContext) -> _RecordedContext:
     """The context of a cell on a recording. Its row holds the fields that do not depend on the attack's result."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
@@ -243,7 +243,7 @@ def recorded_context(start: AttackContext) -> RecordedContext:
         "device": device,
         "declared": declared,
     }
-    return RecordedContext(**{**vars(start), **made})
+    return _RecordedContext(**{**vars(start), **made})
 
 
 def _accuracy(source: Recording) -> Interval | None:

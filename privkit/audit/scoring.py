@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from privkit.domains.domain import Domain
     from privkit.metrics.perception import Perception
 
-RESAMPLES = 2_000
+_RESAMPLES = 2_000
 FEW = 20
 """Records below which a row says that its intervals are too narrow."""
 
@@ -175,7 +175,7 @@ def bootstrap_mean(values: Values, *, higher_is_closer: bool, seed: int, confide
     """
     draws = np.random.default_rng(seed)
     with np.errstate(invalid="ignore"):
-        means = values[draws.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
+        means = values[draws.integers(0, len(values), (_RESAMPLES, len(values)))].mean(1)
         low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     exact = bool(np.isinf(values).any())  # an exact copy has an infinite PSNR, and so has the mean
     return Metric(

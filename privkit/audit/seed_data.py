@@ -32,7 +32,7 @@ from privkit.torch_utils.clock import clock
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedRecords:
+class _SeedRecords:
     """The records of one seed: which client holds them, and which are attacked.
 
     Attributes:
@@ -57,7 +57,7 @@ class SeedRecords:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedData(SeedRecords):
+class SeedData(_SeedRecords):
     """What all cells of one seed share.
 
     Attributes:
@@ -107,7 +107,7 @@ class SeedData(SeedRecords):
         return parts | own
 
 
-def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedRecords:
+def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedRecords:
     """Open the data, split them and choose the attacked and the auxiliary records.
 
     Raises:
@@ -137,7 +137,7 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedRe
         hashes[config.auxiliary] = auxiliary.sha256()
     elif len(auxiliary) + dropped > len(splits.auxiliary):
         hashes["auxiliary"] = auxiliary.sha256()
-    return SeedRecords(
+    return _SeedRecords(
         splits=splits,
         shares=shares,
         victims=victims,
@@ -263,14 +263,14 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
     return floors
 
 
-def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
+def _recorded(recording: Recording, device: torch.device) -> _SeedRecords:
     """The true images of a recording that are known, and the adversary's own without these; other parts are empty."""
     own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
     empty, clipped = none.to(device), recording.domain.warning(recording.truth.x)
-    return SeedRecords(
+    return _SeedRecords(
         splits=Splits(private=empty, auxiliary=own.to(device), test=empty, classes=recording.classes),
         shares=nobody,
         victims=recording.truth.to(device),

@@ -167,7 +167,7 @@ _DIGITS = 3
 _RANDOM = 5
 """Trials drawn at random before the sampler learns from their outcomes."""
 _SEEDS = 2**32
-Space = Mapping[str, Range | Choice]
+_Space = Mapping[str, Range | Choice]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ def _append(path: Path, cell: str, number: int, trial: Trial) -> None:
     append_line(path, sealed({"cell": cell, "trial": number, **asdict(trial), "objective": objective}))
 
 
-def suggested(space: Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
+def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
     """The values to try next.
 
     Args:

@@ -30,7 +30,7 @@ _FORMATS = (".csv", ".json", ".md", ".tex")
 _NOISE = ("sigma", "noise_parameter")
 _SEARCHED = (*_NOISE, "rounds", "group", "delta")
 
-Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
+_Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
 Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi bounds only: no numerical composition.")]
 
@@ -48,7 +48,7 @@ def epsilon(
     table: Annotated[
         str | None, typer.Argument(help="Parameter table: CSV, TOML or JSON; - reads CSV from standard input.")
     ] = None,
-    delta: Delta = None,
+    delta: _Delta = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside it the published formula, and the factor.")
     ] = False,

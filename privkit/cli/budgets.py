@@ -28,7 +28,7 @@ _BY_MIXER = (
     "the mixer adds the noise, as noise_site is empty; the defense dp_cutmixsl lets each client add it unless it has "
     "site=mixer: give noise_site = client for its ε"
 )
-CHUNK = 2_000
+_CHUNK = 2_000
 """Rows that are computed in one vectorised pass."""
 
 
@@ -48,7 +48,7 @@ def budgets(
     ['ok', 'error']
     """
     iterator = iter(entries)
-    while chunk := list(islice(iterator, CHUNK)):
+    while chunk := list(islice(iterator, _CHUNK)):
         answers = _computed([entry for entry in chunk if not entry.error], tight)
         for entry in chunk:
             row, certificate = _row(entry, entry.error or answers[entry.row], compare)

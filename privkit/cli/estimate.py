@@ -29,7 +29,7 @@ _FORWARD = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class _Estimate:
     """About how long cells take.
 
     Attributes:
@@ -43,7 +43,7 @@ class Estimate:
     needs: list[str]
 
 
-def estimate(parts: Sequence[AuditConfig]) -> Estimate:
+def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
     """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
     Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
@@ -80,7 +80,7 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
         name for part in parts if not part.data_root for name in (part.dataset.name, part.auxiliary.partition(":")[0])
     ]
     unseen = [name for name in dict.fromkeys(named) if name in OFFICIAL]
-    return Estimate(
+    return _Estimate(
         cells=cells,
         sentence=f"{least}about {total:.0f} s with controls on {where}{further}",
         needs=[f"the run needs --data-root with the files of {' and '.join(unseen)}"] if unseen else [],

@@ -22,7 +22,7 @@ from privkit.parts.registry import load, part_table
 from privkit.torch_utils.same import same
 
 CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
-COUNTS = (
+_COUNTS = (
     ReleaseCount(),
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
@@ -233,7 +233,7 @@ def _receipts_make_certificates(defense: Defense) -> str:
     """A receipt gives a JSON certificate for any number of releases; an ε is claimed only as differential privacy."""
     z, y = inputs(defense)
     receipt = applied(defense, z, y, generator())[1]
-    for count in COUNTS:
+    for count in _COUNTS:
         certificate = receipt.certificate(count)
         json.dumps(asdict(certificate))
         if (certificate.kind == "differential_privacy") != (certificate.epsilon < inf):

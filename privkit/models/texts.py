@@ -18,7 +18,7 @@ from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextMlp(NamedCuts):
+class _TextMlp(NamedCuts):
     """Token embedding, the mean over all places, and one hidden layer, with tanh between them.
 
     Padding is embedded as zeros and counts in the mean, since the server does not know the mask.
@@ -61,7 +61,7 @@ class _Mean(nn.Module):
         return tokens.mean(1)
 
 
-TEXT_MLP = TextMlp()
+TEXT_MLP = _TextMlp()
 """The network of accurate_sl on IMDB, cut after its hidden layer."""
 
 

@@ -47,7 +47,7 @@ def floor_of(row: Row) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ordering:
+class _Ordering:
     """A published statement that a quantity of one method is larger than that of another.
 
     Attributes:
@@ -123,7 +123,7 @@ class Judged:
         size: of the runs that were judged; None for those of a user.
     """
 
-    ordering: Ordering
+    ordering: _Ordering
     published: float | None
     difference: Interval | None
     verdict: Verdict
@@ -133,13 +133,13 @@ class Judged:
     size: Size | None = None
 
 
-def orderings(paper: str) -> tuple[Ordering, ...]:
+def orderings(paper: str) -> tuple[_Ordering, ...]:
     """A paper's orderings, from `orderings.toml` of its folder.
 
     >>> orderings("dp_cutmixsl")[0].claim
     'CutMixSL > PSL + Mixup'
     """
-    return tuple(Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
+    return tuple(_Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
 
 
 def on_other_data(method: str) -> bool:

@@ -243,7 +243,7 @@ class Wanted:
     run: Path
 
 
-Factory = Callable[[str, Wanted], Iterator[Executor]]
+_Factory = Callable[[str, Wanted], Iterator[Executor]]
 """Of an engine: what stands behind its name and a colon, and what the run asks."""
 
 
@@ -276,7 +276,7 @@ def _submitit(given: str, wanted: Wanted) -> Iterator[Executor]:
     yield _Jobs(wanted.run.with_name(f"{wanted.run.name}.jobs"), options)
 
 
-ENGINES: dict[str, Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit}
+ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit}
 """Name -> what makes its executor; without a name, the processes of `--workers` compute."""
 
 

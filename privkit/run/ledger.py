@@ -59,7 +59,7 @@ _FLUSH = 0.1
 """Seconds between two times that lines are flushed to the disk, if they come as fast."""
 PATIENCE = 2.0
 """Seconds to wait for a writer that is about to end."""
-CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
+_CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
 """Files that a cell's record lists, if they exist."""
 LEADER = ".leader.json"
 """In the run folder while a command writes there: who it is."""
@@ -286,7 +286,7 @@ class RunLedger(RunFolder):
         A kill loses neither. A power failure may lose the lines of the last tenth of a second; their cells then run
         again.
         """
-        row = row.model_copy(update={"files": digests(self.cell(row.cell), CELL_FILES)})
+        row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)
         due = perf_counter() - self._flushed > _FLUSH
         append_line(self.results, line(row), flush=due)

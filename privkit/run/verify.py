@@ -36,7 +36,7 @@ Found = TypeVar("Found")
 
 
 @dataclass
-class Examination:
+class _Examination:
     """The result of checking a run folder.
 
     Attributes:
@@ -106,7 +106,7 @@ class Examination:
         return path.relative_to(self.run).as_posix()
 
 
-def examine(run: Path) -> Examination:
+def examine(run: Path) -> _Examination:
     """Check a whole run folder without changing anything in it.
 
     Args:
@@ -115,7 +115,7 @@ def examine(run: Path) -> Examination:
     Raises:
         RunFolderError: if it is no run folder, or of a schema version that this privkit does not read.
     """
-    examination = Examination(run=root(run))
+    examination = _Examination(run=root(run))
     home, manifest = examination.run, None
     try:
         manifest = read_manifest(home)
@@ -147,7 +147,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
 
 
-def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
+def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
     for home in (*_files(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
         cure, result = f"{_REPEAT}: the cell is restored or done again", home / "result.json"
@@ -166,7 +166,7 @@ def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tupl
         yield home.name, row
 
 
-def _models(examination: Examination) -> None:
+def _models(examination: _Examination) -> None:
     for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
         examination.record(home / MADE_OF, cure, of=home.name)
@@ -175,7 +175,7 @@ def _models(examination: Examination) -> None:
         examination.listed(home, trained.get("files"), cure)
 
 
-def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
+def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """Records that a finished cell rests on, and that are no longer there."""
     needed: dict[Path, None] = {}
     for cell in manifest.cells:
@@ -187,7 +187,7 @@ def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) ->
             examination.fault(path, "is missing", "restore it from a copy; the rows stand without it")
 
 
-def _links(examination: Examination) -> None:
+def _links(examination: _Examination) -> None:
     named = {path for path, _ in examination.faults}
     for folder, folders, names in os.walk(examination.run):
         for path in (Path(folder, name) for name in (*folders, *names)):
@@ -195,7 +195,7 @@ def _links(examination: Examination) -> None:
                 examination.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
 
 
-def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
+def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
     path = examination.run / "results.jsonl"
     seen: dict[str, int] = {}
     cure = f"{_REPEAT}: it is written anew from the cells"
@@ -223,7 +223,7 @@ def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, 
         examination.fault(path, f"the line of {cell} is missing", cure)
 
 
-def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
+def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """The verdict against the rows, and the report against the verdict."""
     path = examination.run / VERDICT
     stored = examination.found(path, f"delete it and {_REPEAT}", lambda: read_verdict(examination.run, manifest))
@@ -239,7 +239,7 @@ def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row])
     examination.listed(examination.run, stored.files, _REPORT)
 
 
-def _evidence(examination: Examination, manifest: Manifest) -> None:
+def _evidence(examination: _Examination, manifest: Manifest) -> None:
     """Evidence, its page, and whether the run is still the one that it is about."""
     path = examination.run / EVIDENCE
     found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)

@@ -31,7 +31,7 @@ _SCHEDULES_WITH = {
 Optimizer = Literal["adamw", "adam", "sgd"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Schedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
-Momentum = Annotated[float, Ge(0), Lt(1)]
+_Momentum = Annotated[float, Ge(0), Lt(1)]
 Scale = Annotated[float, Ge(1e-9), Le(1e9)]
 """A norm or a noise of DP-SGD."""
 
@@ -60,7 +60,7 @@ class OptimizerSpec(Checked):
 
     optimizer: Optimizer = "adamw"
     learning_rate: Positive = 2e-3
-    momentum: Momentum | None = None
+    momentum: _Momentum | None = None
     weight_decay: NonNegative | None = None
     schedule: Schedule = "one_cycle"
     warm_up: Probability | None = None
@@ -132,7 +132,7 @@ class TrainingSpec(OptimizerSpec):
     precision: Precision = "auto"
     upper_optimizer: Optimizer | None = None
     upper_learning_rate: Positive | None = None
-    upper_momentum: Momentum | None = None
+    upper_momentum: _Momentum | None = None
     upper_weight_decay: NonNegative | None = None
     upper_schedule: Schedule | None = None
     upper_warm_up: Probability | None = None

@@ -38,9 +38,9 @@ from privkit.wire.transcript import Transcript
 ATTACK_CHECKPOINT = "attack.ckpt"
 """In a cell's folder, while its attack runs."""
 
-FALSE_POSITIVES = 0.01
+_FALSE_POSITIVES = 0.01
 """The false positive rate at which true positives are counted."""
-REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
+_REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
 """How the method of a rate ends whose scores leak in the other direction."""
 
 
@@ -261,9 +261,9 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
     turned = -values if leak.direction == "lower" else values
-    rates = {"tpr_at_1_percent": tpr_at(turned, truth, FALSE_POSITIVES), "advantage": advantage(turned, truth)}
+    rates = {"tpr_at_1_percent": tpr_at(turned, truth, _FALSE_POSITIVES), "advantage": advantage(turned, truth)}
     if leak.direction == "lower":
-        rates = {name: replace(rate, method=f"{rate.method}; {REVERSED}") for name, rate in rates.items()}
+        rates = {name: replace(rate, method=f"{rate.method}; {_REVERSED}") for name, rate in rates.items()}
     metrics = {"auc": leak.auc, **rates}
     if batches is not None:
         with suppress(ValueError):  # where no round holds both kinds

@@ -49,7 +49,7 @@ from privkit.wire.queries import CountingSession, Queries
 
 SHOWN = 8
 """Records of each cell that the report shows."""
-CLOSEST = 5
+_CLOSEST = 5
 """Columns of a table that the row names."""
 
 
@@ -168,7 +168,7 @@ def must_be_mountable(context: AttackContext) -> None:
 
 def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
     """A sentence on the columns that were recovered best."""
-    errors = sorted(table.columns(truth, guess).items(), key=lambda column: column[1])[:CLOSEST]
+    errors = sorted(table.columns(truth, guess).items(), key=lambda column: column[1])[:_CLOSEST]
     return f"smallest errors by column: {', '.join(f'{name} {error:.3f}' for name, error in errors)}"
 
 

@@ -34,7 +34,7 @@ from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
-HISTORY = 16
+_HISTORY = 16
 """States of the server's segment that an attack may hold, the trained one among them."""
 
 
@@ -142,7 +142,7 @@ class TrainedContext(AttackContext):
         if self.upper() is None:
             return None
         config, total = self.config, self.config.budget.epochs * self.steps
-        moments = {total * moment // HISTORY for moment in range(1, HISTORY)}
+        moments = {total * moment // _HISTORY for moment in range(1, _HISTORY)}
         history: list[nn.Module] = []
 
         def play(edge: Clients, upper: nn.Module, *given: Any, number: int = 0, **options: Any) -> Round:

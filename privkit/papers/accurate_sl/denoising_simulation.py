@@ -30,7 +30,7 @@ from privkit.constraints import Checked, Count, Positive, Whole
 from privkit.papers.accurate_sl.denoising import CutNoise
 from privkit.shared.array import Array
 
-AtLeastTwo = Annotated[int, Ge(2)]
+_AtLeastTwo = Annotated[int, Ge(2)]
 
 _QUANTITIES = ("linear", "loss", "gradient")
 _OPERATORS = ("scaling", "masking")
@@ -54,10 +54,10 @@ class Settings(Checked):
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)
-    rows: AtLeastTwo = 10
+    rows: _AtLeastTwo = 10
     columns: Count = 16
-    draws: AtLeastTwo = 1000
-    points: AtLeastTwo = 21
+    draws: _AtLeastTwo = 1000
+    points: _AtLeastTwo = 21
     seed: Whole = 0
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ _Noise = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedBound:
+class _PrintedBound:
     """One cell of Table 11 of the accurate split learning paper.
 
     Attributes:
@@ -53,8 +53,8 @@ _SPLIT_LAYERS = {
 _NAMES_BATCH = int(printed("accurate_sl", "Table 2", "LSTM on Names", "batch size"))
 """Batch size of the Names model: its printed ε is the MNIST row's over the square root of this."""
 
-TABLE_11: tuple[PrintedBound, ...] = tuple(
-    PrintedBound(
+TABLE_11: tuple[_PrintedBound, ...] = tuple(
+    _PrintedBound(
         name=name,
         noise=noise,
         dimensions=int(printed("accurate_sl", "Table 1", layer, "split layer size")),
@@ -81,7 +81,7 @@ class Table11Row:
         certificate: the printed ε, sound exactly if it is at least `exact`.
     """
 
-    printed: PrintedBound
+    printed: _PrintedBound
     formula: float
     exact: float
     certificate: Certificate
@@ -109,7 +109,7 @@ def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
     return next((_checked(bound) for bound in TABLE_11 if (bound.name, bound.noise, bound.scale) == wanted), None)
 
 
-def _checked(bound: PrintedBound) -> Table11Row:
+def _checked(bound: _PrintedBound) -> Table11Row:
     n, scale, claim = bound.dimensions, bound.scale, bound.epsilon
     if bound.noise == "laplace":
         formula, exact = laplace_epsilon(n, scale, norm="l2") / 2, laplace_epsilon(n, scale, norm="l1")
