@@ -174,7 +174,6 @@ def certificate(
         mechanism: the mechanism; it names the relation and the unit.
         run: its steps, for `zcdp_rho` and `gdp_mu` among the quantities.
         best: the bound that gave the limit.
-        limit: the limit.
         claim: its statement.
         said: the assumptions and warnings to print.
         proven: ε, δ and a lower bound on ε or None; None if nothing is proven.

@@ -50,7 +50,6 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
     P is at most the level's δ, for each q in (0, 1). The levels share δ evenly.
 
     Args:
-        kept: the filter of the run.
         total: what was charged, [Σμ², Rényi curve], within the filter's limit.
         delta: in (0, 1), fixed before the first release; readings at several δ hold together up to the sum of these.
 

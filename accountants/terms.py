@@ -51,7 +51,6 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
     """The guarantee of a certificate of that mechanism, term -> text.
 
     Args:
-        mechanism: the specification.
         certificate: what `answer` returned for it.
         tight: whether a smaller μ may be fitted where a sample is secret; it takes tenths of a second.
 

@@ -269,7 +269,6 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
     in this order; an attack with none of them is passive.
 
     Args:
-        attack: its specification.
         held: fields of the observation that its adversary has; None for all that the attack declares.
     """
     held = known_to(attack) if held is None else held

@@ -61,7 +61,6 @@ class Memory:
 
         Args:
             given: all else that the result follows from: tensors, generators, and what its `repr` describes.
-            draws: that `make` draws from.
 
         Raises:
             NotApplicable: if `make` raises it, or raised it before.

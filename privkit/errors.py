@@ -101,8 +101,6 @@ def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> 
 
     Args:
         kind: what is named.
-        given: the unknown name.
-        allowed: the known ones.
         listed: the command that lists them, if they are too many for a sentence.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))

@@ -52,12 +52,7 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion a defense, in the order of its verdicts; without any verdict, that and why nothing is shown.
-
-    Args:
-        rows: of the run.
-        threats: the verdicts on them.
-    """
+    """One conclusion a defense, in the order of its verdicts; without any verdict, that and why nothing is shown."""
     made = []
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
@@ -147,8 +142,6 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
 
     Args:
         verdicts: on one defense, under the threat models that the conclusion names first.
-        own: the rows of this defense.
-        rows: of the run.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}

@@ -71,9 +71,6 @@ def evidence(
 
     Args:
         rows: at least one.
-        threats: the verdicts on them.
-        manifest: of the run.
-        verdict: on the run.
         records: path in the run -> SHA-256, of the records that the document rests on.
     """
     groups = by_defense(rows)

@@ -92,7 +92,6 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     """The frontier of a run; None if too few defended settings have an accuracy and a reconstruction.
 
     Args:
-        rows: of the run.
         least: the smallest number of defended settings that make a frontier.
     """
     done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]

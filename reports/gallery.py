@@ -68,8 +68,6 @@ class _Block:
     Attributes:
         seed: seed of the rows.
         above: strips of the originals, then of the floors.
-        strongest: one strip for each defense.
-        others: strips of the other attacks.
     """
 
     seed: int

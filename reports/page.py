@@ -196,11 +196,7 @@ def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tu
 
 
 def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
-    """Charts as one SVG file, with a label above each line of charts.
-
-    Args:
-        lines: label and charts of each line.
-    """
+    """Charts as one SVG file, with a label above each line of charts."""
     return environment().get_template("figure.svg.j2").render(lines=lines)
 
 

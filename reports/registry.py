@@ -284,7 +284,6 @@ def place(
     A peer has the same dataset, adversary and number of attacked records.
 
     Args:
-        own: settings of a run.
         registered: all others.
         rows: of the run, to say which attacks were mounted; None if that is not asked.
     """

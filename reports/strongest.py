@@ -71,8 +71,6 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
     """Whether an attack came closer to the records than a guess. This is the only definition of "better than".
 
     Args:
-        ours: metric of the attack.
-        floor: metric of the guess.
         ahead: mean difference over records, attack against guess, positive if the attack is closer; pairing removes the
             difficulty that a record has for both. Its whole interval must lie above `margin`. Rows of older runs lack
             it, and what attacks began from; then the whole interval of `ours` must be that far beyond `floor`.

@@ -114,7 +114,6 @@ def threat_verdicts(
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
     Args:
-        rows: of a run.
         summaries: numbers over its seeds, of `counted` rows; empty if there is one seed.
         registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
         known: label of a defense -> attacks to which it fell in privkit's own measurements.

@@ -69,7 +69,6 @@ class CoarseComposition(Bound):
 
     Attributes:
         pieces: the releases.
-        method: its name.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
     Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff; truncation:

@@ -58,9 +58,7 @@ class RenyiBound(Bound):
     """The Rényi curve of a run, converted at the best order.
 
     Attributes:
-        steps: the steps of the run.
         orders: [A] orders to try. If the last of `SAMPLED_ORDERS` is the best, `HIGH_ORDERS` are tried as well.
-        method: its name.
         source: papers of the curves and of the conversion.
     """
 

@@ -181,7 +181,6 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
     """An attack as it is mounted in its controls.
 
     Args:
-        attack: its specification.
         own: number of its images; a tenth of them, but at least one message, is held out.
         batch_size: images a step.
         shorter: factor by which its number of training steps is reduced.

@@ -90,7 +90,6 @@ def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scor
 
     Args:
         of_labels: float [N, L], L ≥ 2, higher for the likelier label.
-        positive: the positive label.
         examples: int64 [N], the rows.
 
     Raises:

@@ -48,7 +48,6 @@ def controls(
         observation: observation of the real client. It supplies the auxiliary images, their labels (without labels, all
             count as one class), and the first view, whose shape the noise has.
         seed: seed of everything random.
-        defended: as in `wins`.
 
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.
@@ -75,9 +74,6 @@ def wins(
     rows are public, an attack that wins by less than half of its share must do worse with the members' swapped.
 
     Args:
-        attack: as in `controls`.
-        observation: as in `controls`.
-        seed: as in `controls`.
         defended: the defense; None for clients without one.
 
     Returns:

@@ -29,7 +29,6 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     the same records is sent with the same draws. privkit's own parts are not measured here.
 
     Args:
-        config: of the run.
         edge: the clients, in evaluation mode.
         records: of the dataset, at least one round.
 

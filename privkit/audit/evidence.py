@@ -19,9 +19,6 @@ from privkit.run.verify import examine
 def write_evidence(run: Path) -> Evidence:
     """Write RUN/evidence.json and RUN/evidence.html, the same bytes for the same run folder.
 
-    Args:
-        run: a run folder.
-
     Raises:
         RunFolderError: if it is no run folder.
         UnfinishedRun: if no cell is finished.

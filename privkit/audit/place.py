@@ -23,9 +23,6 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
 def placed(run: Path) -> tuple[list[Place], list[str]]:
     """Where a run's defenses lie among the registered ones.
 
-    Args:
-        run: a run folder.
-
     Returns:
         A place for each setting and adversary, and where the runs behind the registry differ, one sentence each.
 

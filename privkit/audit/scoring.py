@@ -39,8 +39,6 @@ def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     """Refuse guesses that are no valid records: on another scale they would look like a failure of the attack.
 
     Args:
-        attack: its name.
-        domain: of the records.
         guess: what the attack returned, [N, *domain.shape].
 
     Raises:
@@ -222,7 +220,6 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
     """How much closer an attack came to the records than each constant guess: the mean difference over records.
 
     Args:
-        scores: of the attack.
         guesses: name of a guess -> its scores of the same records.
         seed: of the bootstrap.
         closer: metric -> whether higher values are closer.

@@ -199,7 +199,6 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
 
     Args:
         own: the adversary's records.
-        victims: the attacked ones.
         classes: whether both have labels of the same classes.
     """
     domain, count = victims.domain, len(victims)
@@ -225,7 +224,6 @@ def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool
     """Why there is no guess by the true label, in a sentence; empty if there is one.
 
     Args:
-        config: of the run.
         own: the adversary's records.
         victims: the attacked ones.
         labeled: whether the own records have labels.

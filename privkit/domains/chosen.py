@@ -79,7 +79,6 @@ def with_classes(spec: Any, classes: object) -> Any:
     """The specification of a dataset with one more field, `classes`, which keeps records of these classes alone.
 
     Args:
-        spec: the dataset's.
         classes: class numbers.
 
     Raises:

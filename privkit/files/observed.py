@@ -85,7 +85,6 @@ def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[st
     """File -> SHA-256 of all files that these sources read, including other sources that they ran.
 
     Args:
-        sources: paths.
         or_by_others: paths that also count if any other code read them.
 
     Raises:

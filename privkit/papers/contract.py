@@ -60,8 +60,6 @@ class Paper:
     """One paper: a folder of this package with its formulas, printed numbers and experiments.
 
     Attributes:
-        name: of the folder.
-        title: of the paper.
         citation: authors and short title, as a certificate cites it.
         from_runs: whether its module `figures` can also draw a run folder's models, by `of_run`.
     """

@@ -228,7 +228,6 @@ def ordering_verdicts(
     """The verdict on each ordering of a paper, from differences of the same seeds.
 
     Args:
-        paper: its name.
         measurements: of its methods, as `measured` returns them.
         counted: which of the differences count, from all of them by seed; all by default.
     """

@@ -56,7 +56,6 @@ def work(
 
     Args:
         experiment: its name, such as cutmixsl/table_2_small.
-        path: its file.
         changes: settings that replace its own; the rows still name its data and model.
         judged: the paper whose orderings count; that of the experiment unless named.
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
@@ -153,7 +152,6 @@ def reproduce(
     """Measure a table of a paper, or continue to.
 
     Args:
-        name: of the paper.
         table: as `privkit papers NAME --coverage` lists it.
         scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, "medium" with the paper's
             network as well, or "paper".

@@ -293,7 +293,6 @@ def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
 
     Args:
         given: what a user wrote, for errors.
-        text: the options in it.
         what: the setting, if it has options and no name.
 
     >>> read_options("keep=.5,order=auto", "keep=.5,order=auto")

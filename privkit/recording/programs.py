@@ -51,7 +51,6 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     must be trusted by name.
 
     Args:
-        name: of its file.
         trust: modules that the command named.
 
     Raises:

@@ -79,9 +79,6 @@ def records(
     """Records of one kind with their labels, which are 0 if there are none; and the labels, if they are known.
 
     Args:
-        described: the recording's description.
-        domain: what one record is.
-        tensors: of the recording, by their names.
         kind: "own" or "truth".
         here: file of the tensors, for sentences.
 

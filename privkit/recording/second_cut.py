@@ -29,7 +29,6 @@ def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) 
 
     Args:
         sent: the first cut in each round.
-        tensors: of the recording, by their names.
         here: file of the tensors, for sentences.
 
     Returns:

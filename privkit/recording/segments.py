@@ -39,7 +39,6 @@ def lower_fields(
     in training mode where records meet in that alone.
 
     Args:
-        module: the segment.
         builder: "module:object", or empty for a program.
         sample: records that a program is traced on.
         rounds: with nothing behind the segment.

@@ -28,11 +28,7 @@ device = ""
 
 
 class Processes(Executor):
-    """Pools of one process each, so that a lost process loses only its own task.
-
-    Args:
-        devices: device of each process.
-    """
+    """Pools of one process each, so that a lost process loses only its own task."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices, self._lock = devices, Lock()

@@ -24,10 +24,7 @@ class Cell:
     """One defense, one attack, one seed.
 
     Attributes:
-        id: of the cell.
         model_id: of the defended model, which cells with other attacks share.
-        defense: the defense.
-        attack: the attack.
         seed: seed of everything random in it.
         twin_of: ids of the cells with this attack on defenses, if it meets the undefended model only where it failed on
             one of them; empty for a cell that is computed in any case.

@@ -223,7 +223,6 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
     """Refuse an attack that reconstructs records of other domains.
 
     Args:
-        attack: its specification.
         domain: what the attacked records are.
 
     Raises:
@@ -254,7 +253,6 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
     reversed once in forty times.
 
     Args:
-        scores: of the attack.
         positive: bool [N], the truth.
         batches: int [N], the round of each, for one AUC a round; None without rounds.
     """

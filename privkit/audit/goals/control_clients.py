@@ -79,7 +79,6 @@ def _within_bounds(defense: Defense, white: Tensor) -> float:
     A clamp that cuts images in [0, 1] would leave the control nothing to judge. The factor is 1 where none does this.
 
     Args:
-        defense: the defense.
         white: what the lower segment gives of a white image.
     """
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
@@ -91,8 +90,6 @@ class HonestClients:
     """A defense's release of records; satisfies `privkit.attacks.goals.control_clients.ControlClients`.
 
     Attributes:
-        edge: the clients.
-        domain: of the records.
         batch_size: records a client and round.
     """
 
@@ -113,11 +110,7 @@ class HonestClients:
         """Build clients as `Clients.build` does, with the defense's noise switched off.
 
         Args:
-            edge: as in `defense_of`.
-            domain: likewise.
             shape: of the records, which may be smaller images than the domain's.
-            batch_size: likewise.
-            seed: likewise.
             marked: whether tokens say whose they are (`Marked`), for a defense that moves or drops them.
 
         Raises:
@@ -187,7 +180,6 @@ class HonestClients:
         """All numbers that a round's images [n, B, C, H, W] show in some passes.
 
         Args:
-            passes: of them.
             rounds: of a pass.
             seed: of the coins.
             images: differentiable.

@@ -94,7 +94,6 @@ class AuditGoal:
         """What an attack costs in a run.
 
         Args:
-            attack: its specification.
             timed: the attack on a rehearsal.
             config: a configuration with one protocol.
             sizes: number of private, auxiliary, test and attacked records ("victims"), of records of a round over all

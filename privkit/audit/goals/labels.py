@@ -213,9 +213,7 @@ def asked(
     """Score, label and round of every attacked row of every client.
 
     Args:
-        attack: its specification.
         transcript: of some rounds.
-        context: of the cell.
         stage: progress, see `Stages`.
         of_epoch: the record of each row of each client, [clients, N], and what earlier epochs left, filled by the first
             epoch; None if no other epoch is attacked.
