@@ -288,10 +288,6 @@ def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
 
 
 def require(attack: AnyAttack, observation: Observation) -> None:
-    """Refuse an adversary that lacks what the attack needs.
-
-    Raises:
-        NotApplicable: it names what is missing.
-    """
+    """Refuse an adversary that lacks what the attack needs, by a `NotApplicable`."""
     if missing := lacking(attack, observation):
         raise NotApplicable(f"{attack.name} needs {' and '.join(missing)}, which this adversary does not have")

@@ -202,10 +202,7 @@ def _digits(value: float) -> str:
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
-    """Refuse two conditions that no number meets both.
-
-    Raises:
-        GateError: naming the two.
+    """Refuse two conditions that no number meets both, by a `GateError`.
 
     >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
     """
@@ -262,11 +259,7 @@ def _known(gate: str, column: str) -> str:
 
 
 def _must_be_in_range(gate: Gate) -> None:
-    """Refuse a bound that every number of a column meets, or none, such as a share in percent.
-
-    Raises:
-        GateError: with the range.
-    """
+    """Refuse a bound that every number of a column meets, or none, such as a share in percent, by a `GateError`."""
     low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
     if not low <= gate.bound <= high:
         percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""

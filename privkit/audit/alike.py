@@ -23,7 +23,7 @@ _LIKE_TWO_DRAWS = 10
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own stage, or network, that sends other data with gradients, as in training, than without.
+    """Refuse a user's own stage, or network, that sends other data with gradients, as in training, than without, by a `Misbehaved`.
 
     Attacks read what is sent after training, so what they find would say nothing of what was sent in it. One round of
     the same records is sent with the same draws. privkit's own parts are not measured here.
@@ -31,9 +31,6 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     Args:
         edge: the clients, in evaluation mode.
         records: of the dataset, at least one round.
-
-    Raises:
-        Misbehaved: if both releases differ.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):

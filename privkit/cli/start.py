@@ -135,12 +135,9 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Refuse a memory limit that is too small to load the libraries, which would end the process without a message.
+    """Refuse a memory limit that is too small to load the libraries, which would end the process without a message, by a `MemoryError`.
 
     If there is a limit, a child process tries it.
-
-    Raises:
-        MemoryError: it says how much is allowed.
     """
     try:
         import resource

@@ -90,11 +90,7 @@ class AttackContext:
         return size
 
     def refuse(self) -> None:
-        """Refuse an attack that cannot be mounted here, for reasons other than its goal.
-
-        Raises:
-            NotApplicable: it says why.
-        """
+        """Refuse an attack that cannot be mounted here, for reasons other than its goal, by a `NotApplicable`."""
 
     def checks(self) -> tuple[Check, ...]:
         """Whether what is claimed was contradicted, and whether the model learned its task."""
@@ -220,13 +216,10 @@ class AttackContext:
 
 
 def must_read(attack: AnyAttack, domain: Domain) -> None:
-    """Refuse an attack that reconstructs records of other domains.
+    """Refuse an attack that reconstructs records of other domains, by a `NotApplicable`.
 
     Args:
         domain: what the attacked records are.
-
-    Raises:
-        NotApplicable: it says so.
     """
     if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
@@ -234,11 +227,7 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
 
 
 def must_have_one_label(context: AttackContext) -> None:
-    """Refuse an attack that reads one label a record if records have several.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse an attack that reads one label a record if records have several, by a `NotApplicable`."""
     if several(context.seed_data.victims.y):
         name = context.cell.attack.name
         raise NotApplicable(f"{name} reads one label a record, and these records have several each")

@@ -68,11 +68,7 @@ class AuditGoal:
         raise NotImplementedError
 
     def refuse_recording(self, attack: Any, source: Recording) -> None:
-        """Refuse an attack that cannot be mounted on a recording.
-
-        Raises:
-            NotApplicable: it says why.
-        """
+        """Refuse an attack that cannot be mounted on a recording, by a `NotApplicable`."""
         raise NotApplicable(
             f"{attack.name} sends records of its own choice through the training's clients, and a recording has no "
             "clients; audit the model itself with --model"

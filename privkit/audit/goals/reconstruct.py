@@ -150,11 +150,7 @@ def _judged(outcome: _Outcome) -> tuple[bool, float]:
 
 
 def must_be_mountable(context: AttackContext) -> None:
-    """Refuse if no attack, or not this one, can be mounted on these records.
-
-    Raises:
-        NotApplicable: it says why.
-    """
+    """Refuse if no attack, or not this one, can be mounted on these records, by a `NotApplicable`."""
     attack = context.attack
     must_read(attack, context.seed_data.splits.domain)
     context.refuse()

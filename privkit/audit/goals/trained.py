@@ -184,21 +184,13 @@ class TrainedContext(AttackContext):
 
 
 def must_send(context: TrainedContext) -> None:
-    """Refuse clients that send nothing.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse clients that send nothing, by a `NotApplicable`."""
     if context.model.edge.protocol.upper == "own":
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
 
 
 def must_send_labels(context: TrainedContext) -> None:
-    """Refuse a U-shape, whose server gets neither labels nor predictions.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse a U-shape, whose server gets neither labels nor predictions, by a `NotApplicable`."""
     if context.model.edge.protocol.labels == "kept":
         raise NotApplicable(
             "labels=kept leaves labels and predictions to the clients, and this attack starts from them"
@@ -206,11 +198,7 @@ def must_send_labels(context: TrainedContext) -> None:
 
 
 def must_get_gradients(context: TrainedContext) -> None:
-    """Refuse clients to whom no gradient comes back, because their lower segments do not learn, or one of many.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse clients to whom no gradient comes back, because their lower segments do not learn, or one of many, by a `NotApplicable`."""
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
         raise NotApplicable("updates=message mixes every record several times a round, and one message would be read")
