@@ -135,7 +135,7 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Refuse a memory limit that is too small to load the libraries, which would end the process without a message, by a `MemoryError`.
+    """Refuse, by a `MemoryError`, a limit too small for the libraries, which would end the process without a message.
 
     If there is a limit, a child process tries it.
     """

@@ -220,7 +220,7 @@ def save_module(path: Path, module: nn.Module) -> str:
 
 
 def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """Tensors as a safetensors file, which refuses those that share memory, as tied weights do: they are written twice."""
+    """Tensors as a safetensors file; those that share memory, as tied weights do, are written twice."""
     import torch
     from safetensors.torch import save
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError
+from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError, UnfinishedRun
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
 from privkit.files.storage import present_bytes, read_record, write_record
@@ -143,6 +143,18 @@ def read_rows(path: Path) -> list[Row]:
         if rows.setdefault(row.cell, row) != row:
             raise DamagedFile(f"{where} contradicts an earlier line of {row.cell}; repeat the run's command")
     return sorted(rows.values(), key=lambda row: places[row.cell])
+
+
+def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
+    """The manifest of a run folder and all its rows, at least one; raises what `read_rows` does.
+
+    Raises:
+        UnfinishedRun: if no cell is finished.
+    """
+    manifest, rows = read_manifest(path), read_rows(path)
+    if manifest is None or not rows:
+        raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")
+    return manifest, rows
 
 
 def lines_of(results: Path) -> list[bytes]:

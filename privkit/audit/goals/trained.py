@@ -198,7 +198,7 @@ def must_send_labels(context: TrainedContext) -> None:
 
 
 def must_get_gradients(context: TrainedContext) -> None:
-    """Refuse clients to whom no gradient comes back, because their lower segments do not learn, or one of many, by a `NotApplicable`."""
+    """Refuse, by a `NotApplicable`, clients to whom no gradient comes back, or one of many messages."""
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
         raise NotApplicable("updates=message mixes every record several times a round, and one message would be read")
