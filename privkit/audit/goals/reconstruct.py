@@ -14,8 +14,7 @@ from torch import Tensor
 
 from privkit.attacks.base import NotApplicable, Session, known_to, threat_model
 from privkit.attacks.escalate import escalated
-from privkit.attacks.goals.control_cast import CONTROL_IMAGES, as_control
-from privkit.attacks.goals.control_size import played_by
+from privkit.attacks.goals.control_cast import CONTROL_IMAGES, as_control, played_by
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
