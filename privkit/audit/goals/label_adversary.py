@@ -1,4 +1,4 @@
-"""Who wants a label (a client, the server of a U-shape, or parties of a vertical split), what it holds, and which label."""
+"""Who wants a label (a client, the server of a U-shape, parties of a vertical split), which label, and what it holds."""
 
 from __future__ import annotations
 
