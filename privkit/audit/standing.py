@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
+from privkit.audit.alike import must_send_alike
+from privkit.audit.apart import rows_that_meet
 from privkit.audit.contained import is_own_part
 from privkit.audit.seed_data import SeedData
 from privkit.defenses.base import Defense, Receipt, ReleaseCount, is_own
@@ -15,8 +16,6 @@ from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
 from privkit.defenses.measured import contradiction
 from privkit.defenses.rules import check_chain
-from privkit.domains.base import Batch
-from privkit.errors import Misbehaved
 from privkit.reports.columns import DECLARATION
 from privkit.reports.schema import Check
 from privkit.settings.config import AuditConfig
@@ -25,12 +24,6 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, release_count
 from privkit.training.private import run_certificate
 
-_TOLD = 1e-5
-"""Change of a number, relative to its range over the batch, from which another record is in it."""
-_ROUNDED = 1e-4
-"""Difference, relative to the size of a release, that other ways to compute the same explain."""
-_LIKE_TWO_DRAWS = 10
-"""Times the distance of two releases without gradients, for a stage that draws from more than its generator."""
 _OF_TEXTS = (
     "the loss predicts the texts themselves, and its gradient goes up to the server without noise, whatever noise "
     "smashed data have"
@@ -170,88 +163,3 @@ def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
     """Of one record's smashed data."""
     with seeded(records.device, 0):
         return tuple(edge.lowers.copy(0).eval()(records[:1]).shape[1:])
-
-
-@torch.no_grad()
-def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
-    """Rows of a batch that change when other records of the batch are replaced.
-
-    Two batches are mixed, once for each binary digit of a row's number: the digit says from which of them a row comes.
-    Any two rows differ in a digit, so each row stays while each other one is replaced, in 3 + log₂ B passes. A row is
-    compared with the same row of the batch that it came from, each number on the scale of its own range.
-
-    Args:
-        edge: the clients, of which the first one's segment is measured in evaluation mode: segments that train on
-            raw data have no claim for one record, and private training evaluates records one by one.
-        records: some records, [N, ...]; a larger batch repeats them.
-        batch: B, the records of a message.
-
-    Returns:
-        Their number, at most B; None if there are fewer than two different records, so that nothing can be told.
-    """
-    if batch == 1:
-        return 0
-    rows = torch.arange(batch, device=records.device)
-    if not len(records):
-        return None
-    one, other = records[rows % len(records)], records[(rows + 1) % len(records)]
-    if torch.equal(one, other):
-        return None
-    lower = edge.lowers.copy(0).eval()
-    made, again, others = (_made_of(lower, x) for x in (one, one, other))
-    both = torch.cat([made, others])
-    limit = _TOLD * (both.amax(0) - both.amin(0)) + 2 * (made - again).abs().amax(0)
-    met = torch.zeros(batch, dtype=torch.bool, device=records.device)
-    for digit in range((batch - 1).bit_length()):
-        replaced = (rows >> digit) % 2 == 1
-        mixed = _made_of(lower, torch.where(_over(replaced, one), other, one))
-        expected = torch.where(_over(replaced, made), others, made)
-        met |= ~((mixed - expected).abs() <= limit).flatten(1).all(1)  # a NaN is no small change
-    return int(met.sum())
-
-
-def _made_of(lower: nn.Module, records: Tensor) -> Tensor:
-    """The segment's output, with the same draws for every batch."""
-    with seeded(records.device, 0):
-        made: Tensor = lower(records)
-    return made.double()
-
-
-def _over(chosen: Tensor, values: Tensor) -> Tensor:
-    return chosen.view(-1, *(1 for _ in values.shape[1:]))
-
-
-def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse, by a `Misbehaved`, a user's own stage or network that sends other data in training than afterwards.
-
-    Attacks read what is sent after training, so what they find would say nothing of what was sent in it. One round of
-    the same records is sent with the same draws. privkit's own parts are not measured here.
-
-    Args:
-        edge: the clients, in evaluation mode.
-        records: of the dataset, at least one round.
-    """
-    names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
-    if is_own_part(config.model.spec):
-        names.append(config.model.name)
-    if not names:
-        return
-    count = edge.lowers.copies * config.training.batch_size
-    x, y = (side[:count].unflatten(0, (edge.lowers.copies, -1)) for side in (records.x, records.y))
-
-    def sent(gradients: AbstractContextManager[object]) -> Tensor:
-        with gradients, seeded(x.device, 0):
-            draws = Generator(x.device).manual_seed(0)
-            return edge.release(x.clone(), y.clone(), draws).arrived.smashed.detach().double()
-
-    training, after, again = sent(torch.enable_grad()), sent(torch.no_grad()), sent(torch.no_grad())
-    if not bool(after.isfinite().all()):
-        return  # no attack reads it, and its row says so
-    apart = float("inf") if training.shape != after.shape else (training - after).norm().item()
-    size = max(training.norm().item(), after.norm().item())
-    if not apart <= _ROUNDED * size + _LIKE_TWO_DRAWS * (after - again).norm().item():
-        raise Misbehaved(
-            f"{' or '.join(names)} sends other data in training than afterwards: one round of the same records with "
-            f"the same draws differs by {apart / max(size, 1e-30):.2g} of its size with and without gradients, so that "
-            "attacks on what is sent after training tell nothing of training; let it do the same in both"
-        )
