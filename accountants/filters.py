@@ -34,8 +34,7 @@ FIXED = (
     "otherwise keep the ledger with adaptive=True"
 )
 """Assumption of composition without a filter."""
-_ROUNDING = 1e-12
-"""Part of the limit that is left unspent, above the rounding of the sums."""
+_ROUNDING = 1e-12  # part of the limit that is left unspent, above the rounding of the sums
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,7 @@ from typing import Any, TextIO
 
 from privkit.accountants.columns import TOO_MANY, check_known, known, spelled
 
-_MOST_BYTES = 1 << 26
-"""Size limit of a TOML or JSON table, which is read whole."""
+_MOST_BYTES = 1 << 26  # size limit of a TOML or JSON table, which is read whole
 _MOST_DOTS = 200
 _SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")
 _DELIMITERS = (",", ";", "\t")

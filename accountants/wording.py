@@ -13,8 +13,7 @@ from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, Shuff
 from privkit.accountants.spec.sensitivity import Categories, Known
 from privkit.shared.rounding import rounded_up
 
-_LARGE_DELTA = 1e-3
-"""A δ above this is warned about: publishing one record in a thousand would be allowed."""
+_LARGE_DELTA = 1e-3  # a δ above this is warned about: publishing one record in a thousand would be allowed
 _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 

@@ -25,14 +25,12 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 
-_Usual = dict[type, Container[Any] | None]
-"""Class -> values of it that are allowed; None for all of them."""
+_Usual = dict[type, Container[Any] | None]  # class -> values of it that are allowed; None for all of them
 
 _Test = Callable[[str, Any], Any]
 """(a field's name, its value) -> the value as it is stored; raises ValueError for one that is not allowed."""
 
-_LARGEST_WHOLE = 2**53
-"""Whole numbers up to here are floats without rounding."""
+_LARGEST_WHOLE = 2**53  # whole numbers up to here are floats without rounding
 
 _LARGEST_FLOAT = sys.float_info.max
 

@@ -10,8 +10,7 @@ from privkit.reports.escape import terminal
 
 LONGEST = 200
 """Characters of a value that an error repeats."""
-_NEAR = 6
-"""Near names of an unknown one among too many."""
+_NEAR = 6  # near names of an unknown one among too many
 
 
 class PrivkitError(Exception):

@@ -112,8 +112,7 @@ class BudgetRow(Checked):
 _APART = ("given", "terms")
 FIELDS = (*(field.name for field in fields(BudgetRow) if field.name not in _APART), "kind", "published_kind", "factor")
 """Columns of CSV and keys of JSON; those of the parameter table follow that are none of them."""
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
-"""A number that a spreadsheet may read as one."""
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that a spreadsheet may read as one
 
 
 def plain_text(value: object) -> str:

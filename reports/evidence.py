@@ -54,10 +54,8 @@ RECORDED = (
     "check is noted above."
 )
 """The same of a recording."""
-_UNMEASURED = ("not_tried", "not_applicable", "no_number")
-"""Outcomes without a number."""
-_FALLEN = ("refuted", "no proof")
-"""Standings of claims that are not to be repeated."""
+_UNMEASURED = ("not_tried", "not_applicable", "no_number")  # outcomes without a number
+_FALLEN = ("refuted", "no proof")  # standings of claims that are not to be repeated
 
 
 def evidence(

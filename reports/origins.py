@@ -10,8 +10,7 @@ from privkit.reports.schema import Provenance, Row
 _COMPARED = ("data", "code", "files", "packages", "machine")
 """Sections of a provenance that must be unchanged for a run to go on."""
 
-_CODES = ("data", "code", "files")
-"""Sections whose values are hashes; a few digits are shown."""
+_CODES = ("data", "code", "files")  # sections whose values are hashes; a few digits are shown
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:

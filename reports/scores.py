@@ -11,10 +11,8 @@ from privkit.reports.charts import Chart, Scale, Shape, panel, points
 from privkit.shared.limits import Limits
 
 _BINS = 30
-_SHOWN = (0.5, 99.5)
-"""Percentiles of the scores between which a histogram lies: one stray score would flatten it."""
-_CORNERS = 120
-"""Most corners of a drawn ROC curve."""
+_SHOWN = (0.5, 99.5)  # percentiles of the scores between which a histogram lies: one stray score would flatten it
+_CORNERS = 120  # most corners of a drawn ROC curve
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
-_CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
-"""The control experiments, which stand before findings."""
+_CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiments, which stand before findings
 
 
 @dataclass(frozen=True, kw_only=True)

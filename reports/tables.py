@@ -120,8 +120,7 @@ _SUMMARY_NOTE = (
     "Means over seeds; brackets are 95 % intervals over seeds: Student's, on the logit scale of the quantity's range "
     "(on the log scale for PSNR)."
 )
-_FEW_SEEDS = 5
-"""Below this number of seeds a summary warns."""
+_FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:

@@ -19,8 +19,7 @@ from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 
-_LARGEST = 64.0
-"""A bound beyond this strength is given as this: e^(μ²/2) has no meaning left."""
+_LARGEST = 64.0  # a bound beyond this strength is given as this: e^(μ²/2) has no meaning left
 
 
 class Rates(Protocol):

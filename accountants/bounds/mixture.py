@@ -20,14 +20,10 @@ from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
 
-_POINTS = 64
-"""Values of the shift in composition on a coarse grid; more are raised to so many."""
-_CHUNK = 1 << 17
-"""Elements of ε × nodes that are in memory at a time."""
-_MANY = 1 << 20
-"""Elements of ε × nodes from which polynomials on panels are faster."""
-_BLOCK = 1 << 20
-"""Orders × nodes that are in memory at a time."""
+_POINTS = 64  # values of the shift in composition on a coarse grid; more are raised to so many
+_CHUNK = 1 << 17  # elements of ε × nodes that are in memory at a time
+_MANY = 1 << 20  # elements of ε × nodes from which polynomials on panels are faster
+_BLOCK = 1 << 20  # orders × nodes that are in memory at a time
 _MOST_NODES = 4_000
 """Nodes of a law above which a grid of its profile takes minutes; smaller ones are then raised to a few."""
 _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they were told"

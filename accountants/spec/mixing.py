@@ -18,8 +18,7 @@ from privkit.accountants import validate
 from privkit.constraints import Checked, Positive, Probability, Whole
 from privkit.shared.array import Array
 
-_MOST_PIECES = 100_000
-"""Pieces of a quadrature over ratios, at most ten nodes each."""
+_MOST_PIECES = 100_000  # pieces of a quadrature over ratios, at most ten nodes each
 EXACT_PATCHES = 4096
 """Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
 LARGEST = 1_000_000

@@ -7,10 +7,8 @@ from torch import Tensor
 
 from privkit.torch_utils.out_of_memory import in_chunks
 
-_BEAM = 300
-"""Beginnings of a text that are followed at once."""
-_NUMBERS = 2**23
-"""Numbers of tables that are held at once."""
+_BEAM = 300  # beginnings of a text that are followed at once
+_NUMBERS = 2**23  # numbers of tables that are held at once
 
 
 class WordPairs:

@@ -30,8 +30,7 @@ from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
 
-_DATA = ("private", "test")
-"""Parts of the data that two runs must share; other auxiliary records are another adversary."""
+_DATA = ("private", "test")  # parts of the data that two runs must share; other auxiliary records are another adversary
 _SCALARS = (
     *(measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared),
     *("epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"),

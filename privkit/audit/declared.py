@@ -102,8 +102,7 @@ def declared_by(recording: Recording) -> Declared:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared] = {}
-"""Of one recording at most."""
+_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared] = {}  # of one recording at most
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:

@@ -26,10 +26,8 @@ LIVES = 3
 """Workers that a cell may lose before it ends as an error."""
 AHEAD = 1000
 """Cells that an engine is given at once, if nobody says how many."""
-_SHOWN = 2
-"""Cells in work that are named at most."""
-_SHARE = 20
-"""The verdict is written so rarely that it takes at most this part of the time."""
+_SHOWN = 2  # cells in work that are named at most
+_SHARE = 20  # the verdict is written so rarely that it takes at most this part of the time
 
 
 class WorkersEnded(Failure):

@@ -39,8 +39,7 @@ from privkit.wire.channel import black_box_query, moved_view, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
-_ROUNDED = 1e-6
-"""Labels by which a share of them may miss a whole number, since it is stored as a quotient."""
+_ROUNDED = 1e-6  # labels by which a share of them may miss a whole number, since it is stored as a quotient
 _DECLARED = "ε is of the mechanism that the recording declares; privkit did not run it"
 
 

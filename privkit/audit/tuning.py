@@ -162,10 +162,8 @@ def _changed(attack: Component, values: Mapping[str, Any]) -> Component:
     return replace(attack.replace(**values), label=label)
 
 
-_DIGITS = 3
-"""Significant digits of a tuned number, so that it can be written down."""
-_RANDOM = 5
-"""Trials drawn at random before the sampler learns from their outcomes."""
+_DIGITS = 3  # significant digits of a tuned number, so that it can be written down
+_RANDOM = 5  # trials drawn at random before the sampler learns from their outcomes
 _SEEDS = 2**32
 _Space = Mapping[str, Range | Choice]
 

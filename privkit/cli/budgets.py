@@ -28,8 +28,7 @@ _BY_MIXER = (
     "the mixer adds the noise, as noise_site is empty; the defense dp_cutmixsl lets each client add it unless it has "
     "site=mixer: give noise_site = client for its ε"
 )
-_CHUNK = 2_000
-"""Rows that are computed in one vectorised pass."""
+_CHUNK = 2_000  # rows that are computed in one vectorised pass
 
 
 def budgets(
@@ -117,10 +116,8 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
     return row, outcome
 
 
-_NAMED = 3
-"""Rows that a message names; the others are counted."""
-_SHOWN = 100
-"""Rows that are printed; a longer table belongs into a file."""
+_NAMED = 3  # rows that a message names; the others are counted
+_SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 
 @dataclass(kw_only=True)

@@ -132,10 +132,8 @@ def switch(upper: nn.Module, *, off: bool) -> None:
             stage.off = off
 
 
-_MEMORY = 100
-"""Rounds over which estimates are averaged: they follow the weights, which move slowly."""
-_SMALLEST = 1e-3
-"""Of λ: where no signal is seen yet, a server that gets nothing would never learn to see one."""
+_MEMORY = 100  # rounds over which estimates are averaged: they follow the weights, which move slowly
+_SMALLEST = 1e-3  # of λ: where no signal is seen yet, a server that gets nothing would never learn to see one
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:

@@ -19,8 +19,7 @@ from privkit.defenses.charge import Mixing, Noised, equal_counts
 
 Pair = tuple[Tensor, Tensor]
 
-_Site = Literal["client", "mixer"]
-"""Who adds the noise: each client before mixing, or the mixer once."""
+_Site = Literal["client", "mixer"]  # who adds the noise: each client before mixing, or the mixer once
 
 
 class _BoundedNoise(Defense):

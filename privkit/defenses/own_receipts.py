@@ -118,12 +118,10 @@ def receipt_of_trial(stage: Defense) -> Receipt | None:
 
 DRAWS = 1_500
 """Releases of the same data from which the law of a noise is read."""
-_MOST_NUMBERS = 2 * 10**7
-"""Numbers of all draws together, above which fewer are made."""
+_MOST_NUMBERS = 2 * 10**7  # numbers of all draws together, above which fewer are made
 _COORDINATES = 512
 _ORDERS = 200
-_OTHERS = 8
-"""Releases whose mean one more is compared with."""
+_OTHERS = 8  # releases whose mean one more is compared with
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
 _IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
 """Effects by which a record stays in its own row."""

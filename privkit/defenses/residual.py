@@ -22,16 +22,11 @@ LEVEL = 1e-6
 ROUNDED = 0.01
 """Share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too."""
 _TESTS = 8
-_FLOAT = 2.0**-21
-"""Relative error of a float32 number that was computed in a few steps."""
-_MOST = 256
-"""Rows or numbers of which combinations are looked at; of more, so many drawn ones."""
-_FAR = 1e100
-"""Scales beyond which a difference is as good as any other."""
-_PAIRED = 96
-"""Rows or numbers of which pairs are compared, likewise."""
-_REPEATS = 0.1
-"""Share of draws that equal another one of their coordinate, above which a noise was rounded."""
+_FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
+_MOST = 256  # rows or numbers of which combinations are looked at; of more, so many drawn ones
+_FAR = 1e100  # scales beyond which a difference is as good as any other
+_PAIRED = 96  # rows or numbers of which pairs are compared, likewise
+_REPEATS = 0.1  # share of draws that equal another one of their coordinate, above which a noise was rounded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 
-_ATTRIBUTES = 40
-"""Labels of a face of CelebA with `attribute=all`."""
+_ATTRIBUTES = 40  # labels of a face of CelebA with `attribute=all`
 _CATEGORIES = 1_000
 """Categories of each column of a table: how many there are follows from the file, and a step hardly feels it."""
 

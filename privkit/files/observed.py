@@ -25,10 +25,8 @@ _CALLERS = tuple(
     f"privkit.{room}." for room in ("audit", "cli", "files.import_path", "parts", "recording", "run", "settings")
 )
 """Rooms and modules that call a part and that no part calls: outside of them, nothing belongs to the part."""
-_DATA = "privkit.audit.seed_data"
-"""It opens data, whose images are hashed themselves."""
-_LIBRARIES = ("accountants", "attacks", "reports")
-"""In a checkout they lie beside the package."""
+_DATA = "privkit.audit.seed_data"  # it opens data, whose images are hashed themselves
+_LIBRARIES = ("accountants", "attacks", "reports")  # in a checkout they lie beside the package
 _SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
 _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ABSENT = "absent"

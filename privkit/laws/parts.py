@@ -20,8 +20,7 @@ from privkit.parts.registry import Component, is_pair, load, parse, part_table, 
 
 KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
 """Kinds of parts that have laws."""
-_SHORTEST = 20
-"""Characters of a docstring's first line."""
+_SHORTEST = 20  # characters of a docstring's first line
 
 
 def _is_frozen(component: Component, kind: str) -> str:

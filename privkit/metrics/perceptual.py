@@ -171,11 +171,9 @@ def _values(values: Tensor) -> Values:
 
 
 _CHANNELS = 16
-_SIDE = 7
-"""Side of the maps that the last layer reads, at most."""
+_SIDE = 7  # side of the maps that the last layer reads, at most
 _BATCH, _STEPS, _RATE = 64, 400, 5e-3
-_JITTER = 0.1
-"""Standard deviation of the noise on the images it learns from: guesses are not clean."""
+_JITTER = 0.1  # standard deviation of the noise on the images it learns from: guesses are not clean
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:

@@ -87,8 +87,7 @@ TABLE_MLP = _TableMlp()
 """Three hidden layers of width 64, cut after the first."""
 
 
-_SPREAD = 0.1
-"""Standard deviation of the fields' vectors at the start."""
+_SPREAD = 0.1  # standard deviation of the fields' vectors at the start
 
 
 @dataclass(frozen=True, kw_only=True)

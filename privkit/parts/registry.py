@@ -29,17 +29,14 @@ TABLES = {
     "bounds": "privkit.accountants.bounds:BOUNDS",
 }
 """Kind -> its table; a third party adds names by entry points in the group `privkit.<kind>`."""
-_OURS = frozenset({"bounds"})
-"""Kinds without entry points: an installed package cannot lower an ε."""
+_OURS = frozenset({"bounds"})  # kinds without entry points: an installed package cannot lower an ε
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
 _REPAIR = "repair the file or package that brings it"
-_COMMA = re.compile(r",(?![^\[\]]*\])")
-"""A comma between options, and not between the values of a list."""
-_BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
-"""The point of a number such as .5, which TOML writes 0.5."""
+_COMMA = re.compile(r",(?![^\[\]]*\])")  # a comma between options, and not between the values of a list
+_BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")  # the point of a number such as .5, which TOML writes 0.5
 
 
 @dataclass(frozen=True, kw_only=True)

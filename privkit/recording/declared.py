@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _NUMBERS, _LONGEST = 2**18, 2**14
 """Numbers of all tested rows together, and of a row: of larger releases a drawn part is tested."""
-_LARGER = 1.5
-"""Times the declared noise from which on a difference is not taken for it."""
+_LARGER = 1.5  # times the declared noise from which on a difference is not taken for it
 
 
 @dataclass(kw_only=True)

@@ -29,8 +29,7 @@ from privkit.recording.second_cut import OF_ROUND, second_cut
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
 _ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
-_MOST_SEATS = 1 << 26
-"""Of all released rows, in numbers of true records."""
+_MOST_SEATS = 1 << 26  # of all released rows, in numbers of true records
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,10 @@ FAR = 0.05
 Ask = Callable[[Tensor], Tensor]
 """The records of a round [N, ...] to what is made of each before its noise, [N, ...]; it may draw."""
 
-_DRAWS = 8
-"""Answers over which a segment that draws is averaged."""
+_DRAWS = 8  # answers over which a segment that draws is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """Share of the variance of answers, and their ranges below the least of them, under which a release is quieter."""
-_CHANCE = 4.0
-"""Standard errors of the noise that are taken off a distance."""
+_CHANCE = 4.0  # standard errors of the noise that are taken off a distance
 _NUMBERS = 2**21
 """Of all records that a quick check sends again, and of all their releases; one round is sent in any case."""
 

@@ -16,11 +16,9 @@ SCHEMA_VERSION = 2
 """Raised when earlier readers would misread the folder: 2 is sealed, and its mechanism leaves nothing out."""
 FILE = "recording.json"
 
-_MOST_BYTES = 4 << 20
-"""Of `recording.json`."""
+_MOST_BYTES = 4 << 20  # of `recording.json`
 MOST_CLASSES = 100_000
-_MOST_SEATS = 100_000
-"""Of clients, of messages, and of records in a row."""
+_MOST_SEATS = 100_000  # of clients, of messages, and of records in a row
 
 
 def _printable(text: str) -> str:

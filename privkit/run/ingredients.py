@@ -17,8 +17,7 @@ from privkit.run.provenance import versions
 from privkit.run.sources import files_read, sources
 from privkit.settings.config import AuditConfig
 
-_TRAINED_ON = ("private", "validation", "test")
-"""Parts of the data that a defended model and its accuracy are made of."""
+_TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defended model and its accuracy are made of
 
 
 @dataclass(frozen=True, kw_only=True)

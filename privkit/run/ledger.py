@@ -55,12 +55,10 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-_FLUSH = 0.1
-"""Seconds between two times that lines are flushed to the disk, if they come as fast."""
+_FLUSH = 0.1  # seconds between two times that lines are flushed to the disk, if they come as fast
 PATIENCE = 2.0
 """Seconds to wait for a writer that is about to end."""
-_CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
-"""Files that a cell's record lists, if they exist."""
+_CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
 LEADER = ".leader.json"
 """In the run folder while a command writes there: who it is."""
 SCRATCH = ".scratch"

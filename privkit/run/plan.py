@@ -15,8 +15,7 @@ from privkit.parts.registry import Component
 from privkit.settings.config import AuditConfig
 from privkit.shared.grouped import grouped
 
-_ID_VERSION = 4
-"""Raised whenever the same fields would give another answer."""
+_ID_VERSION = 4  # raised whenever the same fields would give another answer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from privkit.settings.values import as_trust
 from privkit.shared.measures import IMAGES
 from privkit.training.protocol import SplitProtocol
 
-_NAME = "recorded"
-"""In ids and configurations, of each part that a recording stands for."""
+_NAME = "recorded"  # in ids and configurations, of each part that a recording stands for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from privkit.training.losses import Outputs, message_losses, own_loss
 from privkit.training.protocol import SplitProtocol
 from privkit.training.u_shape import SecondCut, UShaped
 
-_ONE_SERVER = SplitProtocol()
-"""Who trains with whom as one message sees it."""
+_ONE_SERVER = SplitProtocol()  # who trains with whom as one message sees it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,10 +185,8 @@ class TrainingSpec(OptimizerSpec):
                 )
 
 
-_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}
-"""Of each optimizer, if the user names none."""
-_DECAY = 0.1
-"""The factor of multi_step, if the user names none."""
+_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}  # of each optimizer, if the user names none
+_DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
 
-_CONVOLUTIONAL_RATE = 0.003
-"""Peak learning rate of the networks that halve pictures."""
+_CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 
 _SHRINKAGE = 1e-3  # share of the channels' mean variance in each one's own: a channel that is always the same has none
 _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's loss: pix2pix's default

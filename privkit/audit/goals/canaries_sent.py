@@ -25,8 +25,7 @@ from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 _EXPECTED_FROM = 8
 """Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
-_CANDIDATES = 1_024
-"""Auxiliary images, times clients that each must see them, among which counterparts are looked for."""
+_CANDIDATES = 1_024  # auxiliary images, times clients that each must see them, among which counterparts are looked for
 
 _MEET = "the lower segment lets the images of a batch meet"
 

@@ -38,8 +38,7 @@ from privkit.wire.transcript import Transcript
 ATTACK_CHECKPOINT = "attack.ckpt"
 """In a cell's folder, while its attack runs."""
 
-_FALSE_POSITIVES = 0.01
-"""The false positive rate at which true positives are counted."""
+_FALSE_POSITIVES = 0.01  # the false positive rate at which true positives are counted
 _REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
 """How the method of a rate ends whose scores leak in the other direction."""
 

@@ -29,12 +29,9 @@ from privkit.wire.channel import answer_of, black_box_query, record_rounds, shar
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-_INSIDE = 0.99
-"""Derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white."""
-_WHOLE = 1e-4
-"""Share of a difference's square that a projection may miss and yet hold the whole difference."""
-_HALVINGS = 8
-"""How often records are halved, at most, until the defense's bounds leave them as they are."""
+_INSIDE = 0.99  # derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white
+_WHOLE = 1e-4  # share of a difference's square that a projection may miss and yet hold the whole difference
+_HALVINGS = 8  # how often records are halved, at most, until the defense's bounds leave them as they are
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts take something away from a record as it is."""
 

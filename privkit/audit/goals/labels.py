@@ -273,8 +273,7 @@ def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}
-"""One replayed epoch at most."""
+_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one replayed epoch at most
 
 
 def _each_epoch(

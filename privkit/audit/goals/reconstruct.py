@@ -48,8 +48,7 @@ from privkit.wire.queries import CountingSession, Queries
 
 SHOWN = 8
 """Records of each cell that the report shows."""
-_CLOSEST = 5
-"""Columns of a table that the row names."""
+_CLOSEST = 5  # columns of a table that the row names
 
 
 def ask(context: AttackContext) -> Row:

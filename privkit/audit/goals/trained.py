@@ -34,8 +34,7 @@ from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
-_HISTORY = 16
-"""States of the server's segment that an attack may hold, the trained one among them."""
+_HISTORY = 16  # states of the server's segment that an attack may hold, the trained one among them
 
 
 @dataclass(frozen=True, kw_only=True)

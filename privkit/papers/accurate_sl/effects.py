@@ -26,13 +26,11 @@ from privkit.shared.interval import Interval
 
 _FOLDER = "privkit.papers.accurate_sl"
 _CONFIDENCE = 0.95
-_DEFAULT = 0.7
-"""σ and b of a noise that names none."""
+_DEFAULT = 0.7  # σ and b of a noise that names none
 _NOISES = ("gaussian_noise:", "laplace_noise:")
 
 _Verdict = Literal["survives", "vanishes", "reversed", "undecided", "not run"]
-_Run = tuple[str, str]
-"""Name of an experiment, and a defense as its rows name it."""
+_Run = tuple[str, str]  # name of an experiment, and a defense as its rows name it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +213,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffe
     return tuple(at_its_longest(effect) for effect in effects())
 
 
-_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}
-"""Which epoch of a run was kept, in words."""
+_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}  # which epoch of a run was kept, in words
 
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[ComparedClaim]:

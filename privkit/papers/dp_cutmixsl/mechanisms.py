@@ -14,8 +14,7 @@ from privkit.papers.dp_cutmixsl.group_size import ORDER
 from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1, table_1_value
 from privkit.shared.certificate import Certificate
 
-_CONCENTRATION = 2.0
-"""α_M of the ratios that the paper's experiments draw."""
+_CONCENTRATION = 2.0  # α_M of the ratios that the paper's experiments draw
 
 
 @dataclass(frozen=True, kw_only=True)
