@@ -19,17 +19,11 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What a guarantee rests on, one sentence each.
+    """What a guarantee rests on, one sentence each."""
 
-    Attributes:
-        mechanism: clip, noise and mixing.
-        sampling: who takes part, and who is told.
-        lower_model: what trains it.
-    """
-
-    mechanism: tuple[str, ...]
-    sampling: tuple[str, ...]
-    lower_model: tuple[str, ...]
+    mechanism: tuple[str, ...]  # clip, noise and mixing
+    sampling: tuple[str, ...]  # who takes part, and who is told
+    lower_model: tuple[str, ...]  # what trains it
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:

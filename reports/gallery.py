@@ -41,53 +41,33 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True)
 class _Strip:
-    """One line of images.
+    """One line of images."""
 
-    Attributes:
-        name: the defense, "original", or the name of a floor.
-        attack: its name; empty for originals and floors.
-        cell: its id; likewise.
-        found: the measured metrics in words.
-        columns: number of images.
-        source: the picture as a data URI.
-    """
-
-    name: str
-    attack: str = ""
-    cell: str = ""
-    found: str = ""
-    columns: int
-    source: str
+    name: str  # the defense, "original", or the name of a floor
+    attack: str = ""  # its name; empty for originals and floors
+    cell: str = ""  # its id; likewise
+    found: str = ""  # the measured metrics in words
+    columns: int  # number of images
+    source: str  # the picture as a data URI
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Guesses at the same originals: those of each defense's strongest attack, and the others.
+    """Guesses at the same originals: those of each defense's strongest attack, and the others."""
 
-    Attributes:
-        seed: seed of the rows.
-        above: strips of the originals, then of the floors.
-    """
-
-    seed: int
-    above: tuple[_Strip, ...]
+    seed: int  # seed of the rows
+    above: tuple[_Strip, ...]  # strips of the originals, then of the floors
     strongest: tuple[_Strip, ...]
     others: tuple[_Strip, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Gallery:
-    """All blocks in the order of the run.
+    """All blocks in the order of the run."""
 
-    Attributes:
-        blocks: one for each seed whose attacks saw the same images.
-        side: length in pixels to which the longer side was reduced; 0 if all images are shown at full size.
-        left_out: number of strips of weaker attacks that did not fit on the page.
-    """
-
-    blocks: tuple[_Block, ...]
-    side: int = 0
-    left_out: int = 0
+    blocks: tuple[_Block, ...]  # one for each seed whose attacks saw the same images
+    side: int = 0  # length in pixels to which the longer side was reduced; 0 if all images are shown at full size
+    left_out: int = 0  # number of strips of weaker attacks that did not fit on the page
 
 
 def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:

@@ -121,19 +121,12 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Runs:
-    """One direction of R runs that are made of S pieces.
+    """One direction of R runs that are made of S pieces."""
 
-    Attributes:
-        losses: of the pieces.
-        rounds: [S] how often each is repeated.
-        owner: [S] the run of each piece; pieces of a run are neighbors.
-        deltas: [R] δ of each run.
-    """
-
-    losses: TruncatedLosses
-    rounds: Array
-    owner: NDArray[np.int_]
-    deltas: Array
+    losses: TruncatedLosses  # of the pieces
+    rounds: Array  # [S] how often each is repeated
+    owner: NDArray[np.int_]  # [S] the run of each piece; pieces of a run are neighbors
+    deltas: Array  # [R] δ of each run
 
     def total(self, values: Array) -> Array:
         """[R] sums over all rounds of each run, of [S] values."""

@@ -119,21 +119,13 @@ def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, se
 
 @dataclass(frozen=True, kw_only=True)
 class _Clients:
-    """What is known of who released.
+    """What is known of who released."""
 
-    Attributes:
-        ask: what they make of images before the noise; None if that is unknown.
-        why: the reason, if it cannot.
-        plain: whether the noise is added to what is released, and nothing comes behind it.
-        weaker: how the mechanism claims more than the recorded defense does; empty if it does not.
-        variance: of the noise that the recorded defense adds; None if only the mechanism says it.
-    """
-
-    ask: Ask | None = None
-    why: str = ""
-    plain: bool = True
-    weaker: str = ""
-    variance: float | None = None
+    ask: Ask | None = None  # what they make of images before the noise; None if that is unknown
+    why: str = ""  # the reason, if it cannot
+    plain: bool = True  # whether the noise is added to what is released, and nothing comes behind it
+    weaker: str = ""  # how the mechanism claims more than the recorded defense does; empty if it does not
+    variance: float | None = None  # of the noise that the recorded defense adds; None if only the mechanism says it
 
 
 def _held(recording: Recording) -> Declared:

@@ -45,17 +45,11 @@ _DECLARED = "ε is of the mechanism that the recording declares; privkit did not
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordedContext(AttackContext):
-    """One cell on a recording.
+    """One cell on a recording."""
 
-    Attributes:
-        source: the recording.
-        device: where the attack computes.
-        declared: how the recording agrees with itself.
-    """
-
-    source: Recording
-    device: torch.device
-    declared: Declared
+    source: Recording  # the recording
+    device: torch.device  # where the attack computes
+    declared: Declared  # how the recording agrees with itself
 
     def refuse(self) -> None:
         """Refuse what the attack's goal refuses, a server with another loss, and more passes than were recorded."""

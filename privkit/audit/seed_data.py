@@ -33,27 +33,16 @@ from privkit.torch_utils.clock import clock
 
 @dataclass(frozen=True, kw_only=True)
 class _SeedRecords:
-    """The records of one seed: which client holds them, and which are attacked.
+    """The records of one seed: which client holds them, and which are attacked."""
 
-    Attributes:
-        splits: private, auxiliary and test records, on the device.
-        shares: the private records of each client.
-        victims: the attacked records.
-        auxiliary: the adversary's records.
-        dropped: auxiliary records left out, because they are private or attacked ones.
-        hashes: part -> SHA-256 of its records.
-        warnings: on images that look clipped and records that were left out, one sentence each.
-        labeled: whether the adversary's records have labels; a recording may lack them.
-    """
-
-    splits: Splits
-    shares: ClientPartition
-    victims: Batch
-    auxiliary: Batch
-    dropped: int
-    hashes: dict[str, str]
-    warnings: tuple[str, ...] = ()
-    labeled: bool = True
+    splits: Splits  # private, auxiliary and test records, on the device
+    shares: ClientPartition  # the private records of each client
+    victims: Batch  # the attacked records
+    auxiliary: Batch  # the adversary's records
+    dropped: int  # auxiliary records left out, because they are private or attacked ones
+    hashes: dict[str, str]  # part -> SHA-256 of its records
+    warnings: tuple[str, ...] = ()  # on images that look clipped and records that were left out, one sentence each
+    labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
 
 
 @dataclass(frozen=True, kw_only=True)

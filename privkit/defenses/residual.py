@@ -31,21 +31,13 @@ _REPEATS = 0.1  # share of draws that equal another one of their coordinate, abo
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """What the tests know of a law of scale 1.
+    """What the tests know of a law of scale 1."""
 
-    Attributes:
-        deviation: standard deviation.
-        power: the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom.
-        absolute: distribution function of |x|.
-        apart: distribution function of the distance of two numbers.
-        margin: of the smallest singular value of a matrix of draws, in deviations.
-    """
-
-    deviation: float
-    power: int
-    absolute: Callable[[Any], Any]
-    apart: Callable[[Any], Any]
-    margin: float
+    deviation: float  # standard deviation
+    power: int  # the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom
+    absolute: Callable[[Any], Any]  # distribution function of |x|
+    apart: Callable[[Any], Any]  # distribution function of the distance of two numbers
+    margin: float  # of the smallest singular value of a matrix of draws, in deviations
 
 
 _SHAPES = {

@@ -1,4 +1,4 @@
-"""Who wants a label (a client, the server of a U-shape, parties of a vertical split), which label, and what it holds."""
+"""Who wants a label (a client, the server of a U-shape, parties of a vertical split), which label, what it holds."""
 
 from __future__ import annotations
 

@@ -31,16 +31,11 @@ class _Subwords:
     """A tokenizer renumbered so that padding has id 0 and the unknown token id 1; the others keep their order.
 
     ALBERT's ids have this order already, so its pretrained embedding fits.
-
-    Attributes:
-        tokenizer: a `tokenizers.Tokenizer`.
-        vocabulary: the token of each of our ids; the first two are "" and "?".
-        ids: the tokenizer's id -> our id.
     """
 
-    tokenizer: Any
-    vocabulary: tuple[str, ...]
-    ids: NDArray[np.int64]
+    tokenizer: Any  # a `tokenizers.Tokenizer`
+    vocabulary: tuple[str, ...]  # the token of each of our ids; the first two are "" and "?"
+    ids: NDArray[np.int64]  # the tokenizer's id -> our id
 
     def encode(self, texts: Sequence[str], length: int) -> list[list[int]]:
         """Our ids of each text, at most `length`, special tokens included."""

@@ -19,23 +19,14 @@ _Noise = Literal["gaussian", "laplace"]
 
 @dataclass(frozen=True, kw_only=True)
 class _PrintedBound:
-    """One cell of Table 11 of the accurate split learning paper.
+    """One cell of Table 11 of the accurate split learning paper."""
 
-    Attributes:
-        name: model and data set.
-        noise: "gaussian" or "laplace".
-        dimensions: n, size of the cut layer (Table 1 of that paper).
-        scale: σ of the Gaussian noise, b of the Laplace noise.
-        half: the number in parentheses; the table prints it as "(half)*2".
-        delta: 1e-5, or 0 for Laplace noise.
-    """
-
-    name: str
-    noise: _Noise
-    dimensions: int
-    scale: float
-    half: float
-    delta: float
+    name: str  # model and data set
+    noise: _Noise  # "gaussian" or "laplace"
+    dimensions: int  # n, size of the cut layer (Table 1 of that paper)
+    scale: float  # σ of the Gaussian noise, b of the Laplace noise
+    half: float  # the number in parentheses; the table prints it as "(half)*2"
+    delta: float  # 1e-5, or 0 for Laplace noise
 
     @property
     def epsilon(self) -> float:
