@@ -22,15 +22,10 @@ _SHARES = [0.5**k for k in range(1, 9)]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What an odometer says at one moment.
+    """What an odometer says at one moment."""
 
-    Attributes:
-        epsilon: ε of this moment, ≥ 0, in nats.
-        delta: δ of the odometer, chosen before the first release.
-    """
-
-    epsilon: float
-    delta: float
+    epsilon: float  # ε of this moment, ≥ 0, in nats
+    delta: float  # δ of the odometer, chosen before the first release
 
     @property
     def statement(self) -> str:

@@ -159,16 +159,11 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """What an annotation allows.
+    """What an annotation allows."""
 
-    Attributes:
-        words: in words; empty if it constrains nothing.
-        test: None if nothing is checked.
-        usual: values that pass without a test, by their class: tables make thousands of objects.
-    """
-
-    words: str = ""
-    test: _Test | None = None
+    words: str = ""  # in words; empty if it constrains nothing
+    test: _Test | None = None  # None if nothing is checked
+    # values that pass without a test, by their class: tables make thousands of objects
     usual: _Usual = dataclasses.field(default_factory=dict)
 
 

@@ -19,23 +19,14 @@ COLORS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Values along one side of a panel.
+    """Values along one side of a panel."""
 
-    Attributes:
-        low: value at the panel's start.
-        high: value at its end.
-        start: position of `low` on the sheet.
-        end: position of `high`.
-        logarithmic: whether the scale is logarithmic.
-        whole: whether only whole numbers are ticks.
-    """
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool = False
-    whole: bool = False
+    low: float  # value at the panel's start
+    high: float  # value at its end
+    start: float  # position of `low` on the sheet
+    end: float  # position of `high`
+    logarithmic: bool = False  # whether the scale is logarithmic
+    whole: bool = False  # whether only whole numbers are ticks
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         """Places on the sheet, kept inside the panel."""
@@ -70,17 +61,11 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A line, or a filled area.
+    """A line, or a filled area."""
 
-    Attributes:
-        kind: class of the style sheet.
-        points: "x,y x,y …" on the sheet.
-        name: shown when the shape is pointed at.
-    """
-
-    kind: str
-    points: str
-    name: str = ""
+    kind: str  # class of the style sheet
+    points: str  # "x,y x,y …" on the sheet
+    name: str = ""  # shown when the shape is pointed at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,23 +27,14 @@ _UNCONTROLLED = "Falls to an attack that failed its control under"
 
 
 class Conclusion(Frozen):
-    """The conclusion on one defense, shown above everything else.
+    """The conclusion on one defense, shown above everything else."""
 
-    Attributes:
-        defense: its label.
-        tone: whether the conclusion is good or bad for the defense, or open.
-        sentence: whether it protects, how many records are identified, and what it costs.
-        models: the threat models under which it falls or holds, and those not tried.
-        arrangement: where the network is cut, how often records cross, and what the adversary has.
-        claim: what is proven or declared.
-    """
-
-    defense: str
-    tone: Literal["bad", "good", "open"]
-    sentence: str
-    models: str
-    arrangement: str
-    claim: str
+    defense: str  # its label
+    tone: Literal["bad", "good", "open"]  # whether the conclusion is good or bad for the defense, or open
+    sentence: str  # whether it protects, how many records are identified, and what it costs
+    models: str  # the threat models under which it falls or holds, and those not tried
+    arrangement: str  # where the network is cut, how often records cross, and what the adversary has
+    claim: str  # what is proven or declared
 
     @property
     def lines(self) -> list[str]:

@@ -23,37 +23,23 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One setting of a defense.
+    """One setting of a defense."""
 
-    Attributes:
-        defense: its label.
-        family: the label without options.
-        setting: the options in which settings of this family differ; empty for defaults.
-        attack: the strongest attack.
-        sound: whether it passed its control experiments with every seed.
-        start: whether its guesses are those that it began from, because its finished ones give away less.
-        seeds: number of seeds.
-        accuracy: accuracy of the task.
-        recovered: what the strongest attack recovers, in the deciding measure of these records.
-        epsilon: the proven ε, the largest over seeds; None without one.
-        protocol: its protocol.
-        floors: guess without the release -> what it recovers of the attacked records.
-        dominated: whether another defended setting is at least as good in accuracy, recovery and proven ε, and better
-            in one beyond the intervals.
-    """
-
-    defense: str
-    family: str
-    setting: str
-    attack: str
-    sound: bool = True
-    start: bool = False
-    seeds: int
-    accuracy: Interval
-    recovered: Interval
-    epsilon: float | None
-    protocol: str = ""
+    defense: str  # its label
+    family: str  # the label without options
+    setting: str  # the options in which settings of this family differ; empty for defaults
+    attack: str  # the strongest attack
+    sound: bool = True  # whether it passed its control experiments with every seed
+    start: bool = False  # whether its guesses are those that it began from, because its finished ones give away less
+    seeds: int  # number of seeds
+    accuracy: Interval  # accuracy of the task
+    recovered: Interval  # what the strongest attack recovers, in the deciding measure of these records
+    epsilon: float | None  # the proven ε, the largest over seeds; None without one
+    protocol: str = ""  # its protocol
+    # guess without the release -> what it recovers of the attacked records
     floors: dict[str, float] = field(default_factory=dict)
+    # whether another defended setting is at least as good in accuracy, recovery and proven ε, and better in one beyond
+    # the intervals
     dominated: bool = False
 
     @property
@@ -70,16 +56,11 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """The settings of a run, in the order of the run.
+    """The settings of a run, in the order of the run."""
 
-    Attributes:
-        metric: name of the deciding measure.
-        points: one for each setting, including the undefended baseline.
-        floors: title of a guess without the release, with the protocol where protocols differ -> what it recovers.
-    """
-
-    metric: str
-    points: tuple[Point, ...]
+    metric: str  # name of the deciding measure
+    points: tuple[Point, ...]  # one for each setting, including the undefended baseline
+    # title of a guess without the release, with the protocol where protocols differ -> what it recovers
     floors: dict[str, float]
 
     @property

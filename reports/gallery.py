@@ -26,17 +26,11 @@ LARGEST, SMALLEST = 128, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """The first attacked images of a cell.
+    """The first attacked images of a cell."""
 
-    Attributes:
-        truth: uint8 [k, H, W, C].
-        guess: likewise.
-        floors: guess without the release -> likewise.
-    """
-
-    truth: Pixels
-    guess: Pixels
-    floors: Mapping[str, Pixels] = field(default_factory=dict)
+    truth: Pixels  # uint8 [k, H, W, C]
+    guess: Pixels  # likewise
+    floors: Mapping[str, Pixels] = field(default_factory=dict)  # guess without the release -> likewise
 
 
 @dataclass(frozen=True, kw_only=True)

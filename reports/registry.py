@@ -27,52 +27,32 @@ NOTE = (
 
 
 class Entry(Frozen):
-    """One setting of a defense against one adversary, with one seed.
+    """One setting of a defense against one adversary, with one seed."""
 
-    Attributes:
-        dataset: whose records were attacked.
-        model: the network.
-        defense: with the options that differ from their defaults.
-        threat_model: what the adversary may do.
-        seed: of the run.
-        outcome: the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted.
-        attack: of those on which the verdict rests, the one that identifies most records.
-        victims: number of attacked records, among which a guess must name the right one.
-        identified: share of them, in [0, 1].
-        chance: the largest share that a guess without the release identifies.
-        undefended: share that the same attack, or else the strongest, identifies on the undefended model; None if that
-            was not attacked.
-        likeness: SSIM, or the likeness of other records.
-        accuracy: of the task.
-        bare_accuracy: of the undefended model; None if it was not trained.
-        claim: what is proven or declared, as in a table's cell.
-        traffic: bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted.
-        own: number of the adversary's own records.
-        queries: rounds of them that the attack sent.
-        seconds: of the attack, on the CPU.
-        commit: of privkit, or "unknown".
-    """
-
-    dataset: str
-    model: str
-    defense: str
-    threat_model: ThreatModel
-    seed: int
+    dataset: str  # whose records were attacked
+    model: str  # the network
+    defense: str  # with the options that differ from their defaults
+    threat_model: ThreatModel  # what the adversary may do
+    seed: int  # of the run
+    # the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted
     outcome: Outcome
-    attack: str
-    victims: int
-    identified: float
-    chance: float
+    attack: str  # of those on which the verdict rests, the one that identifies most records
+    victims: int  # number of attacked records, among which a guess must name the right one
+    identified: float  # share of them, in [0, 1]
+    chance: float  # the largest share that a guess without the release identifies
+    # share that the same attack, or else the strongest, identifies on the undefended model; None if that was not
+    # attacked
     undefended: float | None
-    likeness: float | None
-    accuracy: float
-    bare_accuracy: float | None
-    claim: str
+    likeness: float | None  # SSIM, or the likeness of other records
+    accuracy: float  # of the task
+    bare_accuracy: float | None  # of the undefended model; None if it was not trained
+    claim: str  # what is proven or declared, as in a table's cell
+    # bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted
     traffic: float | None
-    own: int
-    queries: int
-    seconds: float
-    commit: str
+    own: int  # number of the adversary's own records
+    queries: int  # rounds of them that the attack sent
+    seconds: float  # of the attack, on the CPU
+    commit: str  # of privkit, or "unknown"
 
 
 class MeasuredSetting(Frozen):
@@ -104,30 +84,20 @@ class MeasuredSetting(Frozen):
 
 
 class Place(Frozen):
-    """A setting among the registered ones of the same dataset and adversary.
+    """A setting among the registered ones of the same dataset and adversary."""
 
-    Attributes:
-        setting: one's own.
-        peers: number of registered settings.
-        more: the registered setting that gives away the next more; None if none does, or if that is not shown.
-        less: the one that gives away the most of those that give away no more.
-        better: registered settings at least as accurate that give away no more, best first.
-        registered: the registry's measurement of this very setting.
-        mounted: the attacks that this adversary could mount and that gave sound numbers.
-        tried: whether one of them is this adversary's own, and not one that a weaker adversary can mount; without one,
-            there is no place.
-        named: number of attacks on which the peers' measurements rest.
-    """
-
-    setting: MeasuredSetting
-    peers: int
+    setting: MeasuredSetting  # one's own
+    peers: int  # number of registered settings
+    # the registered setting that gives away the next more; None if none does, or if that is not shown
     more: MeasuredSetting | None
-    less: MeasuredSetting | None
-    better: tuple[MeasuredSetting, ...]
-    registered: MeasuredSetting | None
-    mounted: tuple[str, ...] = ()
+    less: MeasuredSetting | None  # the one that gives away the most of those that give away no more
+    better: tuple[MeasuredSetting, ...]  # registered settings at least as accurate that give away no more, best first
+    registered: MeasuredSetting | None  # the registry's measurement of this very setting
+    mounted: tuple[str, ...] = ()  # the attacks that this adversary could mount and that gave sound numbers
+    # whether one of them is this adversary's own, and not one that a weaker adversary can mount; without one, there is
+    # no place
     tried: bool = True
-    named: int = 0
+    named: int = 0  # number of attacks on which the peers' measurements rest
 
     @property
     def sentence(self) -> str:

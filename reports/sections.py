@@ -19,29 +19,18 @@ _CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiment
 
 @dataclass(frozen=True, kw_only=True)
 class _Card:
-    """A summary of one defense in a few lines.
+    """A summary of one defense in a few lines."""
 
-    Attributes:
-        row: the row of the strongest attack on the first seed; the first row if no attack gave a number.
-        point: accuracy and recovery over seeds; None if no record was reconstructed.
-        undefended: what the same attack recovers of the undefended model under the same protocol; None if not measured.
-        accuracy: task accuracy, over seeds if there are several.
-        baseline: accuracy of that undefended model.
-        strongest: the strongest attack on the first seed; None if no attack gave a number.
-        told: attack on labels, members or canaries -> its AUC, over seeds if there are several.
-        seeds: number of seeds.
-        refused: reason -> the attacks that gave no number for this reason.
-    """
-
-    row: Row
-    point: Point | None
+    row: Row  # the row of the strongest attack on the first seed; the first row if no attack gave a number
+    point: Point | None  # accuracy and recovery over seeds; None if no record was reconstructed
+    # what the same attack recovers of the undefended model under the same protocol; None if not measured
     undefended: Interval | None
-    accuracy: Interval | None
-    baseline: Interval | None
-    strongest: Strongest | None
-    told: dict[str, Interval]
-    seeds: int
-    refused: dict[str, list[str]]
+    accuracy: Interval | None  # task accuracy, over seeds if there are several
+    baseline: Interval | None  # accuracy of that undefended model
+    strongest: Strongest | None  # the strongest attack on the first seed; None if no attack gave a number
+    told: dict[str, Interval]  # attack on labels, members or canaries -> its AUC, over seeds if there are several
+    seeds: int  # number of seeds
+    refused: dict[str, list[str]]  # reason -> the attacks that gave no number for this reason
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:

@@ -24,17 +24,11 @@ OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Strongest:
-    """The row that counts for one defense and seed.
+    """The row that counts for one defense and seed."""
 
-    Attributes:
-        row: row of the attack that came closest to the records as released, by their deciding measure.
-        attacks: number of attacks that gave a number, without floors.
-        told: rows of the same defense and seed for attacks on labels, members or canaries.
-    """
-
-    row: Row
-    attacks: int
-    told: tuple[Row, ...] = ()
+    row: Row  # row of the attack that came closest to the records as released, by their deciding measure
+    attacks: int  # number of attacks that gave a number, without floors
+    told: tuple[Row, ...] = ()  # rows of the same defense and seed for attacks on labels, members or canaries
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:

@@ -65,35 +65,24 @@ class KnownOutcome(NamedTuple):
 
 
 class ThreatVerdict(Frozen):
-    """The verdict on one defense under one threat model.
+    """The verdict on one defense under one threat model."""
 
-    Attributes:
-        defense: its label.
-        threat_model: one of `THREAT_MODELS`, or `OTHERS`.
-        outcome: it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted
-            attacks; it is not shown to hold, because a failed attack also fails on the undefended model, was still
-            learning, or did not read all that the server got (`Row.doubt`); every mounted attack failed its control or
-            ended in an error; no mounted attack applies; or none was mounted.
-        attack: the strongest over the seeds, of sound ones if one gives away a record; empty if none gave a number.
-        against: the other attacks that gave sound numbers.
-        untried: registered attacks of this very model that were not mounted.
-        sentence: the verdict in words.
-        measured: the result of `attack`, as worded in the sentence.
-        remarks: reservations about the verdict, as worded in the sentence.
-        identified: share of the attacked records that `attack` identifies; None if not counted.
-        undefended: the same share without the defense; of the seeds with which the attack met the undefended model.
-    """
-
-    defense: str
-    threat_model: str
+    defense: str  # its label
+    threat_model: str  # one of `THREAT_MODELS`, or `OTHERS`
+    # it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted attacks;
+    # it is not shown to hold, because a failed attack also fails on the undefended model, was still learning, or did
+    # not read all that the server got (`Row.doubt`); every mounted attack failed its control or ended in an error; no
+    # mounted attack applies; or none was mounted
     outcome: Outcome
+    # the strongest over the seeds, of sound ones if one gives away a record; empty if none gave a number
     attack: str = ""
-    against: tuple[str, ...] = ()
-    untried: tuple[str, ...] = ()
-    sentence: str
-    measured: str = ""
-    remarks: tuple[str, ...] = ()
-    identified: Interval | None = None
+    against: tuple[str, ...] = ()  # the other attacks that gave sound numbers
+    untried: tuple[str, ...] = ()  # registered attacks of this very model that were not mounted
+    sentence: str  # the verdict in words
+    measured: str = ""  # the result of `attack`, as worded in the sentence
+    remarks: tuple[str, ...] = ()  # reservations about the verdict, as worded in the sentence
+    identified: Interval | None = None  # share of the attacked records that `attack` identifies; None if not counted
+    # the same share without the defense; of the seeds with which the attack met the undefended model
     undefended: float | None = None
 
     @property

@@ -45,18 +45,12 @@ class SecretPlaces(Step):
     lower a divergence (joint convexity), and given the partition the blocks are independent. If k is more than half of
     t, it is charged as t − k places and a known shift. Along (1, …, 1) every subset moves the mean by k/√t; across it a
     subset and its complement mirror each other. So k of t is t − k of t and one Gaussian of μ²(2k − t).
-
-    Attributes:
-        chosen: k in 1..t.
-        places: t.
-        mu: shift in one place, ≥ 0.
-        masked: whether the places are patches of a release; else they are rounds.
     """
 
-    chosen: int
-    places: int
-    mu: float
-    masked: bool = False
+    chosen: int  # k in 1..t
+    places: int  # t
+    mu: float  # shift in one place, ≥ 0
+    masked: bool = False  # whether the places are patches of a release; else they are rounds
 
     @property
     def orders(self) -> Array:
@@ -114,15 +108,11 @@ class SecretPlaces(Step):
 class ToldPlaces(Step):
     """A shift in k secret places, charged as if the server knew them: one Gaussian, since no credit is derived.
 
-    Attributes:
-        chosen: k.
-        mu: shift in one place, ≥ 0.
-
     Source: derived: joint convexity.
     """
 
-    chosen: int
-    mu: float
+    chosen: int  # k
+    mu: float  # shift in one place, ≥ 0
 
     @property
     def remark(self) -> str:

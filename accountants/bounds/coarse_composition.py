@@ -60,15 +60,12 @@ class CoarseComposition(Bound):
     The grid is a circle; what lies beyond its ends is counted a second time inside, which makes δ larger only. The
     smaller ε of both bounds is taken. Under Poisson sampling that is done in both directions.
 
-    Attributes:
-        pieces: the releases.
-
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
     Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff; truncation:
     H(P‖Q) is at most P(A) plus that of both restricted to the complement of A.
     """
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[Piece]  # the releases
     method: str
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022; Zhu, Dong and Wang 2022, Theorem 11"
     exact: bool = False

@@ -24,19 +24,12 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceRelease(Step):
-    """Releases with independent Laplace noise on every coordinate.
+    """Releases with independent Laplace noise on every coordinate."""
 
-    Attributes:
-        parts: pairs (shift over the scale, number of coordinates with this shift).
-        rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
-        single: whether the release is one coordinate.
-        worst: whether a pair of neighbors is known that moves every coordinate by its shift.
-    """
-
-    parts: tuple[tuple[float, int], ...]
-    rate: float = 1.0
-    single: bool = False
-    worst: bool = True
+    parts: tuple[tuple[float, int], ...]  # pairs (shift over the scale, number of coordinates with this shift)
+    rate: float = 1.0  # γ = k/n of a secret sample of k clients; 1 if everyone takes part
+    single: bool = False  # whether the release is one coordinate
+    worst: bool = True  # whether a pair of neighbors is known that moves every coordinate by its shift
 
     @property
     def orders(self) -> Array:

@@ -36,21 +36,13 @@ class GridTooLarge(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDistribution:
-    """Distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's.
+    """Distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's."""
 
-    Attributes:
-        interval: distance of the nodes, in nats.
-        lowest: the first node is lowest·interval.
-        masses: [n] probabilities of the nodes.
-        infinity: probability of an infinite loss.
-        raised: bound on the probability of losses below the first node, which were moved up to it.
-    """
-
-    interval: float
-    lowest: int
-    masses: Array
-    infinity: float
-    raised: float = 0.0
+    interval: float  # distance of the nodes, in nats
+    lowest: int  # the first node is lowest·interval
+    masses: Array  # [n] probabilities of the nodes
+    infinity: float  # probability of an infinite loss
+    raised: float = 0.0  # bound on the probability of losses below the first node, which were moved up to it
 
     @cached_property
     def losses(self) -> Array:

@@ -36,14 +36,10 @@ class PublicMixture(Step):
     If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the
     mean over the profiles of sampled releases of each shift. So the accountant may treat the shift as public, in every
     composition.
-
-    Attributes:
-        law: the distribution of the shift.
-        rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
     """
 
-    law: ShiftLaw
-    rate: float = 1.0
+    law: ShiftLaw  # the distribution of the shift
+    rate: float = 1.0  # γ = k/n of a secret sample of k clients; 1 if everyone takes part
 
     @property
     def orders(self) -> Array:

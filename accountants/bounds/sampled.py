@@ -32,19 +32,12 @@ RENYI = {
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianRelease(Step):
-    """Gaussian releases of one shift.
+    """Gaussian releases of one shift."""
 
-    Attributes:
-        mu: shift of one release over the noise's standard deviation, ≥ 0.
-        sampling: how the members of a release are chosen.
-        rate: probability with which a unit is in a release; 1 with "every_round".
-        worst: whether a pair of neighbors is known that attains the profile.
-    """
-
-    mu: float
-    sampling: Sampling = "every_round"
-    rate: float = 1.0
-    worst: bool = True
+    mu: float  # shift of one release over the noise's standard deviation, ≥ 0
+    sampling: Sampling = "every_round"  # how the members of a release are chosen
+    rate: float = 1.0  # probability with which a unit is in a release; 1 with "every_round"
+    worst: bool = True  # whether a pair of neighbors is known that attains the profile
 
     @property
     def orders(self) -> Array:

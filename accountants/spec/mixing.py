@@ -29,19 +29,12 @@ ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]
 
 @dataclass(frozen=True, kw_only=True)
 class RatioLaw:
-    """Law of one client's mixing ratio λ and of the share q = N_i/N of patches that it fills.
+    """Law of one client's mixing ratio λ and of the share q = N_i/N of patches that it fills."""
 
-    Attributes:
-        ratio: [J] λ in [0, 1].
-        share: [J] q in [0, 1]; equals `ratio` where patches are not rounded.
-        norm: [J] lower bound on ‖λ‖² over the group, for noise that clients add before mixing.
-        log_weight: [J] log probabilities, which sum to 1.
-    """
-
-    ratio: Array
-    share: Array
-    norm: Array
-    log_weight: Array
+    ratio: Array  # [J] λ in [0, 1]
+    share: Array  # [J] q in [0, 1]; equals `ratio` where patches are not rounded
+    norm: Array  # [J] lower bound on ‖λ‖² over the group, for noise that clients add before mixing
+    log_weight: Array  # [J] log probabilities, which sum to 1
 
 
 def kept_share(share: Array, patches: int, dimensions: int) -> Array:

@@ -256,17 +256,12 @@ def _as_interval(value: Interval | float) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class _Paired:
-    """How the second measurement differs from the first.
+    """How the second measurement differs from the first."""
 
-    Attributes:
-        difference: mean of second minus first, with its interval over seeds; of one seed, over records.
-        p_value: of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0.
-        effect: matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of
-            negative ones, as a share of both.
-    """
-
-    difference: Interval
-    p_value: float
+    difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
+    p_value: float  # of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0
+    # matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of negative
+    # ones, as a share of both
     effect: float
 
 

@@ -33,27 +33,18 @@ _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answ
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """How well a recording agrees with itself.
+    """How well a recording agrees with itself."""
 
-    Attributes:
-        compared: result of comparing the declared mechanism with the data.
-        distances: round, of those that are attacked -> distance between the release and the lower segment's output for
-            the same images; without those where it is unknown.
-        quieter: the variance of the last release about that output over that of the outputs, if it is clearly less.
-        rounds: that are attacked, over all passes.
-        passes: of these rounds.
-        unsent: why the distance is unknown; empty without a lower segment.
-        mode: training or evaluation mode of the lower segment.
-        own: whether `privkit record` wrote the recording.
-    """
-
-    compared: Compared
+    compared: Compared  # result of comparing the declared mechanism with the data
+    # round, of those that are attacked -> distance between the release and the lower segment's output for the same
+    # images; without those where it is unknown
     distances: Mapping[int, float]
-    unsent: str
-    mode: str
-    own: bool
-    rounds: int
-    passes: int = 1
+    unsent: str  # why the distance is unknown; empty without a lower segment
+    mode: str  # training or evaluation mode of the lower segment
+    own: bool  # whether `privkit record` wrote the recording
+    rounds: int  # that are attacked, over all passes
+    passes: int = 1  # of these rounds
+    # the variance of the last release about that output over that of the outputs, if it is clearly less
     quieter: float | None = None
 
     @property

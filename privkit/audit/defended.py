@@ -43,17 +43,12 @@ _CHECKPOINT = "training.ckpt"  # in a model's folder, while it is trained
 
 @dataclass(frozen=True, kw_only=True)
 class DefendedModel:
-    """Trained clients with their server.
+    """Trained clients with their server."""
 
-    Attributes:
-        edge: the clients (`Clients`), in evaluation mode.
-        upper: the server's segment; for standalone clients, their own upper segments, stacked.
-        known: measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the
-            seconds of all this, whether tokens hide their places, and sentences for the row.
-    """
-
-    edge: Clients
-    upper: nn.Module
+    edge: Clients  # the clients (`Clients`), in evaluation mode
+    upper: nn.Module  # the server's segment; for standalone clients, their own upper segments, stacked
+    # measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the seconds of all
+    # this, whether tokens hide their places, and sentences for the row
     known: dict[str, Any]
 
 

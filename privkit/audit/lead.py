@@ -36,17 +36,11 @@ class WorkersEnded(Failure):
 
 @dataclass(kw_only=True)
 class Leader:
-    """A run that this process leads.
+    """A run that this process leads."""
 
-    Attributes:
-        worker: computes cells in this process, and knows the provenance of each.
-        ledger: the run folder, of which this process is the writer.
-        rows: of the finished cells, by their id.
-    """
-
-    worker: CellWorker
-    ledger: RunLedger
-    rows: dict[str, Row] = field(default_factory=dict)
+    worker: CellWorker  # computes cells in this process, and knows the provenance of each
+    ledger: RunLedger  # the run folder, of which this process is the writer
+    rows: dict[str, Row] = field(default_factory=dict)  # of the finished cells, by their id
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
     _judged: tuple[float, float] = field(init=False, default=(0.0, 0.0))  # when it ended, and what it took

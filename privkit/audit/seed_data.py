@@ -47,19 +47,12 @@ class _SeedRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedData(_SeedRecords):
-    """What all cells of one seed share.
+    """What all cells of one seed share."""
 
-    Attributes:
-        guesses: scores of the constant guesses, record by record, as `scored` gives them.
-        floors: metrics of the constant guesses.
-        perception: networks and metrics that score reconstructions, beside pixels.
-        memory: what attacks learned from the auxiliary records.
-    """
-
-    guesses: dict[str, dict[str, Scores]]
-    floors: dict[str, dict[str, Metrics]]
-    perception: Perception
-    memory: Memory = field(default_factory=Memory)
+    guesses: dict[str, dict[str, Scores]]  # scores of the constant guesses, record by record, as `scored` gives them
+    floors: dict[str, dict[str, Metrics]]  # metrics of the constant guesses
+    perception: Perception  # networks and metrics that score reconstructions, beside pixels
+    memory: Memory = field(default_factory=Memory)  # what attacks learned from the auxiliary records
 
     @property
     def own_images(self) -> Tensor | None:

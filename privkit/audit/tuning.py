@@ -170,19 +170,12 @@ _Space = Mapping[str, Range | Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One set of tried values.
+    """One set of tried values."""
 
-    Attributes:
-        values: field -> value; other fields are as given.
-        objective: smaller for a stronger attack; infinite if the trial failed.
-        reason: why the trial failed.
-        queries: rounds of own records that the trial sent.
-    """
-
-    values: dict[str, Any]
-    objective: float
-    reason: str = ""
-    queries: int = 0
+    values: dict[str, Any]  # field -> value; other fields are as given
+    objective: float  # smaller for a stronger attack; infinite if the trial failed
+    reason: str = ""  # why the trial failed
+    queries: int = 0  # rounds of own records that the trial sent
 
 
 def _read(path: Path, cell: str) -> list[Trial]:

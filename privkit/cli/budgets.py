@@ -122,21 +122,14 @@ _SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts the rows of a table as a command passes them on, and keeps the first ones and the reasons of refusals.
+    """Counts the rows of a table as a command passes them on, and keeps the first ones and the reasons of refusals."""
 
-    Attributes:
-        rows: rows seen, refused or not.
-        shown: the first of those with a result.
-        last: certificate of the last row; None if that was refused.
-        reasons: reason of a refusal -> names of the first rows with it, and their number.
-        counted: what the numbers of rows count: lines of a CSV file, as an editor does, or rows.
-    """
-
-    rows: int = 0
-    shown: list[BudgetRow] = field(default_factory=list)
-    last: Certificate | None = None
+    rows: int = 0  # rows seen, refused or not
+    shown: list[BudgetRow] = field(default_factory=list)  # the first of those with a result
+    last: Certificate | None = None  # certificate of the last row; None if that was refused
+    # reason of a refusal -> names of the first rows with it, and their number
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
-    counted: str = "row"
+    counted: str = "row"  # what the numbers of rows count: lines of a CSV file, as an editor does, or rows
 
     def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
         """The rows of `budgets`, counted as they pass. A terminal shows the count."""

@@ -29,17 +29,12 @@ _FORWARD = 1 / 3  # of a step of training, the share that sends records through 
 
 @dataclass(frozen=True, kw_only=True)
 class _Estimate:
-    """About how long cells take.
+    """About how long cells take."""
 
-    Attributes:
-        cells: each with its time, in the order of the plan.
-        sentence: the time of all of them without twins, with their controls; and of all of them if their attacks fail.
-        needs: what the run needs in addition to its command, in a sentence; empty if nothing.
-    """
-
-    cells: list[tuple[Cell, Timed]]
+    cells: list[tuple[Cell, Timed]]  # each with its time, in the order of the plan
+    # the time of all of them without twins, with their controls; and of all of them if their attacks fail
     sentence: str
-    needs: list[str]
+    needs: list[str]  # what the run needs in addition to its command, in a sentence; empty if nothing
 
 
 def estimate(parts: Sequence[AuditConfig]) -> _Estimate:

@@ -48,23 +48,15 @@ def floor_of(row: Row) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Ordering:
-    """A published statement that a quantity of one method is larger than that of another.
+    """A published statement that a quantity of one method is larger than that of another."""
 
-    Attributes:
-        claim: the statement.
-        source: table or figure of the paper.
-        better: name of the method with the larger value.
-        worse: name of the other method.
-        quantity: one of `QUANTITIES`.
-        numbers: row and column of the printed values of `source`, first of the better method; None if the numbers are
-            not printed, or were printed for other data.
-    """
-
-    claim: str
-    source: str
-    better: str
-    worse: str
-    quantity: str = "accuracy"
+    claim: str  # the statement
+    source: str  # table or figure of the paper
+    better: str  # name of the method with the larger value
+    worse: str  # name of the other method
+    quantity: str = "accuracy"  # one of `QUANTITIES`
+    # row and column of the printed values of `source`, first of the better method; None if the numbers are not printed,
+    # or were printed for other data
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
 
     def published(self, paper: str) -> float | None:
@@ -77,23 +69,15 @@ class _Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A quantity of one method, seed by seed.
+    """A quantity of one method, seed by seed."""
 
-    Attributes:
-        method: its name in the paper's orderings.
-        quantity: one of `QUANTITIES`.
-        values: seed -> value.
-        floors: seed -> the error of the mean own image, where rows have it.
-        seconds: of a seed, on the average of the rows that say it; at most, since machines were shared.
-        size: of the runs; None for those of a user.
-    """
-
-    method: str
-    quantity: str
-    values: Mapping[int, float]
+    method: str  # its name in the paper's orderings
+    quantity: str  # one of `QUANTITIES`
+    values: Mapping[int, float]  # seed -> value
+    # seed -> the error of the mean own image, where rows have it
     floors: Mapping[int, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    size: Size | None = None
+    seconds: float = 0.0  # of a seed, on the average of the rows that say it; at most, since machines were shared
+    size: Size | None = None  # of the runs; None for those of a user
 
     @property
     def interval(self) -> Interval | None:

@@ -34,19 +34,12 @@ _TINY: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One cell that a published ordering needs.
+    """One cell that a published ordering needs."""
 
-    Attributes:
-        experiment: its configuration, such as cutmixsl/table_2_small.
-        config: an audit of this cell alone.
-        row: the method's own data and model, which the result names at any scale.
-        quantities: the recorded quantities.
-    """
-
-    experiment: str
-    config: AuditConfig
-    row: dict[str, Any]
-    quantities: tuple[str, ...]
+    experiment: str  # its configuration, such as cutmixsl/table_2_small
+    config: AuditConfig  # an audit of this cell alone
+    row: dict[str, Any]  # the method's own data and model, which the result names at any scale
+    quantities: tuple[str, ...]  # the recorded quantities
 
 
 def work(

@@ -41,19 +41,13 @@ _BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")  # the point of a number su
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """A named, fully specified part of a run.
+    """A named, fully specified part of a run."""
 
-    Attributes:
-        name: in the registry.
-        spec: the frozen dataclass instance.
-        label: the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults.
-        stages: of a chain of defenses; empty for everything else.
-    """
-
-    name: str
-    spec: Any
+    name: str  # in the registry
+    spec: Any  # the frozen dataclass instance
+    # the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults
     label: str
-    stages: tuple[Component, ...] = ()
+    stages: tuple[Component, ...] = ()  # of a chain of defenses; empty for everything else
 
     def to_json(self) -> dict[str, Any]:
         """Name and every field, including defaults; for a chain, those of its stages."""

@@ -33,20 +33,13 @@ _NUMBERS = 2**21
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """One round, sent again.
+    """One round, sent again."""
 
-    Attributes:
-        released: float [N, ...], as it was recorded.
-        clean: float [N, ...], the mean of the segment's outputs.
-        spread: standard deviation of one output; 0 for a segment without randomness.
-        draws: number of outputs.
-        apart: mean squares of the release and of every output about the mean of them all; none without randomness.
-    """
-
-    released: Tensor
-    clean: Tensor
-    spread: float = 0.0
-    draws: int = 1
+    released: Tensor  # float [N, ...], as it was recorded
+    clean: Tensor  # float [N, ...], the mean of the segment's outputs
+    spread: float = 0.0  # standard deviation of one output; 0 for a segment without randomness
+    draws: int = 1  # number of outputs
+    # mean squares of the release and of every output about the mean of them all; none without randomness
     apart: tuple[float, ...] = ()
 
     @property

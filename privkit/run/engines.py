@@ -226,17 +226,11 @@ def _submitit_module() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The requirements of a run on its engine.
+    """The requirements of a run on its engine."""
 
-    Attributes:
-        devices: one device for each worker.
-        threads: threads of each worker.
-        run: the run folder.
-    """
-
-    devices: Sequence[str]
-    threads: int
-    run: Path
+    devices: Sequence[str]  # one device for each worker
+    threads: int  # threads of each worker
+    run: Path  # the run folder
 
 
 _Factory = Callable[[str, Wanted], Iterator[Executor]]

@@ -22,17 +22,11 @@ _TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defe
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
-    """The provenance of one cell, and the parts of it that other cells share.
+    """The provenance of one cell, and the parts of it that other cells share."""
 
-    Attributes:
-        model: provenance of the defended model.
-        control: provenance of the attack's control experiments.
-        cell: provenance of the row: model, attack and metrics.
-    """
-
-    model: Provenance
-    control: Provenance
-    cell: Provenance
+    model: Provenance  # provenance of the defended model
+    control: Provenance  # provenance of the attack's control experiments
+    cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
         """The same, including the images.

@@ -20,20 +20,15 @@ _ID_VERSION = 4  # raised whenever the same fields would give another answer
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One defense, one attack, one seed.
-
-    Attributes:
-        model_id: of the defended model, which cells with other attacks share.
-        seed: seed of everything random in it.
-        twin_of: ids of the cells with this attack on defenses, if it meets the undefended model only where it failed on
-            one of them; empty for a cell that is computed in any case.
-    """
+    """One defense, one attack, one seed."""
 
     id: str
-    model_id: str
+    model_id: str  # of the defended model, which cells with other attacks share
     defense: Component
     attack: Component
-    seed: int
+    seed: int  # seed of everything random in it
+    # ids of the cells with this attack on defenses, if it meets the undefended model only where it failed on one of
+    # them; empty for a cell that is computed in any case
     twin_of: tuple[str, ...] = ()
 
     @property

@@ -37,21 +37,14 @@ Found = TypeVar("Found")
 
 @dataclass
 class _Examination:
-    """The result of checking a run folder.
+    """The result of checking a run folder."""
 
-    Attributes:
-        run: the folder.
-        checked: files that were checked, by their path in the run.
-        faults: (path in the run, what is wrong with it and what to do).
-        left: temporary files of killed writes.
-        verdict: the run's verdict in a sentence; empty if it cannot be read.
-    """
-
-    run: Path
-    checked: list[str] = field(default_factory=list)
+    run: Path  # the folder
+    checked: list[str] = field(default_factory=list)  # files that were checked, by their path in the run
+    # (path in the run, what is wrong with it and what to do)
     faults: list[tuple[str, str]] = field(default_factory=list)
-    left: int = 0
-    verdict: str = ""
+    left: int = 0  # temporary files of killed writes
+    verdict: str = ""  # the run's verdict in a sentence; empty if it cannot be read
 
     @property
     def exit_code(self) -> int:

@@ -24,13 +24,7 @@ _NAME = "recorded"  # in ids and configurations, of each part that a recording s
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One part of a run that a recording replaces.
-
-    Attributes:
-        part: name of the part.
-        sha256: SHA-256 of the recording's files.
-        builders: modules that build its segments.
-    """
+    """One part of a run that a recording replaces."""
 
     name: ClassVar[str] = _NAME
     domain: ClassVar[str] = IMAGES.name
@@ -38,9 +32,9 @@ class Recorded:
     smallest_batch: ClassVar[int] = 1
     position_embedding: ClassVar[bool] = True
 
-    part: str
-    sha256: Mapping[str, str]
-    builders: tuple[str, ...] = ()
+    part: str  # name of the part
+    sha256: Mapping[str, str]  # SHA-256 of the recording's files
+    builders: tuple[str, ...] = ()  # modules that build its segments
 
     def imports(self) -> Iterable[str]:
         """User modules whose source takes part."""

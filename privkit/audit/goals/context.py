@@ -49,32 +49,19 @@ class AttackContext:
 
     In this base class the methods return None. The context of a trained model returns everything that an adversary may
     ask for, the context of a recording what was recorded.
-
-    Attributes:
-        config: the run's configuration.
-        cell: the cell.
-        seed_data: what cells of one seed share.
-        folder: the run on disk.
-        progress: shows what happens.
-        log: the cell's log.
-        made_of: provenance of the cell and of everything it shares with others.
-        spent: counts the cell's seconds.
-        recording: the attacked images as they crossed the wire after training.
-        certificate: what is proven of the run; None if that is unknown.
-        row: the fields that do not depend on the attack's result.
     """
 
-    config: AuditConfig
-    cell: Cell
-    seed_data: SeedData
-    folder: RunFolder
-    progress: Progress
-    log: Callable[[str], None]
-    made_of: Ingredients
-    spent: Spent
-    recording: RecordedRounds
-    certificate: Certificate | None
-    row: Row
+    config: AuditConfig  # the run's configuration
+    cell: Cell  # the cell
+    seed_data: SeedData  # what cells of one seed share
+    folder: RunFolder  # the run on disk
+    progress: Progress  # shows what happens
+    log: Callable[[str], None]  # the cell's log
+    made_of: Ingredients  # provenance of the cell and of everything it shares with others
+    spent: Spent  # counts the cell's seconds
+    recording: RecordedRounds  # the attacked images as they crossed the wire after training
+    certificate: Certificate | None  # what is proven of the run; None if that is unknown
+    row: Row  # the fields that do not depend on the attack's result
 
     @property
     def attack(self) -> AnyAttack:

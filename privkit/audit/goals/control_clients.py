@@ -84,15 +84,11 @@ def _within_bounds(defense: Defense, white: Tensor) -> float:
 
 @dataclass
 class HonestClients:
-    """A defense's release of records; satisfies `privkit.attacks.goals.control_clients.ControlClients`.
-
-    Attributes:
-        batch_size: records a client and round.
-    """
+    """A defense's release of records; satisfies `privkit.attacks.goals.control_clients.ControlClients`."""
 
     edge: Clients
     domain: Domain
-    batch_size: int
+    batch_size: int  # records a client and round
 
     def __post_init__(self) -> None:
         edge = self.edge

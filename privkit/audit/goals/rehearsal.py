@@ -31,15 +31,10 @@ _NONE: Any = None
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(TrainedContext):
-    """What an attack is given where a dry run times it. There is no folder and no row, and training has one epoch.
+    """What an attack is given where a dry run times it. There is no folder and no row, and training has one epoch."""
 
-    Attributes:
-        records: random ones like those of the dataset.
-        device: of the model.
-    """
-
-    records: RandomPool
-    device: torch.device
+    records: RandomPool  # random ones like those of the dataset
+    device: torch.device  # of the model
 
     @classmethod
     def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:

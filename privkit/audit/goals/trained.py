@@ -39,17 +39,11 @@ _HISTORY = 16  # states of the server's segment that an attack may hold, the tra
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedContext(AttackContext):
-    """One cell, its model trained and its wire recorded, before the attack.
+    """One cell, its model trained and its wire recorded, before the attack."""
 
-    Attributes:
-        model: the trained clients and server.
-        release_count: how often the run released what belongs to one record.
-        certificate: what is proven of the run.
-    """
-
-    model: DefendedModel
-    release_count: ReleaseCount
-    certificate: Certificate
+    model: DefendedModel  # the trained clients and server
+    release_count: ReleaseCount  # how often the run released what belongs to one record
+    certificate: Certificate  # what is proven of the run
 
     @property
     def steps(self) -> int:

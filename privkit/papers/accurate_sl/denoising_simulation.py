@@ -40,25 +40,15 @@ _BLOCK = 2_000_000  # numbers of M held at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Checked):
-    """What a simulation draws.
+    """What a simulation draws."""
 
-    Attributes:
-        law: of the noise, "gaussian" or "laplace".
-        scales: σ or b, one a curve, each > 0.
-        rows: m ≥ 2 classes.
-        columns: n ≥ 1 smashed features.
-        draws: k ≥ 2.
-        points: ≥ 2 values of λ and of p, from 0 to 1.
-        seed: of numpy's default generator.
-    """
-
-    law: Literal["gaussian", "laplace"] = "gaussian"
-    scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)
-    rows: _AtLeastTwo = 10
-    columns: Count = 16
-    draws: _AtLeastTwo = 1000
-    points: _AtLeastTwo = 21
-    seed: Whole = 0
+    law: Literal["gaussian", "laplace"] = "gaussian"  # of the noise, "gaussian" or "laplace"
+    scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)  # σ or b, one a curve, each > 0
+    rows: _AtLeastTwo = 10  # m ≥ 2 classes
+    columns: Count = 16  # n ≥ 1 smashed features
+    draws: _AtLeastTwo = 1000  # k ≥ 2
+    points: _AtLeastTwo = 21  # ≥ 2 values of λ and of p, from 0 to 1
+    seed: Whole = 0  # of numpy's default generator
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,23 +71,14 @@ class Settings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Mean squared errors of one quantity under one operator.
+    """Mean squared errors of one quantity under one operator."""
 
-    Attributes:
-        quantity: "linear" (f_1), "loss" (f_2) or "gradient" (f_2').
-        operator: "scaling" or "masking".
-        factor: λ or p, [points], from 0 to 1; the last column of `mse` is the error without denoising.
-        scale: σ or b, [levels].
-        mse: [levels, points].
-        error: standard error of `mse`, [levels, points].
-    """
-
-    quantity: str
-    operator: str
-    factor: Array
-    scale: Array
-    mse: Array
-    error: Array
+    quantity: str  # "linear" (f_1), "loss" (f_2) or "gradient" (f_2')
+    operator: str  # "scaling" or "masking"
+    factor: Array  # λ or p, [points], from 0 to 1; the last column of `mse` is the error without denoising
+    scale: Array  # σ or b, [levels]
+    mse: Array  # [levels, points]
+    error: Array  # standard error of `mse`, [levels, points]
 
 
 def figure_2(settings: Settings | None = None) -> list[Curves]:

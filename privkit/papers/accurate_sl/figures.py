@@ -84,27 +84,16 @@ def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One set of axes.
+    """One set of axes."""
 
-    Attributes:
-        title: text above the axes.
-        xlabel: meaning of `factor`.
-        ylabel: meaning of `mse`, with its unit.
-        factor: [points], ascending; the last one stands for no denoising.
-        levels: one label a curve, written beside it.
-        mse: [levels, points].
-        error: standard error of `mse`, [levels, points].
-        exact: the same curves in closed form, [levels, points], if there is one.
-    """
-
-    title: str
-    xlabel: str
-    ylabel: str
-    factor: Array
-    levels: Sequence[str]
-    mse: Array
-    error: Array
-    exact: Array | None = None
+    title: str  # text above the axes
+    xlabel: str  # meaning of `factor`
+    ylabel: str  # meaning of `mse`, with its unit
+    factor: Array  # [points], ascending; the last one stands for no denoising
+    levels: Sequence[str]  # one label a curve, written beside it
+    mse: Array  # [levels, points]
+    error: Array  # standard error of `mse`, [levels, points]
+    exact: Array | None = None  # the same curves in closed form, [levels, points], if there is one
 
     def __post_init__(self) -> None:
         shape = (len(self.levels), len(self.factor))

@@ -62,20 +62,14 @@ TABLE_11: tuple[_PrintedBound, ...] = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Table11Row:
-    """One printed bound beside what its formula gives and what is true.
+    """One printed bound beside what its formula gives and what is true."""
 
-    Attributes:
-        printed: the table's own numbers.
-        formula: ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b
-            for Laplace noise.
-        exact: the true ε of one release of n numbers in [−1, 1] at the same δ.
-        certificate: the printed ε, sound exactly if it is at least `exact`.
-    """
-
-    printed: _PrintedBound
+    printed: _PrintedBound  # the table's own numbers
+    # ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b for
+    # Laplace noise
     formula: float
-    exact: float
-    certificate: Certificate
+    exact: float  # the true ε of one release of n numbers in [−1, 1] at the same δ
+    certificate: Certificate  # the printed ε, sound exactly if it is at least `exact`
 
 
 def table_11() -> Iterator[Table11Row]:
