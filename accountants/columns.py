@@ -265,8 +265,7 @@ _SAME = {
 }
 """Another library's word -> the column with the same meaning."""
 _LONGEST, _NAMED = 60, 8
-TOO_MANY = ""
-"""Name under which a reader keeps cells that no header names."""
+TOO_MANY = ""  # name under which a reader keeps cells that no header names
 _MULTIPLIER = "noise_multiplier"
 _RATES = ("sample_rate", "sampling_rate", "sampling_probability")
 DP_SGD = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")

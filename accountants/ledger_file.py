@@ -17,8 +17,7 @@ from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 
 _SEED = zlib.crc32(b"privkit ledger 1")  # checksum before the first line; the number is the format's version
-MECHANISM = ', "mechanism": '
-"""What stands before a mechanism, the last field of a line."""
+MECHANISM = ', "mechanism": '  # what stands before a mechanism, the last field of a line
 
 
 class LedgerError(ValueError):

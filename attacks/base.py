@@ -86,8 +86,7 @@ class QueryResult:
         return order
 
 
-Query = Callable[[Tensor, Generator], QueryResult]
-"""Images [N, C, H, W] of one round in, the answer out."""
+Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one round in, the answer out
 
 
 class TrainingClients(Protocol):
@@ -253,8 +252,7 @@ class Attack(Protocol[Held, Output]):
         """
 
 
-AnyAttack = Attack[Never, object]
-"""An attack on any goal, for code that mounts it and does not run it."""
+AnyAttack = Attack[Never, object]  # an attack on any goal, for code that mounts it and does not run it
 
 
 def known_to(attack: AnyAttack) -> frozenset[str]:

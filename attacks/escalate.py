@@ -11,8 +11,7 @@ from privkit.attacks.fit import TOLERATED_GAIN, gained
 
 Result = TypeVar("Result")
 _Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
-PATIENCE = 2
-"""Doublings without a gain after which an attack has stopped improving."""
+PATIENCE = 2  # doublings without a gain after which an attack has stopped improving
 _ERRORS = "errors"
 
 

@@ -40,5 +40,4 @@ class Counted(Protocol):
     rounds: int
 
 
-ANY_QUERIES = QueryRules()
-"""As many rounds as an attack likes, copies allowed."""
+ANY_QUERIES = QueryRules()  # as many rounds as an attack likes, copies allowed

@@ -40,8 +40,7 @@ Finite = Annotated[float, isfinite]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Probability = Annotated[float, Ge(0), Le(1)]
-Fraction = Annotated[float, Gt(0), Le(1)]
-"""A probability above 0."""
+Fraction = Annotated[float, Gt(0), Le(1)]  # a probability above 0
 Count = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
 

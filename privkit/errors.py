@@ -8,8 +8,7 @@ from difflib import get_close_matches
 
 from privkit.reports.escape import terminal
 
-LONGEST = 200
-"""Characters of a value that an error repeats."""
+LONGEST = 200  # characters of a value that an error repeats
 _NEAR = 6  # near names of an unknown one among too many
 
 

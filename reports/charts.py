@@ -13,8 +13,7 @@ from privkit.shared.interval import Interval
 
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46
 """Margins of a chart's panel, for ticks and labels, in units of the sheet."""
-COLORS = 6
-"""Number of line colors, which the style sheet defines."""
+COLORS = 6  # number of line colors, which the style sheet defines
 
 
 @dataclass(frozen=True, kw_only=True)

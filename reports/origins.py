@@ -77,8 +77,7 @@ def origins(rows: Sequence[Row]) -> dict[str, str]:
     return {cell: ", ".join(words) for cell, words in told.items()}
 
 
-NAMES = {"data": "images ", "code": "source ", "files": "file "}
-"""Section -> the word shown before its keys."""
+NAMES = {"data": "images ", "code": "source ", "files": "file "}  # section -> the word shown before its keys
 
 
 def mixture(rows: Sequence[Row]) -> str:

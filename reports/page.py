@@ -28,8 +28,7 @@ from privkit.shared.threat_models import THREAT_MODELS, threat_name
 
 Write = Callable[[Path, bytes], None]
 
-STRIPS = "reconstructions.svg"
-"""The pictures of a run in one figure."""
+STRIPS = "reconstructions.svg"  # the pictures of a run in one figure
 
 
 @dataclass(frozen=True, kw_only=True)

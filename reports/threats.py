@@ -46,14 +46,12 @@ NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for na
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
 FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere than the release"
 """What is said of the attack to which a defense falls, where no attack that passed its controls gives away a record."""
-STRONGER = "a stronger attack is known and was not mounted"
-"""How the remark on such an attack begins."""
+STRONGER = "a stronger attack is known and was not mounted"  # how the remark on such an attack begins
 _UNCOMPARED = "compared with constant guesses alone"  # the remark on rows without the class mean
 _SEEN = 0.9  # SSIM of a single guess from which on its image is recovered
 _RECOVERED = 0.5  # share of the best constant guess's error below which matched guesses are recovered records
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
-OTHERS = "labels, members, canaries"
-"""The row of attacks that ask another question than what the records looked like."""
+OTHERS = "labels, members, canaries"  # the row of attacks that ask another question than what the records looked like
 
 
 class KnownOutcome(NamedTuple):

@@ -17,12 +17,10 @@ from numpy.typing import ArrayLike
 from privkit.accountants import validate
 from privkit.shared.array import Array
 
-Profile: TypeAlias = Callable[[Array], Array]
-"""δ at an array of ε ≥ 0; decreasing, and convex in e^ε."""
+Profile: TypeAlias = Callable[[Array], Array]  # δ at an array of ε ≥ 0; decreasing, and convex in e^ε
 Pair: TypeAlias = tuple[Profile, Profile]
 """Profiles of the two directions, H(P‖Q) and H(Q‖P); together they hold δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
-LARGEST_GRID = 20_000_000
-"""Nodes above which a grid is refused."""
+LARGEST_GRID = 20_000_000  # nodes above which a grid is refused
 
 
 class GridTooLarge(ValueError):
@@ -56,8 +54,7 @@ class LossDistribution:
             return np.log(self.masses)
 
 
-Parts: TypeAlias = list[tuple[LossDistribution, int]]
-"""Distributions of one direction, and how often each is composed."""
+Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one direction, and how often each is composed
 
 
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:

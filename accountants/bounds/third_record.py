@@ -46,8 +46,7 @@ from privkit.accountants.bounds.loss_distribution import (
 from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
 from privkit.shared.array import Array
 
-Gram: TypeAlias = tuple[float, float, float]
-"""|x − y|², |x' − y|² and the product of x − y and x' − y."""
+Gram: TypeAlias = tuple[float, float, float]  # |x − y|², |x' − y|² and the product of x − y and x' − y
 _NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
 """Ends of the intervals of t where y is √t·μ from x', or from x."""
 APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 _CERTAIN = np.zeros(1)  # log weight of a law with one point
-FEW = 256
-"""Points of a law up to which a composition takes each of them on its own: milliseconds a question."""
+FEW = 256  # points of a law up to which a composition takes each of them on its own: milliseconds a question
 _LARGEST_SHIFT = 1e100  # sensitivity over noise: nothing is hidden long before, and its square must stay a number
 
 

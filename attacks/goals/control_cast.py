@@ -18,8 +18,7 @@ from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
-CONTROL_IMAGES = 1_000
-"""Auxiliary images that take part at most."""
+CONTROL_IMAGES = 1_000  # auxiliary images that take part at most
 _PLAYED = 100  # records that play the victim, at most
 _OF_VECTORS, _LONGER = 8, 4
 """Pixels a side of images that are sent as vectors, and factor of the training steps: a decoder must learn their

@@ -22,10 +22,8 @@ from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
 from privkit.run.records import TRAINED, parse_row, verdict_of, write_verdict
 
-LIVES = 3
-"""Workers that a cell may lose before it ends as an error."""
-AHEAD = 1000
-"""Cells that an engine is given at once, if nobody says how many."""
+LIVES = 3  # workers that a cell may lose before it ends as an error
+AHEAD = 1000  # cells that an engine is given at once, if nobody says how many
 _SHOWN = 2  # cells in work that are named at most
 _SHARE = 20  # the verdict is written so rarely that it takes at most this part of the time
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from privkit.metrics.perception import Perception
 
 _RESAMPLES = 2_000
-FEW = 20
-"""Records below which a row says that its intervals are too narrow."""
+FEW = 20  # records below which a row says that its intervals are too narrow
 
 _AT_ONCE = 256  # guesses that are held against all attacked records at once
 _ROUNDING = 1e-3  # how far a guess may lie outside its range; half precision rounds by half of it

@@ -14,8 +14,7 @@ from privkit.reports.escape import terminal
 from privkit.run.stopping import Stopped, heeded
 from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 
-INTERNAL_FAULT = 70
-"""Exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h."""
+INTERNAL_FAULT = 70  # exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h
 _LEAST_MEMORY = 300 * 2**20
 """Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
 _HEAVY = {"audit": "privkit.audit.run, privkit.audit.report", "list": "torch"}

@@ -18,8 +18,7 @@ from privkit.shared.certificate import Certificate
 Place = Literal["client", "mixer", "server"]
 """Who runs a stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""
 
-Level = Literal["smashed", "input"]
-"""What a defense is given: smashed data or, at the input layer, images."""
+Level = Literal["smashed", "input"]  # what a defense is given: smashed data or, at the input layer, images
 
 Drawn = Literal["every_round", "once"]
 """When a mixing defense draws its ratios: afresh in every round, or once for the whole run."""
@@ -80,8 +79,7 @@ class ReleaseCount(Checked):
     unmatched: Whole = 0
 
 
-ONE_RELEASE = ReleaseCount()
-"""One record, released once by a frozen lower segment."""
+ONE_RELEASE = ReleaseCount()  # one record, released once by a frozen lower segment
 
 
 class Receipt(ABC):

@@ -9,8 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.constraints import whole
 
-INPUT_PATCH = 2
-"""Side of a position of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)."""
+INPUT_PATCH = 2  # side of a position of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)
 
 
 def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:

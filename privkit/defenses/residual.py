@@ -14,13 +14,11 @@ from torch import Tensor
 
 from privkit.shared.array import Array
 
-Law = Literal["gaussian", "laplace"]
-"""Laws whose tests are derived."""
+Law = Literal["gaussian", "laplace"]  # laws whose tests are derived
 
 LEVEL = 1e-6
 """Chance that honest noise is refuted: in one comparison by all tests together, in repeated releases by each test."""
-ROUNDED = 0.01
-"""Share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too."""
+ROUNDED = 0.01  # share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too
 _TESTS = 8
 _FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
 _MOST = 256  # rows or numbers of which combinations are looked at; of more, so many drawn ones

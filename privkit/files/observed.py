@@ -29,8 +29,7 @@ _DATA = "privkit.audit.seed_data"  # it opens data, whose images are hashed them
 _LIBRARIES = ("accountants", "attacks", "reports")  # in a checkout they lie beside the package
 _SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
 _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-ABSENT = "absent"
-"""In the place of a hash: code looked for the file, and there was none."""
+ABSENT = "absent"  # in the place of a hash: code looked for the file, and there was none
 
 _plugins: set[str] = set()  # top-level packages of the parts, which may be installed
 _read: dict[str, dict[str, None]] = {}  # source file -> files that it read

@@ -20,8 +20,7 @@ from privkit.files.sealed import AGAIN, Broken, checked_bytes, digest, opened, s
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names of files that are being written."""
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # names of files that are being written
 _HOST = crc32(platform.node().encode())
 """Of this machine: processes of several machines, or containers, that share a folder may have one number."""
 

@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_iter
 from privkit.constraints import choice, real, whole
 from privkit.shared.costs import Costs
 
-FLOAT = 4
-"""Bytes of a number on the wire: float32."""
+FLOAT = 4  # bytes of a number on the wire: float32
 
 
 def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:

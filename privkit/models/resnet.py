@@ -117,14 +117,11 @@ def pieces(
     return {"stem": nn.Sequential(OrderedDict(stem)), **stages, "pool": pool, "head": head}
 
 
-RESNET18 = ResNet()
-"""ResNet-18, cut after the first stage."""
+RESNET18 = ResNet()  # ResNet-18, cut after the first stage
 
-RESNET50 = ResNet(depth=50)
-"""ResNet-50, cut after the first stage."""
+RESNET50 = ResNet(depth=50)  # ResNet-50, cut after the first stage
 
-RESNET20 = ResNet(depth=20)
-"""ResNet-20 of CIFAR, cut after the first stage."""
+RESNET20 = ResNet(depth=20)  # ResNet-20 of CIFAR, cut after the first stage
 
 RESNET20_TANH = ResNet(depth=20, activation="tanh", pooling="max", cut="pool")
 """The network of accurate_sl on CIFAR-10: 256 numbers in [−1, 1] go to its classifier, and 8,192 leave "stage2"."""

@@ -83,8 +83,7 @@ class Columns(nn.Module):
         return torch.cat([numbers, categories.flatten(1)], 1)
 
 
-TABLE_MLP = _TableMlp()
-"""Three hidden layers of width 64, cut after the first."""
+TABLE_MLP = _TableMlp()  # three hidden layers of width 64, cut after the first
 
 
 _SPREAD = 0.1  # standard deviation of the fields' vectors at the start
@@ -258,5 +257,4 @@ class _FactorizationMachine(nn.Module):
         return torch.stack([torch.zeros_like(click), click], 1)
 
 
-DIFM = _Difm()
-"""Vectors of four numbers, eight heads of eight, cut in front of the prediction layer."""
+DIFM = _Difm()  # vectors of four numbers, eight heads of eight, cut in front of the prediction layer

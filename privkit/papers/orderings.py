@@ -30,8 +30,7 @@ QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
 }
 """What an ordering may be of, and where a row of an audit has it."""
-FLOOR = "mean_image"
-"""Field of a row with the error of the mean own image: what a guess without a release has."""
+FLOOR = "mean_image"  # field of a row with the error of the mean own image: what a guess without a release has
 Size = Literal["small", "medium"]
 """Of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
 ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}

@@ -18,8 +18,7 @@ from privkit.torch_utils.seeded import seeded
 if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
-FAR = 0.05
-"""Relative distance from which on a lower segment is not taken for what made the release."""
+FAR = 0.05  # relative distance from which on a lower segment is not taken for what made the release
 Ask = Callable[[Tensor], Tensor]
 """The records of a round [N, ...] to what is made of each before its noise, [N, ...]; it may draw."""
 

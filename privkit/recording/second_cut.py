@@ -11,8 +11,7 @@ from privkit.attacks.base import View
 from privkit.errors import DataError
 
 _DOWN, _UP = "features", "features_gradient"
-OF_ROUND = (_DOWN, _UP)
-"""Tensors of one round."""
+OF_ROUND = (_DOWN, _UP)  # tensors of one round
 
 
 def named(views: Sequence[View]) -> dict[str, Tensor | None]:

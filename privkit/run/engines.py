@@ -23,8 +23,7 @@ from privkit.errors import PrivkitError, UsageError, one_line, unknown
 from privkit.files.import_path import imported
 from privkit.parts.registry import read_options
 
-device = ""
-"""The device of this process, if its engine gave it one."""
+device = ""  # the device of this process, if its engine gave it one
 
 
 class Processes(Executor):

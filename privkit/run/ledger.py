@@ -56,13 +56,10 @@ except ImportError:  # not on Windows
 
 
 _FLUSH = 0.1  # seconds between two times that lines are flushed to the disk, if they come as fast
-PATIENCE = 2.0
-"""Seconds to wait for a writer that is about to end."""
+PATIENCE = 2.0  # seconds to wait for a writer that is about to end
 _CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
-LEADER = ".leader.json"
-"""In the run folder while a command writes there: who it is."""
-SCRATCH = ".scratch"
-"""In the run folder: a folder for each cell that a worker computes."""
+LEADER = ".leader.json"  # in the run folder while a command writes there: who it is
+SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker computes
 
 
 def check_usable(path: Path) -> Manifest | None:

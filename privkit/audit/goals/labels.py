@@ -36,8 +36,7 @@ from privkit.training import Round
 from privkit.wire.channel import holds_all
 from privkit.wire.transcript import Transcript
 
-Stages = Callable[[str], Session]
-"""The session of one client's attack on some rounds, by its name."""
+Stages = Callable[[str], Session]  # the session of one client's attack on some rounds, by its name
 Remembered = dict[int, Tensor]
 """Client -> its records whose labels it knows, so that they are the same ones in all epochs."""
 

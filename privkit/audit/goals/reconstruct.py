@@ -46,8 +46,7 @@ from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
 
-SHOWN = 8
-"""Records of each cell that the report shows."""
+SHOWN = 8  # records of each cell that the report shows
 _CLOSEST = 5  # columns of a table that the row names
 
 

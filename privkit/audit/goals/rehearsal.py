@@ -24,8 +24,7 @@ from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
 from privkit.wire.channel import record_rounds
 
-ROUNDS = 4
-"""Rounds of random records in an epoch, and of those that the adversary holds, which are the same ones."""
+ROUNDS = 4  # rounds of random records in an epoch, and of those that the adversary holds, which are the same ones
 _NONE: Any = None
 
 

@@ -67,15 +67,12 @@ def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
 
 
 Unit = Literal["words", "characters"]
-Length = Annotated[int, Ge(1), Le(4096)]
-"""Tokens that are kept of each text."""
-Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]
-"""Number of ids."""
+Length = Annotated[int, Ge(1), Le(4096)]  # tokens that are kept of each text
+Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]  # number of ids
 
 _WORD = re.compile(r"[\w']+|[^\w\s]")
 
-Labelled = tuple[str, str]
-"""The label of a text, and the text."""
+Labelled = tuple[str, str]  # the label of a text, and the text
 
 
 def _split_text(text: str, unit: Unit) -> list[str]:
