@@ -13,9 +13,8 @@ from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, 
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.mean_profile import mean_profile
-from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
-from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
-from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, SampledStep
+from privkit.accountants.bounds.step import Pairs
 from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
@@ -30,7 +29,7 @@ _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PublicMixture(Step):
+class PublicMixture(SampledStep):
     """Gaussian releases of random shift; the server learns the shift with the release.
 
     If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the
@@ -39,19 +38,6 @@ class PublicMixture(Step):
     """
 
     law: ShiftLaw  # the distribution of the shift
-    rate: float = 1.0  # γ = k/n of a secret sample of k clients; 1 if everyone takes part
-
-    @property
-    def orders(self) -> Array:
-        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
-
-    @property
-    def how(self) -> str:
-        return HOW["without_replacement"] if self.rate < 1 else ""
-
-    @property
-    def source(self) -> str:
-        return RENYI["without_replacement" if self.rate < 1 else "every_round"]
 
     @property
     def remark(self) -> str:
