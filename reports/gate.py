@@ -14,7 +14,7 @@ from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
-from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, MEASURES, OF_RECORDS, UNBOUNDED
+from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, MEASURES, UNBOUNDED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 _COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -267,10 +267,3 @@ def _must_be_in_range(gate: Gate) -> None:
             f"the gate {gate} decides nothing, since {gate.column} lies in {low:g} to {high:g}; write a bound in this "
             f"range{percent}"
         )
-
-
-NAMED = (
-    *GATED[: GATED.index(f"unaligned_{next(iter(OF_RECORDS))}")],
-    *GATED[GATED.index(next(iter(ANSWERS))) :],
-)
-"""Columns without those that are `unaligned_`, `matched_` or of the worst record."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from privkit.reports.columns import START, flat_csv
 from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.seed_intervals import over_values
-from privkit.reports.strongest import sound, undefended
+from privkit.reports.strongest import identified, sound, undefended
 from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval, clopper_pearson
-from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, UNIT, likeness
+from privkit.shared.measures import CONSTANT_ATTACKS, UNIT, likeness
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 REGISTRY = Path(__file__).with_suffix(".csv")
@@ -135,23 +135,19 @@ def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entr
             continue
         within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
         counted = [row for row in within if row.attack in (one.attack, *one.against) and row.accuracy]
-        found = [(share, row) for row in counted if (share := _identified(row.recovered))]
+        found = [(share, row) for row in counted if (share := identified(row.recovered))]
         if found:
             share, row = max(found, key=lambda pair: (pair[0].value, pair[1].attack == one.attack))
             made.append(_entry(model, one, share, row, [twin for twin in bare if twin.protocol == row.protocol]))
     return made
 
 
-def _identified(recovered: dict[str, dict[str, Metric]]) -> Metric | None:
-    return recovered.get("unaligned", {}).get(IDENTIFIED.name)
-
-
 def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
     """The numbers of one attack on one setting, beside those of the undefended model under the same protocol."""
-    twins = [(twin, found) for twin in bare if (found := _identified(twin.recovered))]
+    twins = [(twin, found) for twin in bare if (found := identified(twin.recovered))]
     same = [found.value for twin, found in twins if twin.attack == row.attack]
     own, undefended_row = row.recovered["unaligned"], next(iter(bare), None)
-    name, floors = likeness(list(own)), [_identified(floor) for key, floor in row.floors.items() if key != START]
+    name, floors = likeness(list(own)), [identified(floor) for key, floor in row.floors.items() if key != START]
     sent = [one.costs.bytes_up + one.costs.bytes_down for one in (row, undefended_row) if one and one.costs]
     weak = any(remark.startswith(STRONGER) for remark in verdict.remarks)
     assert row.accuracy is not None
@@ -241,7 +237,7 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
 
 def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
     """The attacks with a sound share that an adversary could mount on a defense, and whether one is its very own."""
-    found = [row for row in rows if row.defense == defense and sound(row) and _identified(row.recovered)]
+    found = [row for row in rows if row.defense == defense and sound(row) and identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
     return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
 

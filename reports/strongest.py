@@ -101,14 +101,18 @@ def began(row: Row) -> bool:
 
 def _likelier(row: Row) -> tuple[float, float]:
     """How many records a row's guesses identify, and how close they are."""
-    found = row.recovered["unaligned"].get(IDENTIFIED.name)
+    found = identified(row.recovered)
     return found.value if found else 0.0, -distance(row)
+
+
+def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
+    """The share of records that guesses identify; None if nobody counted."""
+    return recovered.get("unaligned", {}).get(IDENTIFIED.name)
 
 
 def most_identified(row: Row) -> Metric | None:
     """The share of records that an attack identifies, finished or before its first step; None if nobody counted."""
-    either = [guesses.get("unaligned", {}) for guesses in (row.recovered, row.floors.get(START, {}))]
-    counts = [found[IDENTIFIED.name] for found in either if IDENTIFIED.name in found]
+    counts = filter(None, map(identified, (row.recovered, row.floors.get(START, {}))))
     return max(counts, key=lambda one: one.value, default=None)
 
 
