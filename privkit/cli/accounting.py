@@ -70,7 +70,9 @@ def epsilon(
     Every row is checked on its own: the others are computed and written even if one is wrong.
     """
     if show_schema:
-        _print_schema()
+        for column in schema():
+            default = f" [{column['default']}]" if column["default"] else ""
+            say(f"{column['column']:<14} {column['what']}{default}")
         return
     given = {name: value for name, value in columns.items() if value is not None}
     if table is None and not given:
@@ -359,9 +361,3 @@ def _print_terms(row: BudgetRow) -> None:
         say(f"{row.name}: {row.statement}")
     for term, text in row.terms:
         say(f"  {term}: {text}")
-
-
-def _print_schema() -> None:
-    for column in schema():
-        default = f" [{column['default']}]" if column["default"] else ""
-        say(f"{column['column']:<14} {column['what']}{default}")

@@ -89,14 +89,10 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
     found = {name: QUANTITIES[name](row) or 0.0 for name in one.quantities}
     if "mse" in found and (floor := floor_of(row)) is not None:
         found[FLOOR] = floor
-    ran = {name: label for name, label in _ran(one.config).items() if label != one.row[name]}
+    own = {"dataset": one.config.dataset.label, "model": one.config.model.label}
+    ran = {name: label for name, label in own.items() if label != one.row[name]}  # at tiny scale they are smaller ones
     rounded = {name: round(value, 6) for name, value in found.items()}
     return {**one.row, **rounded, **({"ran": ran} if ran else {})}
-
-
-def _ran(config: AuditConfig) -> dict[str, str]:
-    """The data and the model of a cell, which are smaller ones than the method's own at tiny scale."""
-    return {"dataset": config.dataset.label, "model": config.model.label}
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:

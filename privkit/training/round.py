@@ -88,7 +88,8 @@ def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Out
     """The servers' outputs, [M·B, ...]: each upper segment evaluates the messages [M, B, ...] of its own clients."""
     if not protocol.stacked:
         return upper(messages.flatten(0, 1))
-    return tree_map(_rows, upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2)))
+    outputs = upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
+    return tree_map(lambda output: output.flatten(0, 1), outputs)
 
 
 def _together(
@@ -199,10 +200,6 @@ def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
     if shares is None:
         return present.sum(1) / present.sum()
     return torch.where(present, shares[groups.clamp(min=0)], 0).sum(1)
-
-
-def _rows(output: Tensor) -> Tensor:
-    return output.flatten(0, 1)
 
 
 def _as(weights: Tensor, like: Tensor) -> Tensor:

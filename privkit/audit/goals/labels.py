@@ -83,7 +83,7 @@ def ask(context: AttackContext) -> Row:
 
     # Over all epochs each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
-    found, went = escalated(mounted, _judged, checkpoint, most=doublings)
+    found, went = escalated(mounted, lambda one: better_than_chance(one.answers), checkpoint, most=doublings)
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
     asker = party(context) if cuts == ("own",) else _both_cuts(found.auc)
     who = "the adversary" if asker else "each client"
@@ -157,10 +157,6 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
         f"{value:.3f} at the {cut} {'cut' if number == 0 else 'one'}" for number, (cut, value) in enumerate(auc.items())
     ]
     return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}; the row has the larger"
-
-
-def _judged(found: _Answered) -> tuple[bool, float]:
-    return better_than_chance(found.answers)
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:

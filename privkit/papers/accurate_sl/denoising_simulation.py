@@ -69,6 +69,9 @@ class Settings(Checked):
         )
 
 
+GAUSSIAN, LAPLACE = Settings(), Settings(law="laplace")  # those of the paper's figures
+
+
 @dataclass(frozen=True, kw_only=True)
 class Curves:
     """Mean squared errors of one quantity under one operator."""
@@ -81,22 +84,22 @@ class Curves:
     error: Array  # standard error of `mse`, [levels, points]
 
 
-def figure_2(settings: Settings | None = None) -> list[Curves]:
+def figure_2(settings: Settings = GAUSSIAN) -> list[Curves]:
     """Fig. 2 of Xu et al.: Gaussian noise, forward; linear layer and loss, each under scaling and masking."""
-    return simulate(_expected(settings, "gaussian"), ("linear", "loss"))
+    return simulate(_with_law(settings, "gaussian"), ("linear", "loss"))
 
 
-def figure_6(settings: Settings | None = None) -> list[Curves]:
+def figure_6(settings: Settings = GAUSSIAN) -> list[Curves]:
     """Fig. 6 of Xu et al.: Gaussian noise, backward; the gradient at the cut under scaling and masking.
 
     The gradient of a linear layer is M, whatever the noise: there is no curve of it.
     """
-    return simulate(_expected(settings, "gaussian"), ("gradient",))
+    return simulate(_with_law(settings, "gaussian"), ("gradient",))
 
 
-def figure_7(settings: Settings | None = None) -> list[Curves]:
+def figure_7(settings: Settings = LAPLACE) -> list[Curves]:
     """Fig. 7 of Xu et al.: Laplace noise, forward and backward."""
-    return simulate(_expected(settings, "laplace"), _QUANTITIES)
+    return simulate(_with_law(settings, "laplace"))
 
 
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
@@ -196,10 +199,8 @@ def _unit_noise(generator: Generator, law: str, shape: tuple[int, int]) -> Array
     return generator.standard_normal(shape) if law == "gaussian" else generator.laplace(size=shape)
 
 
-def _expected(settings: Settings | None, law: Literal["gaussian", "laplace"]) -> Settings:
-    """The figure's settings; refused if their noise is another figure's."""
-    if settings is None:
-        return Settings(law=law)
+def _with_law(settings: Settings, law: str) -> Settings:
+    """The settings; refused if their noise is another figure's."""
     if settings.law != law:
         raise ValueError(f"settings.law must be {law!r} in this figure, got {settings.law!r}")
     return settings

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, mask_mse, scale_mse
-from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
+from privkit.papers.accurate_sl.denoising_simulation import GAUSSIAN, LAPLACE, Curves, Settings
 from privkit.reports.figures import COLORS, MUTED
 from privkit.shared.array import Array
 
@@ -35,21 +35,18 @@ _FACTORS = {
 }
 
 
-def figure_2(settings: Settings | None = None) -> Figure:
+def figure_2(settings: Settings = GAUSSIAN) -> Figure:
     """Fig. 2: Gaussian noise, forward."""
-    settings = settings or Settings()
     return _drawn(simulation.figure_2(settings), settings)
 
 
-def figure_6(settings: Settings | None = None) -> Figure:
+def figure_6(settings: Settings = GAUSSIAN) -> Figure:
     """Fig. 6: Gaussian noise, backward."""
-    settings = settings or Settings()
     return _drawn(simulation.figure_6(settings), settings)
 
 
-def figure_7(settings: Settings | None = None) -> Figure:
+def figure_7(settings: Settings = LAPLACE) -> Figure:
     """Fig. 7: Laplace noise, forward and backward."""
-    settings = settings or Settings(law="laplace")
     return _drawn(simulation.figure_7(settings), settings)
 
 
