@@ -28,33 +28,20 @@ _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server i
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Who plays whom in a control.
+    """Who plays whom in a control."""
 
-    Attributes:
-        attack: the short version.
-        own: records that it has, with their labels.
-        victims: records that are attacked, with theirs.
-        mean: of the own records that play no victim.
-        identity: the lower segment that gives the record itself.
-        batch_size: records a round.
-        columns: as in `ImageObservation`.
-        texts: whether records are sequences of ids.
-        real: whether noise has the real form: records are whole, and no lower segment is compared with it.
-        memory: what other attacks learned in their controls.
-    """
-
-    attack: ImageAttack
-    own: Tensor
+    attack: ImageAttack  # the short version
+    own: Tensor  # records that it has, with their labels
     own_labels: Tensor
-    victims: Tensor
+    victims: Tensor  # records that are attacked, with theirs
     victim_labels: Tensor
-    mean: Tensor
-    identity: nn.Module
-    batch_size: int
-    columns: tuple[int, ...]
-    texts: bool
-    real: bool
-    memory: Memory | None
+    mean: Tensor  # of the own records that play no victim
+    identity: nn.Module  # the lower segment that gives the record itself
+    batch_size: int  # records a round
+    columns: tuple[int, ...]  # as in `ImageObservation`
+    texts: bool  # whether records are sequences of ids
+    real: bool  # whether noise has the real form: records are whole, and no lower segment is compared with it
+    memory: Memory | None  # what other attacks learned in their controls
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
