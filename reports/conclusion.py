@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from privkit.reports.schema import Frozen, Metric, Row
-from privkit.reports.strongest import BEFORE, identified, most_identified, sound, undefended, without_options
+from privkit.reports.strongest import BEFORE, most_identified, sound, undefended, without_options
 from privkit.reports.tables import UNKNOWN, claim_text, rounds_of
 from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
-from privkit.shared.measures import CONSTANT_ATTACKS
+from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, threat_name
 
 _WORDS: dict[Outcome, str] = {
@@ -151,7 +151,7 @@ def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
     for row in rows:
         if (share := most_identified(row)) is not None and row.attack not in CONSTANT_ATTACKS:
             found.setdefault(row.attack, []).append(share)
-            starts |= {row.attack} if identified(row.recovered) != share else set()
+            starts |= {row.attack} if row.recovered.get("unaligned", {}).get(IDENTIFIED.name) != share else set()
     counts = {attack: sum(one.value * one.n for one in each) / len(each) for attack, each in found.items()}
     best = max(counts, key=lambda attack: counts[attack], default="")
     return (counts[best], found[best][0].n, f"{without_options(best)}{BEFORE * (best in starts)}") if best else None
