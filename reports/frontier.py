@@ -11,6 +11,7 @@ from privkit.reports.schema import Row, Summary
 from privkit.reports.strongest import BEFORE, OPTIONS, began, counted, relied, sound, undefended, without_options
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import Table, interval
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, differs, floor_title, likeness, measure
 
@@ -90,10 +91,7 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
         replace(point, dominated=point.defended and any(_better(other, point) for other in defended))
         for point in points
     )
-    groups: dict[str, list[Row]] = {}
-    for row in done:
-        groups.setdefault(row.protocol, []).append(row)
-    each = {protocol: _floors(group, metric) for protocol, group in groups.items()}
+    each = {protocol: _floors(group, metric) for protocol, group in grouped(done, lambda row: row.protocol).items()}
     floors = {
         floor_title(name, protocol if differs({one: found.get(name) for one, found in each.items()}) else ""): value
         for name in FLOORS

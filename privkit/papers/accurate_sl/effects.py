@@ -22,6 +22,7 @@ from privkit.papers.accurate_sl.table_11 import row_of
 from privkit.papers.contract import ComparedClaim
 from privkit.papers.contract import Verdict as Compared
 from privkit.papers.values import printed
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
 _FOLDER = "privkit.papers.accurate_sl"
@@ -196,9 +197,8 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffe
 
     Runs are compared with others of as many steps. Of several lengths, the longest decides that has the most seeds.
     """
-    by_length: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-    for row in shipped_rows() if rows is None else rows:
-        by_length.setdefault((row.get("steps", 0), row.get("kept", "")), []).append(row)
+    given = shipped_rows() if rows is None else rows
+    by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))
     longest_first = sorted(by_length, reverse=True) or [(0, "")]
     found = {length: accuracies(by_length.get(length, ())) for length in longest_first}
 
