@@ -14,12 +14,17 @@ from privkit.domains.images.domain import scale_of
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPool:
-    """A pool in memory."""
+    """A pool in memory.
 
-    # [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1]
+    Attributes:
+        images: [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1].
+        labels: whole numbers from 0, [N].
+        first_id: id of row 0.
+    """
+
     images: NDArray[np.generic]
-    labels: NDArray[np.int64]  # whole numbers from 0, [N]
-    first_id: int = 0  # id of row 0
+    labels: NDArray[np.int64]
+    first_id: int = 0
 
     def __len__(self) -> int:
         return len(self.images)
