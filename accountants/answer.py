@@ -117,8 +117,7 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     return _certified(mechanism, run, best, least, e, value, lower)
 
 
-_SMALLEST = 5e-324
-"""The smallest positive float: what δ is said to be where it underflows, since 0 would claim more."""
+_SMALLEST = 5e-324  # the smallest positive float: what δ is said to be where it underflows, since 0 would claim more
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
@@ -174,7 +173,6 @@ def certificate(
         mechanism: the mechanism; it names the relation and the unit.
         run: its steps, for `zcdp_rho` and `gdp_mu` among the quantities.
         best: the bound that gave the limit.
-        limit: the limit.
         claim: its statement.
         said: the assumptions and warnings to print.
         proven: ε, δ and a lower bound on ε or None; None if nothing is proven.

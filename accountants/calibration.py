@@ -44,16 +44,11 @@ class Calibrated:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a mechanism has to reach.
+    """What a mechanism has to reach."""
 
-    Attributes:
-        name: name of the quantity.
-        value: the most that it may be.
-        cost: function from a mechanism to the quantity; it falls with noise and grows with rounds.
-    """
-
-    name: str
-    value: float
+    name: str  # name of the quantity
+    value: float  # the most that it may be
+    # function from a mechanism to the quantity; it falls with noise and grows with rounds
     cost: Callable[[SplitMechanism], float]
 
     def __str__(self) -> str:

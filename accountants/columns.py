@@ -19,21 +19,13 @@ _MECHANISMS = ("gaussian", "laplace", "dp_sl", "dp_mixsl", "dp_cutmixsl", "hidde
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a parameter table.
+    """One column of a parameter table."""
 
-    Attributes:
-        name: as in the header.
-        parse: text or JSON value -> value; raises ValueError with what is allowed.
-        what: description for `privkit epsilon --schema`.
-        default: the value if the cell is empty or the column absent.
-        belongs: what gives the column a meaning; empty if every row does.
-    """
-
-    name: str
-    parse: Callable[[str, Any], Any]
-    what: str
-    default: Any = None
-    belongs: str = ""
+    name: str  # as in the header
+    parse: Callable[[str, Any], Any]  # text or JSON value -> value; raises ValueError with what is allowed
+    what: str  # description for `privkit epsilon --schema`
+    default: Any = None  # the value if the cell is empty or the column absent
+    belongs: str = ""  # what gives the column a meaning; empty if every row does
 
 
 def _number(name: str, text: str) -> float:
@@ -273,8 +265,7 @@ _SAME = {
 }
 """Another library's word -> the column with the same meaning."""
 _LONGEST, _NAMED = 60, 8
-TOO_MANY = ""
-"""Name under which a reader keeps cells that no header names."""
+TOO_MANY = ""  # name under which a reader keeps cells that no header names
 _MULTIPLIER = "noise_multiplier"
 _RATES = ("sample_rate", "sampling_rate", "sampling_probability")
 DP_SGD = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")

@@ -34,24 +34,19 @@ FIXED = (
     "otherwise keep the ledger with adaptive=True"
 )
 """Assumption of composition without a filter."""
-_ROUNDING = 1e-12
-"""Part of the limit that is left unspent, above the rounding of the sums."""
+_ROUNDING = 1e-12  # part of the limit that is left unspent, above the rounding of the sums
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
     """A limit on one entry of a cost, [Σμ², Rényi curve at `USUAL_ORDERS`].
 
-    Attributes:
-        at: which entry: 0 for Σμ², j + 1 for the Rényi divergence at order `USUAL_ORDERS[j]`.
-        limit: what the entry may add up to, > 0.
-
     Source: Σμ²: Smith and Thakurta 2022, and Koskela, Tobaben and Honkela 2023 (fully adaptive Gaussian differential
     privacy); one Rényi order: Feldman and Zrnic 2021.
     """
 
-    at: int
-    limit: float
+    at: int  # which entry: 0 for Σμ², j + 1 for the Rényi divergence at order `USUAL_ORDERS[j]`
+    limit: float  # what the entry may add up to, > 0
 
     def admits(self, total: Array) -> bool:
         """Whether a cost keeps within the limit, with room for the rounding of the sums."""

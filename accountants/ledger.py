@@ -28,8 +28,7 @@ from privkit.accountants.charges import (
     within,
 )
 from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, best_filter
-from privkit.accountants.ledger_file import LedgerError, LedgerFile
-from privkit.accountants.ledger_lines import MECHANISM, charge_of_line, json_and_mechanism
+from privkit.accountants.ledger_file import MECHANISM, LedgerError, LedgerFile, charge_of_line, json_and_mechanism
 from privkit.accountants.odometer import Reading, reading
 from privkit.accountants.search import narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism

@@ -14,23 +14,17 @@ from privkit.accountants.filters import Filter
 from privkit.shared.array import Array
 from privkit.shared.rounding import rounded_up
 
-LEVELS = 32
-"""Filters side by side: the limit of each is √½ of the one before, and each has an equal share of δ."""
+LEVELS = 32  # filters side by side: the limit of each is √½ of the one before, and each has an equal share of δ
 _SHARES = [0.5**k for k in range(1, 9)]
 """Parts of a level's δ at which its ε is asked; the rest pays for the step from δ to the tail of the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What an odometer says at one moment.
+    """What an odometer says at one moment."""
 
-    Attributes:
-        epsilon: ε of this moment, ≥ 0, in nats.
-        delta: δ of the odometer, chosen before the first release.
-    """
-
-    epsilon: float
-    delta: float
+    epsilon: float  # ε of this moment, ≥ 0, in nats
+    delta: float  # δ of the odometer, chosen before the first release
 
     @property
     def statement(self) -> str:
@@ -50,7 +44,6 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
     P is at most the level's δ, for each q in (0, 1). The levels share δ evenly.
 
     Args:
-        kept: the filter of the run.
         total: what was charged, [Σμ², Rényi curve], within the filter's limit.
         delta: in (0, 1), fixed before the first release; readings at several δ hold together up to the sum of these.
 

@@ -30,27 +30,16 @@ from privkit.accountants.table_files import load_rows as load_rows  # a part of 
 
 @dataclass(frozen=True, kw_only=True)
 class TableEntry:
-    """One row of a table, computed or refused.
+    """One row of a table, computed or refused."""
 
-    Attributes:
-        row: 1-based, without the header.
-        line: of the row in its file, as an editor counts; 0 if the file is no CSV.
-        name: the row's name, or "row N".
-        cells: the cells as read; by column name if the row was accepted.
-        given: the cells as read, by the names in the file.
-        mechanism: None if the row was refused.
-        delta: δ of the row, or the default.
-        error: why it was refused; empty otherwise.
-    """
-
-    row: int
-    name: str
-    cells: Mapping[str, Any]
-    given: Mapping[str, Any] = field(default_factory=dict)
-    mechanism: SplitMechanism | None = None
-    delta: float | None = None
-    error: str = ""
-    line: int = 0
+    row: int  # 1-based, without the header
+    name: str  # the row's name, or "row N"
+    cells: Mapping[str, Any]  # the cells as read; by column name if the row was accepted
+    given: Mapping[str, Any] = field(default_factory=dict)  # the cells as read, by the names in the file
+    mechanism: SplitMechanism | None = None  # None if the row was refused
+    delta: float | None = None  # δ of the row, or the default
+    error: str = ""  # why it was refused; empty otherwise
+    line: int = 0  # of the row in its file, as an editor counts; 0 if the file is no CSV
 
     @property
     def where(self) -> str:

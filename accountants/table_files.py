@@ -13,8 +13,7 @@ from typing import Any, TextIO
 
 from privkit.accountants.columns import TOO_MANY, check_known, known, spelled
 
-MOST_BYTES = 1 << 26
-"""Size limit of a TOML or JSON table, which is read whole."""
+_MOST_BYTES = 1 << 26  # size limit of a TOML or JSON table, which is read whole
 _MOST_DOTS = 200
 _SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")
 _DELIMITERS = (",", ";", "\t")
@@ -74,9 +73,9 @@ def _check_kind(path: Path) -> None:
 def _whole_text(path: Path) -> str:
     _check_kind(path)
     with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MiB; save it as CSV, which is read row by row")
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"{path} has more than {_MOST_BYTES >> 20} MiB; save it as CSV, which is read row by row")
     text = data.decode()
     for number, line in enumerate(text.splitlines() if path.suffix == ".toml" else (), start=1):
         if line.count(".") > _MOST_DOTS:  # a dotted key takes time and memory in the square of its parts

@@ -18,8 +18,7 @@ from privkit.accountants.wording import said
 from privkit.shared.certificate import Certificate
 from privkit.shared.rounding import rounded_down, rounded_up
 
-NOT_DERIVED = "not derived"
-"""What stands in the place of a number that no theorem here gives."""
+NOT_DERIVED = "not derived"  # what stands in the place of a number that no theorem here gives
 _UNITS = {
     "record": "one record: every release of it in the run",
     "client": "one client: all its records, with every release of them in the run",
@@ -51,7 +50,6 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
     """The guarantee of a certificate of that mechanism, term -> text.
 
     Args:
-        mechanism: the specification.
         certificate: what `answer` returned for it.
         tight: whether a smaller μ may be fitted where a sample is secret; it takes tenths of a second.
 

@@ -13,24 +13,17 @@ from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, Shuff
 from privkit.accountants.spec.sensitivity import Categories, Known
 from privkit.shared.rounding import rounded_up
 
-_LARGE_DELTA = 1e-3
-"""A δ above this is warned about: publishing one record in a thousand would be allowed."""
+_LARGE_DELTA = 1e-3  # a δ above this is warned about: publishing one record in a thousand would be allowed
 _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """What a guarantee rests on, one sentence each.
+class _Said:
+    """What a guarantee rests on, one sentence each."""
 
-    Attributes:
-        mechanism: clip, noise and mixing.
-        sampling: who takes part, and who is told.
-        lower_model: what trains it.
-    """
-
-    mechanism: tuple[str, ...]
-    sampling: tuple[str, ...]
-    lower_model: tuple[str, ...]
+    mechanism: tuple[str, ...]  # clip, noise and mixing
+    sampling: tuple[str, ...]  # who takes part, and who is told
+    lower_model: tuple[str, ...]  # what trains it
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
@@ -46,7 +39,7 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     return (*told.mechanism, *told.sampling, *told.lower_model)
 
 
-def said(mechanism: SplitMechanism) -> Said:
+def said(mechanism: SplitMechanism) -> _Said:
     """The assumptions of the guarantee by what they are about.
 
     >>> from privkit.accountants.spec.parts import Noise
@@ -55,7 +48,7 @@ def said(mechanism: SplitMechanism) -> Said:
     >>> said(one).lower_model
     ('the lower model is frozen and does not depend on the private data',)
     """
-    return Said(
+    return _Said(
         mechanism=tuple(_said_of_mechanism(mechanism)),
         sampling=tuple(_said_of_sampling(mechanism)),
         lower_model=tuple(_composition(mechanism)),

@@ -86,8 +86,7 @@ class QueryResult:
         return order
 
 
-Query = Callable[[Tensor, Generator], QueryResult]
-"""Images [N, C, H, W] of one round in, the answer out."""
+Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one round in, the answer out
 
 
 class TrainingClients(Protocol):
@@ -253,8 +252,7 @@ class Attack(Protocol[Held, Output]):
         """
 
 
-AnyAttack = Attack[Never, object]
-"""An attack on any goal, for code that mounts it and does not run it."""
+AnyAttack = Attack[Never, object]  # an attack on any goal, for code that mounts it and does not run it
 
 
 def known_to(attack: AnyAttack) -> frozenset[str]:
@@ -269,7 +267,6 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
     in this order; an attack with none of them is passive.
 
     Args:
-        attack: its specification.
         held: fields of the observation that its adversary has; None for all that the attack declares.
     """
     held = known_to(attack) if held is None else held
@@ -289,10 +286,6 @@ def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
 
 
 def require(attack: AnyAttack, observation: Observation) -> None:
-    """Refuse an adversary that lacks what the attack needs.
-
-    Raises:
-        NotApplicable: it names what is missing.
-    """
+    """Refuse an adversary that lacks what the attack needs, by a `NotApplicable`."""
     if missing := lacking(attack, observation):
         raise NotApplicable(f"{attack.name} needs {' and '.join(missing)}, which this adversary does not have")

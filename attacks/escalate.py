@@ -10,30 +10,22 @@ from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, Sessi
 from privkit.attacks.fit import TOLERATED_GAIN, gained
 
 Result = TypeVar("Result")
-Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
-PATIENCE = 2
-"""Doublings without a gain after which an attack has stopped improving."""
+_Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
+PATIENCE = 2  # doublings without a gain after which an attack has stopped improving
 _ERRORS = "errors"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """How far an attack went beyond its budget, and why it ended there.
+    """How far an attack went beyond its budget, and why it ended there."""
 
-    Attributes:
-        ended: because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on,
-            or failed in a further doubling, which does not count; "on" as long as it goes on.
-        errors: its error ≥ 0 at its budget and after each doubling.
-        epochs: that it trained in all, over all its networks.
-        why: a doubling failed.
-        unit: what is counted instead of epochs.
-    """
-
-    ended: Ended
-    errors: tuple[float, ...]
-    epochs: int
-    why: str = ""
-    unit: str = "epochs"
+    # because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on, or failed
+    # in a further doubling, which does not count; "on" as long as it goes on
+    ended: _Ended
+    errors: tuple[float, ...]  # its error ≥ 0 at its budget and after each doubling
+    epochs: int  # that it trained in all, over all its networks
+    why: str = ""  # a doubling failed
+    unit: str = "epochs"  # what is counted instead of epochs
 
     @property
     def doublings(self) -> int:
@@ -157,7 +149,7 @@ def escalated(
         before, further.errors = (result, further.epochs), found.errors
 
 
-def _ended(found: Escalation, won: bool, most: int) -> Ended:
+def _ended(found: Escalation, won: bool, most: int) -> _Ended:
     if won:
         return "won"
     if not found.epochs:

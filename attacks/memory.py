@@ -14,8 +14,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable
 
 Made = TypeVar("Made")
-_MOST = 2**26
-"""Numbers that are held at most, 256 MiB in float32; the oldest are forgotten first."""
+_MOST = 2**26  # numbers that are held at most, 256 MiB in float32; the oldest are forgotten first
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Memory:
 
         Args:
             given: all else that the result follows from: tensors, generators, and what its `repr` describes.
-            draws: that `make` draws from.
 
         Raises:
             NotApplicable: if `make` raises it, or raised it before.

@@ -20,8 +20,6 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
     """What an attack that reconstructs returned.
 
     Args:
-        attack: its specification.
-        found: what its `run` returned.
         rows: how many guesses there must be.
         shape: of a record.
 

@@ -10,15 +10,10 @@ from privkit.constraints import Checked, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRules(Checked):
-    """Rules for queries: the adversary sends its own images and gets their release, one round a query.
+    """Rules for queries: the adversary sends its own images and gets their release, one round a query."""
 
-    Attributes:
-        rounds: largest number of rounds, ≥ 0; None for any number.
-        copies: whether a round may contain an image twice.
-    """
-
-    rounds: Whole | None = None
-    copies: bool = True
+    rounds: Whole | None = None  # largest number of rounds, ≥ 0; None for any number
+    copies: bool = True  # whether a round may contain an image twice
 
     def allow(self, rounds: int) -> bool:
         """Whether this number of rounds may be sent.
@@ -31,14 +26,9 @@ class QueryRules(Checked):
 
 @runtime_checkable
 class Counted(Protocol):
-    """A query that counts its rounds.
+    """A query that counts its rounds."""
 
-    Attributes:
-        rounds: sent so far.
-    """
-
-    rounds: int
+    rounds: int  # sent so far
 
 
-ANY_QUERIES = QueryRules()
-"""As many rounds as an attack likes, copies allowed."""
+ANY_QUERIES = QueryRules()  # as many rounds as an attack likes, copies allowed

@@ -64,9 +64,6 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
     is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
     or size, unless `Search` in the annotation says otherwise. `Untuned` keeps any field. A field that differs from its
     default was chosen by the user, and is kept as well. Values that need more knowledge or passes are left out.
-
-    Args:
-        attack: its specification.
     """
     if not is_dataclass(attack):
         return {}

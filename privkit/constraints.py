@@ -25,14 +25,12 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 
-_Usual = dict[type, Container[Any] | None]
-"""Class -> values of it that are allowed; None for all of them."""
+_Usual = dict[type, Container[Any] | None]  # class -> values of it that are allowed; None for all of them
 
 _Test = Callable[[str, Any], Any]
 """(a field's name, its value) -> the value as it is stored; raises ValueError for one that is not allowed."""
 
-_LARGEST_WHOLE = 2**53
-"""Whole numbers up to here are floats without rounding."""
+_LARGEST_WHOLE = 2**53  # whole numbers up to here are floats without rounding
 
 _LARGEST_FLOAT = sys.float_info.max
 
@@ -42,8 +40,7 @@ Finite = Annotated[float, isfinite]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Probability = Annotated[float, Ge(0), Le(1)]
-Fraction = Annotated[float, Gt(0), Le(1)]
-"""A probability above 0."""
+Fraction = Annotated[float, Gt(0), Le(1)]  # a probability above 0
 Count = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
 
@@ -161,16 +158,11 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """What an annotation allows.
+    """What an annotation allows."""
 
-    Attributes:
-        words: in words; empty if it constrains nothing.
-        test: None if nothing is checked.
-        usual: values that pass without a test, by their class: tables make thousands of objects.
-    """
-
-    words: str = ""
-    test: _Test | None = None
+    words: str = ""  # in words; empty if it constrains nothing
+    test: _Test | None = None  # None if nothing is checked
+    # values that pass without a test, by their class: tables make thousands of objects
     usual: _Usual = dataclasses.field(default_factory=dict)
 
 

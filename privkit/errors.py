@@ -8,10 +8,8 @@ from difflib import get_close_matches
 
 from privkit.reports.escape import terminal
 
-LONGEST = 200
-"""Characters of a value that an error repeats."""
-_NEAR = 6
-"""Near names of an unknown one among too many."""
+LONGEST = 200  # characters of a value that an error repeats
+_NEAR = 6  # near names of an unknown one among too many
 
 
 class PrivkitError(Exception):
@@ -101,8 +99,6 @@ def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> 
 
     Args:
         kind: what is named.
-        given: the unknown name.
-        allowed: the known ones.
         listed: the command that lists them, if they are too many for a sentence.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))

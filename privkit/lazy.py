@@ -17,7 +17,6 @@ def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
     So each name is listed once, for users and for type checkers.
 
     Args:
-        package: the package's `__name__`.
         targets: "module:object" of further public names.
 
     >>> lazy("privkit")("AuditConfig").__module__

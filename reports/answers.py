@@ -29,7 +29,7 @@ NOTE = (
     "Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound from one run of "
     "canaries, of any mechanism unless a curve is assumed. The run exits with 1 if they refute the claim."
 )
-ORDER_HEADERS = ("defense", "attack", "seed", *(one.heading for one in _OF_ORDERS), measure("bits_left").heading)
+_ORDER_HEADERS = ("defense", "attack", "seed", *(one.heading for one in _OF_ORDERS), measure("bits_left").heading)
 ORDER_NOTE = (
     "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: at most so much of an "
     "order's entropy is left after this attack, by a 95 % limit of the share of right places. The order is that of a "
@@ -53,7 +53,7 @@ def answers_table(rows: Sequence[Row]) -> Table | None:
 
 def orders_table(rows: Sequence[Row]) -> Table | None:
     """One line for each row with an order; None if no row has any."""
-    return _asked(rows, "direct", ORDER_HEADERS, _OF_ORDERS, lambda row: (_bits(row),))
+    return _asked(rows, "direct", _ORDER_HEADERS, _OF_ORDERS, lambda row: (_bits(row),))
 
 
 def _asked(

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from privkit.reports import escape
 from privkit.reports.figures import COLORS, MUTED
 
-_WIDE = 20.0
-"""Ratio of the largest to the smallest ε from which the axis is logarithmic."""
+_WIDE = 20.0  # ratio of the largest to the smallest ε from which the axis is logarithmic
 
 
 @dataclass(frozen=True, kw_only=True)

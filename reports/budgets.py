@@ -19,7 +19,7 @@ from privkit.reports import escape, tables
 from privkit.shared.rounding import rounded_down, rounded_up
 
 Kind = Literal["nothing", "differential_privacy"]
-Amount = Annotated[float, Ge(0), Le(inf)]
+_Amount = Annotated[float, Ge(0), Le(inf)]
 
 _ORDERS = (
     "published ε at the Rényi order α > 1 that is best at this δ; the paper states α ≥ 2, and its Table 1 fixes α = 2 "
@@ -65,17 +65,17 @@ class BudgetRow(Checked):
     mechanism: str = ""
     status: Literal["ok", "error"] = "ok"
     error: str = ""
-    epsilon: Amount | None = None
-    delta: Amount | None = None
-    lower: Amount | None = None
+    epsilon: _Amount | None = None
+    delta: _Amount | None = None
+    lower: _Amount | None = None
     method: str = ""
-    order: Amount | None = None
+    order: _Amount | None = None
     at_grid_edge: bool = False
     sound: bool = True
     statement: str = ""
-    published: Amount | None = None
-    published_order: Amount | None = None
-    published_at_order_2: Amount | None = None
+    published: _Amount | None = None
+    published_order: _Amount | None = None
+    published_at_order_2: _Amount | None = None
     objection: str = ""
     notes: tuple[str, ...] = ()
     given: tuple[tuple[str, str], ...] = ()
@@ -112,8 +112,7 @@ class BudgetRow(Checked):
 _APART = ("given", "terms")
 FIELDS = (*(field.name for field in fields(BudgetRow) if field.name not in _APART), "kind", "published_kind", "factor")
 """Columns of CSV and keys of JSON; those of the parameter table follow that are none of them."""
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
-"""A number that a spreadsheet may read as one."""
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that a spreadsheet may read as one
 
 
 def plain_text(value: object) -> str:

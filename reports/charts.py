@@ -13,29 +13,19 @@ from privkit.shared.interval import Interval
 
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46
 """Margins of a chart's panel, for ticks and labels, in units of the sheet."""
-COLORS = 6
-"""Number of line colors, which the style sheet defines."""
+COLORS = 6  # number of line colors, which the style sheet defines
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Values along one side of a panel.
+    """Values along one side of a panel."""
 
-    Attributes:
-        low: value at the panel's start.
-        high: value at its end.
-        start: position of `low` on the sheet.
-        end: position of `high`.
-        logarithmic: whether the scale is logarithmic.
-        whole: whether only whole numbers are ticks.
-    """
-
-    low: float
-    high: float
-    start: float
-    end: float
-    logarithmic: bool = False
-    whole: bool = False
+    low: float  # value at the panel's start
+    high: float  # value at its end
+    start: float  # position of `low` on the sheet
+    end: float  # position of `high`
+    logarithmic: bool = False  # whether the scale is logarithmic
+    whole: bool = False  # whether only whole numbers are ticks
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         """Places on the sheet, kept inside the panel."""
@@ -70,17 +60,11 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A line, or a filled area.
+    """A line, or a filled area."""
 
-    Attributes:
-        kind: class of the style sheet.
-        points: "x,y x,y …" on the sheet.
-        name: shown when the shape is pointed at.
-    """
-
-    kind: str
-    points: str
-    name: str = ""
+    kind: str  # class of the style sheet
+    points: str  # "x,y x,y …" on the sheet
+    name: str = ""  # shown when the shape is pointed at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
     a cell that is not applicable or not needed, count as skipped.
 
     Args:
-        verdict: on a run.
         seconds: cell id -> how long it took; 0 for other cells, checks and gates.
         threats: the verdicts under each threat model.
 

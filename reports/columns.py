@@ -18,14 +18,12 @@ from privkit.shared.measures import ANSWERS, OF_RECORDS, TASK
 if TYPE_CHECKING:
     from privkit.reports.verdict import Verdict
 
-START = "zero_steps"
-"""Key of the attack's start among a row's floors."""
+START = "zero_steps"  # key of the attack's start among a row's floors
 CLAIM, DECLARATION = "claim_stands", "declaration_stands"
 """Names of the checks that hold a claimed ε against canaries, and a declared mechanism against its data."""
 LEARNED, CONVERGED = "learned", "converged"
 """Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
-DECLARED = "declared_"
-"""Before the name of a number that would be proven if privkit had run the mechanism itself."""
+DECLARED = "declared_"  # before the name of a number that would be proven if privkit had run the mechanism itself
 _LIMITS = ("advantage", "tpr_at_1_percent")
 _PROVEN = (
     *("epsilon", "epsilon_of_labels", "updates_epsilon", *(f"proven_{name}" for name in _LIMITS)),
@@ -40,8 +38,7 @@ OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs
 """Columns of a defense, which no attack on it changes."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
 """Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
-OWN = "own_"
-"""Before the name of a metric that is no metric of privkit's."""
+OWN = "own_"  # before the name of a metric that is no metric of privkit's
 GATED = (
     *_TASK,
     *OF_RECORDS,

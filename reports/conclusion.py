@@ -27,23 +27,14 @@ _UNCONTROLLED = "Falls to an attack that failed its control under"
 
 
 class Conclusion(Frozen):
-    """The conclusion on one defense, shown above everything else.
+    """The conclusion on one defense, shown above everything else."""
 
-    Attributes:
-        defense: its label.
-        tone: whether the conclusion is good or bad for the defense, or open.
-        sentence: whether it protects, how many records are identified, and what it costs.
-        models: the threat models under which it falls or holds, and those not tried.
-        arrangement: where the network is cut, how often records cross, and what the adversary has.
-        claim: what is proven or declared.
-    """
-
-    defense: str
-    tone: Literal["bad", "good", "open"]
-    sentence: str
-    models: str
-    arrangement: str
-    claim: str
+    defense: str  # its label
+    tone: Literal["bad", "good", "open"]  # whether the conclusion is good or bad for the defense, or open
+    sentence: str  # whether it protects, how many records are identified, and what it costs
+    models: str  # the threat models under which it falls or holds, and those not tried
+    arrangement: str  # where the network is cut, how often records cross, and what the adversary has
+    claim: str  # what is proven or declared
 
     @property
     def lines(self) -> list[str]:
@@ -52,12 +43,7 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion a defense, in the order of its verdicts; without any verdict, that and why nothing is shown.
-
-    Args:
-        rows: of the run.
-        threats: the verdicts on them.
-    """
+    """One conclusion a defense, in the order of its verdicts; without any verdict, that and why nothing is shown."""
     made = []
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
@@ -76,7 +62,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 sentence=f"{_sentence(most, row, counts)}{_cost(own, rows)}.",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
-                claim=_claim(max([row, *own], key=_epsilon)),
+                claim=_claim(max([row, *own], key=lambda one: one.certificate.epsilon if one.certificate else -1.0)),
             )
         )
     return made or [_unattacked(own) for own in _defended(rows)]
@@ -105,11 +91,6 @@ def _unattacked(own: Sequence[Row]) -> Conclusion:
         arrangement=_arrangement(row, own),
         claim=_claim(row),
     )
-
-
-def _epsilon(row: Row) -> float:
-    """ε of the claim, which grows with the passes that an attack reads; −1 without one."""
-    return -1.0 if row.certificate is None else row.certificate.epsilon
 
 
 def _claim(row: Row) -> str:
@@ -147,8 +128,6 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
 
     Args:
         verdicts: on one defense, under the threat models that the conclusion names first.
-        own: the rows of this defense.
-        rows: of the run.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}

@@ -30,14 +30,14 @@ from privkit.reports.origins import mixture
 from privkit.reports.page import label
 from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.reports.sections import by_defense, made_of
-from privkit.reports.strongest import BEFORE, began, undefended, without_options
+from privkit.reports.strongest import BEFORE, began, identified, undefended, without_options
 from privkit.reports.tables import interval
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE
-from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, TOLD_APART
+from privkit.shared.measures import CONSTANT_ATTACKS, TOLD_APART
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 LIMITS = (
@@ -54,10 +54,8 @@ RECORDED = (
     "check is noted above."
 )
 """The same of a recording."""
-_UNMEASURED = ("not_tried", "not_applicable", "no_number")
-"""Outcomes without a number."""
-_FALLEN = ("refuted", "no proof")
-"""Standings of claims that are not to be repeated."""
+_UNMEASURED = ("not_tried", "not_applicable", "no_number")  # outcomes without a number
+_FALLEN = ("refuted", "no proof")  # standings of claims that are not to be repeated
 
 
 def evidence(
@@ -71,9 +69,6 @@ def evidence(
 
     Args:
         rows: at least one.
-        threats: the verdicts on them.
-        manifest: of the run.
-        verdict: on the run.
         records: path in the run -> SHA-256, of the records that the document rests on.
     """
     groups = by_defense(rows)
@@ -163,7 +158,7 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
     """
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
-        found = row.recovered.get("unaligned", {}).get(IDENTIFIED.name)
+        found = identified(row.recovered)
         if found is not None and without_options(row.attack) not in CONSTANT_ATTACKS:
             groups.setdefault(row.attack, []).append((row, found))
     means = {attack: sum(found.value for _, found in each) / len(each) for attack, each in groups.items()}
@@ -175,7 +170,7 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
 
 
 def _share(row: Row, found: Interval, counted: bool) -> Share:
-    floors = [floor.get("unaligned", {}).get(IDENTIFIED.name) for name, floor in row.floors.items() if name != START]
+    floors = [identified(floor) for name, floor in row.floors.items() if name != START]
     guess = max((floor.value for floor in floors if floor is not None), default=None)
     count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
     parts = (

@@ -11,6 +11,7 @@ from privkit.reports.schema import Row, Summary
 from privkit.reports.strongest import BEFORE, OPTIONS, began, counted, relied, sound, undefended, without_options
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import Table, interval
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, differs, floor_title, likeness, measure
 
@@ -23,37 +24,23 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One setting of a defense.
+    """One setting of a defense."""
 
-    Attributes:
-        defense: its label.
-        family: the label without options.
-        setting: the options in which settings of this family differ; empty for defaults.
-        attack: the strongest attack.
-        sound: whether it passed its control experiments with every seed.
-        start: whether its guesses are those that it began from, because its finished ones give away less.
-        seeds: number of seeds.
-        accuracy: accuracy of the task.
-        recovered: what the strongest attack recovers, in the deciding measure of these records.
-        epsilon: the proven ε, the largest over seeds; None without one.
-        protocol: its protocol.
-        floors: guess without the release -> what it recovers of the attacked records.
-        dominated: whether another defended setting is at least as good in accuracy, recovery and proven ε, and better
-            in one beyond the intervals.
-    """
-
-    defense: str
-    family: str
-    setting: str
-    attack: str
-    sound: bool = True
-    start: bool = False
-    seeds: int
-    accuracy: Interval
-    recovered: Interval
-    epsilon: float | None
-    protocol: str = ""
+    defense: str  # its label
+    family: str  # the label without options
+    setting: str  # the options in which settings of this family differ; empty for defaults
+    attack: str  # the strongest attack
+    sound: bool = True  # whether it passed its control experiments with every seed
+    start: bool = False  # whether its guesses are those that it began from, because its finished ones give away less
+    seeds: int  # number of seeds
+    accuracy: Interval  # accuracy of the task
+    recovered: Interval  # what the strongest attack recovers, in the deciding measure of these records
+    epsilon: float | None  # the proven ε, the largest over seeds; None without one
+    protocol: str = ""  # its protocol
+    # guess without the release -> what it recovers of the attacked records
     floors: dict[str, float] = field(default_factory=dict)
+    # whether another defended setting is at least as good in accuracy, recovery and proven ε, and better in one beyond
+    # the intervals
     dominated: bool = False
 
     @property
@@ -70,16 +57,11 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """The settings of a run, in the order of the run.
+    """The settings of a run, in the order of the run."""
 
-    Attributes:
-        metric: name of the deciding measure.
-        points: one for each setting, including the undefended baseline.
-        floors: title of a guess without the release, with the protocol where protocols differ -> what it recovers.
-    """
-
-    metric: str
-    points: tuple[Point, ...]
+    metric: str  # name of the deciding measure
+    points: tuple[Point, ...]  # one for each setting, including the undefended baseline
+    # title of a guess without the release, with the protocol where protocols differ -> what it recovers
     floors: dict[str, float]
 
     @property
@@ -92,7 +74,6 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     """The frontier of a run; None if too few defended settings have an accuracy and a reconstruction.
 
     Args:
-        rows: of the run.
         least: the smallest number of defended settings that make a frontier.
     """
     done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
@@ -110,10 +91,7 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
         replace(point, dominated=point.defended and any(_better(other, point) for other in defended))
         for point in points
     )
-    groups: dict[str, list[Row]] = {}
-    for row in done:
-        groups.setdefault(row.protocol, []).append(row)
-    each = {protocol: _floors(group, metric) for protocol, group in groups.items()}
+    each = {protocol: _floors(group, metric) for protocol, group in grouped(done, lambda row: row.protocol).items()}
     floors = {
         floor_title(name, protocol if differs({one: found.get(name) for one, found in each.items()}) else ""): value
         for name in FLOORS

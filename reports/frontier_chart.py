@@ -12,8 +12,7 @@ from privkit.reports.tables import interval
 WIDTH, HEIGHT = 680, 400
 _LETTER, _LINE = 6.4, 13.0
 """Size of a label's letter on the sheet."""
-_FAINTEST = 0.18
-"""Opacity of the largest proven ε; the smallest is drawn in full color."""
+_FAINTEST = 0.18  # opacity of the largest proven ε; the smallest is drawn in full color
 
 
 def frontier_chart(found: Frontier) -> Chart:

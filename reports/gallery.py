@@ -19,81 +19,52 @@ from privkit.shared.measures import floor_title, likeness, measure
 
 Pixels = NDArray[np.uint8]
 
-ROOM = 5_500_000
-"""Bytes of all pixels on one page, before compression."""
+_ROOM = 5_500_000  # bytes of all pixels on one page, before compression
 LARGEST, SMALLEST = 128, 16
 """Pixels of a shown image's longer side: at most, and at least before strips are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """The first attacked images of a cell.
+    """The first attacked images of a cell."""
 
-    Attributes:
-        truth: uint8 [k, H, W, C].
-        guess: likewise.
-        floors: guess without the release -> likewise.
-    """
-
-    truth: Pixels
-    guess: Pixels
-    floors: Mapping[str, Pixels] = field(default_factory=dict)
+    truth: Pixels  # uint8 [k, H, W, C]
+    guess: Pixels  # likewise
+    floors: Mapping[str, Pixels] = field(default_factory=dict)  # guess without the release -> likewise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strip:
-    """One line of images.
+class _Strip:
+    """One line of images."""
 
-    Attributes:
-        name: the defense, "original", or the name of a floor.
-        attack: its name; empty for originals and floors.
-        cell: its id; likewise.
-        found: the measured metrics in words.
-        columns: number of images.
-        source: the picture as a data URI.
-    """
-
-    name: str
-    attack: str = ""
-    cell: str = ""
-    found: str = ""
-    columns: int
-    source: str
+    name: str  # the defense, "original", or the name of a floor
+    attack: str = ""  # its name; empty for originals and floors
+    cell: str = ""  # its id; likewise
+    found: str = ""  # the measured metrics in words
+    columns: int  # number of images
+    source: str  # the picture as a data URI
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Guesses at the same originals: those of each defense's strongest attack, and the others.
+    """Guesses at the same originals: those of each defense's strongest attack, and the others."""
 
-    Attributes:
-        seed: seed of the rows.
-        above: strips of the originals, then of the floors.
-        strongest: one strip for each defense.
-        others: strips of the other attacks.
-    """
-
-    seed: int
-    above: tuple[Strip, ...]
-    strongest: tuple[Strip, ...]
-    others: tuple[Strip, ...]
+    seed: int  # seed of the rows
+    above: tuple[_Strip, ...]  # strips of the originals, then of the floors
+    strongest: tuple[_Strip, ...]
+    others: tuple[_Strip, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gallery:
-    """All blocks in the order of the run.
+class _Gallery:
+    """All blocks in the order of the run."""
 
-    Attributes:
-        blocks: one for each seed whose attacks saw the same images.
-        side: length in pixels to which the longer side was reduced; 0 if all images are shown at full size.
-        left_out: number of strips of weaker attacks that did not fit on the page.
-    """
-
-    blocks: tuple[_Block, ...]
-    side: int = 0
-    left_out: int = 0
+    blocks: tuple[_Block, ...]  # one for each seed whose attacks saw the same images
+    side: int = 0  # length in pixels to which the longer side was reduced; 0 if all images are shown at full size
+    left_out: int = 0  # number of strips of weaker attacks that did not fit on the page
 
 
-def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> Gallery:
+def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
     """The pictures of a run, reduced so that the page stays small.
 
     Args:
@@ -102,18 +73,18 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> Gallery:
     """
     shown = [row for row in rows if row.cell in pictures]
     if not shown:
-        return Gallery(blocks=())
+        return _Gallery(blocks=())
     best = {found.row.cell for found in strongest(shown)}
     channels = max(pictures[row.cell].guess.shape[-1] for row in shown)
     images = max(len(pictures[row.cell].guess) for row in shown)
-    room = ROOM // (images * channels * SMALLEST**2)
+    room = _ROOM // (images * channels * SMALLEST**2)
     kept = {row.cell for row in sorted(shown, key=lambda row: row.cell not in best)[:room]}
     shown, left_out = [row for row in shown if row.cell in kept], len(shown) - len(kept)
-    side = max(SMALLEST, min(LARGEST, isqrt(ROOM // (images * channels * len(shown)))))
+    side = max(SMALLEST, min(LARGEST, isqrt(_ROOM // (images * channels * len(shown)))))
     groups = grouped(shown, lambda row: (row.seed, pictures[row.cell].truth.tobytes()))
     blocks = tuple(_block(group, pictures, best, side) for group in groups.values())
     longest = max(max(pictures[row.cell].truth.shape[1:3]) for row in shown)
-    return Gallery(blocks=blocks, side=side if longest > side else 0, left_out=left_out)
+    return _Gallery(blocks=blocks, side=side if longest > side else 0, left_out=left_out)
 
 
 def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
@@ -122,7 +93,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
     above = [("original", first.truth), *((floor_title(name), images) for name, images in floors.items())]
     guesses = {
-        row.cell: Strip(
+        row.cell: _Strip(
             name=row.defense,
             attack=row.attack,
             cell=row.cell,
@@ -135,7 +106,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
     return _Block(
         seed=rows[0].seed,
         above=tuple(
-            Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above
+            _Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above
         ),
         strongest=tuple(made for cell, made in guesses.items() if cell in best),
         others=tuple(made for cell, made in guesses.items() if cell not in best),

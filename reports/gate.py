@@ -14,11 +14,11 @@ from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
-from privkit.shared.measures import ANSWERS, CONSTANT_ATTACKS, FLOORS, MEASURES, OF_RECORDS, UNBOUNDED
+from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, MEASURES, UNBOUNDED
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
-COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
+_COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 
 
 EXEMPT = "named none, as the undefended model is, which gates do not judge: save the recording under another name"
@@ -68,7 +68,7 @@ class Gate:
         Raises:
             GateError: with what is allowed, and the nearest column that exists; also for a bound out of its range.
         """
-        match = PATTERN.match(text)
+        match = _PATTERN.match(text)
         try:
             bound = float(match[4]) if match else None
         except ValueError:
@@ -76,7 +76,7 @@ class Gate:
         if match is None or bound is None or not isfinite(bound):
             raise GateError(
                 f"cannot read the gate {text!r}; write column, comparison and number, such as ssim<=0.4, if need be "
-                f"behind a threat model, such as weights: ssim<=0.4 (comparisons: {', '.join(COMPARISONS)})"
+                f"behind a threat model, such as weights: ssim<=0.4 (comparisons: {', '.join(_COMPARISONS)})"
             )
         model = _threat_model(text, match[1]) if match[1] else None
         gate = cls(threat_model=model, column=_known(text, match[2]), comparison=match[3], bound=bound)
@@ -154,7 +154,7 @@ class Gate:
 
     def _met(self, value: Interval | float | None) -> bool:
         """Whether a number meets the condition at its worse end."""
-        return value is not None and bool(COMPARISONS[self.comparison](self._judged(value), self.bound))
+        return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:
         """The end of an interval at which the condition is harder to meet."""
@@ -202,10 +202,7 @@ def _digits(value: float) -> str:
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
-    """Refuse two conditions that no number meets both.
-
-    Raises:
-        GateError: naming the two.
+    """Refuse two conditions that no number meets both, by a `GateError`.
 
     >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
     """
@@ -262,11 +259,7 @@ def _known(gate: str, column: str) -> str:
 
 
 def _must_be_in_range(gate: Gate) -> None:
-    """Refuse a bound that every number of a column meets, or none, such as a share in percent.
-
-    Raises:
-        GateError: with the range.
-    """
+    """Refuse a bound that every number of a column meets, or none, such as a share in percent, by a `GateError`."""
     low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
     if not low <= gate.bound <= high:
         percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""
@@ -274,10 +267,3 @@ def _must_be_in_range(gate: Gate) -> None:
             f"the gate {gate} decides nothing, since {gate.column} lies in {low:g} to {high:g}; write a bound in this "
             f"range{percent}"
         )
-
-
-NAMED = (
-    *GATED[: GATED.index(f"unaligned_{next(iter(OF_RECORDS))}")],
-    *GATED[GATED.index(next(iter(ANSWERS))) :],
-)
-"""Columns without those that are `unaligned_`, `matched_` or of the worst record."""

@@ -10,8 +10,7 @@ from privkit.reports.schema import Provenance, Row
 _COMPARED = ("data", "code", "files", "packages", "machine")
 """Sections of a provenance that must be unchanged for a run to go on."""
 
-_CODES = ("data", "code", "files")
-"""Sections whose values are hashes; a few digits are shown."""
+_CODES = ("data", "code", "files")  # sections whose values are hashes; a few digits are shown
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
@@ -78,8 +77,7 @@ def origins(rows: Sequence[Row]) -> dict[str, str]:
     return {cell: ", ".join(words) for cell, words in told.items()}
 
 
-NAMES = {"data": "images ", "code": "source ", "files": "file "}
-"""Section -> the word shown before its keys."""
+NAMES = {"data": "images ", "code": "source ", "files": "file "}  # section -> the word shown before its keys
 
 
 def mixture(rows: Sequence[Row]) -> str:

@@ -28,8 +28,7 @@ from privkit.shared.threat_models import THREAT_MODELS, threat_name
 
 Write = Callable[[Path, bytes], None]
 
-STRIPS = "reconstructions.svg"
-"""The pictures of a run in one figure."""
+STRIPS = "reconstructions.svg"  # the pictures of a run in one figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,11 +195,7 @@ def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tu
 
 
 def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
-    """Charts as one SVG file, with a label above each line of charts.
-
-    Args:
-        lines: label and charts of each line.
-    """
+    """Charts as one SVG file, with a label above each line of charts."""
     return environment().get_template("figure.svg.j2").render(lines=lines)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from privkit.reports.columns import START, flat_csv
 from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.seed_intervals import over_values
-from privkit.reports.strongest import sound, undefended
+from privkit.reports.strongest import identified, sound, undefended
 from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval, clopper_pearson
-from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, UNIT, likeness
+from privkit.shared.measures import CONSTANT_ATTACKS, UNIT, likeness
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 REGISTRY = Path(__file__).with_suffix(".csv")
@@ -27,52 +27,32 @@ NOTE = (
 
 
 class Entry(Frozen):
-    """One setting of a defense against one adversary, with one seed.
+    """One setting of a defense against one adversary, with one seed."""
 
-    Attributes:
-        dataset: whose records were attacked.
-        model: the network.
-        defense: with the options that differ from their defaults.
-        threat_model: what the adversary may do.
-        seed: of the run.
-        outcome: the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted.
-        attack: of those on which the verdict rests, the one that identifies most records.
-        victims: number of attacked records, among which a guess must name the right one.
-        identified: share of them, in [0, 1].
-        chance: the largest share that a guess without the release identifies.
-        undefended: share that the same attack, or else the strongest, identifies on the undefended model; None if that
-            was not attacked.
-        likeness: SSIM, or the likeness of other records.
-        accuracy: of the task.
-        bare_accuracy: of the undefended model; None if it was not trained.
-        claim: what is proven or declared, as in a table's cell.
-        traffic: bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted.
-        own: number of the adversary's own records.
-        queries: rounds of them that the attack sent.
-        seconds: of the attack, on the CPU.
-        commit: of privkit, or "unknown".
-    """
-
-    dataset: str
-    model: str
-    defense: str
-    threat_model: ThreatModel
-    seed: int
+    dataset: str  # whose records were attacked
+    model: str  # the network
+    defense: str  # with the options that differ from their defaults
+    threat_model: ThreatModel  # what the adversary may do
+    seed: int  # of the run
+    # the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted
     outcome: Outcome
-    attack: str
-    victims: int
-    identified: float
-    chance: float
+    attack: str  # of those on which the verdict rests, the one that identifies most records
+    victims: int  # number of attacked records, among which a guess must name the right one
+    identified: float  # share of them, in [0, 1]
+    chance: float  # the largest share that a guess without the release identifies
+    # share that the same attack, or else the strongest, identifies on the undefended model; None if that was not
+    # attacked
     undefended: float | None
-    likeness: float | None
-    accuracy: float
-    bare_accuracy: float | None
-    claim: str
+    likeness: float | None  # SSIM, or the likeness of other records
+    accuracy: float  # of the task
+    bare_accuracy: float | None  # of the undefended model; None if it was not trained
+    claim: str  # what is proven or declared, as in a table's cell
+    # bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted
     traffic: float | None
-    own: int
-    queries: int
-    seconds: float
-    commit: str
+    own: int  # number of the adversary's own records
+    queries: int  # rounds of them that the attack sent
+    seconds: float  # of the attack, on the CPU
+    commit: str  # of privkit, or "unknown"
 
 
 class MeasuredSetting(Frozen):
@@ -104,30 +84,20 @@ class MeasuredSetting(Frozen):
 
 
 class Place(Frozen):
-    """A setting among the registered ones of the same dataset and adversary.
+    """A setting among the registered ones of the same dataset and adversary."""
 
-    Attributes:
-        setting: one's own.
-        peers: number of registered settings.
-        more: the registered setting that gives away the next more; None if none does, or if that is not shown.
-        less: the one that gives away the most of those that give away no more.
-        better: registered settings at least as accurate that give away no more, best first.
-        registered: the registry's measurement of this very setting.
-        mounted: the attacks that this adversary could mount and that gave sound numbers.
-        tried: whether one of them is this adversary's own, and not one that a weaker adversary can mount; without one,
-            there is no place.
-        named: number of attacks on which the peers' measurements rest.
-    """
-
-    setting: MeasuredSetting
-    peers: int
+    setting: MeasuredSetting  # one's own
+    peers: int  # number of registered settings
+    # the registered setting that gives away the next more; None if none does, or if that is not shown
     more: MeasuredSetting | None
-    less: MeasuredSetting | None
-    better: tuple[MeasuredSetting, ...]
-    registered: MeasuredSetting | None
-    mounted: tuple[str, ...] = ()
+    less: MeasuredSetting | None  # the one that gives away the most of those that give away no more
+    better: tuple[MeasuredSetting, ...]  # registered settings at least as accurate that give away no more, best first
+    registered: MeasuredSetting | None  # the registry's measurement of this very setting
+    mounted: tuple[str, ...] = ()  # the attacks that this adversary could mount and that gave sound numbers
+    # whether one of them is this adversary's own, and not one that a weaker adversary can mount; without one, there is
+    # no place
     tried: bool = True
-    named: int = 0
+    named: int = 0  # number of attacks on which the peers' measurements rest
 
     @property
     def sentence(self) -> str:
@@ -165,23 +135,19 @@ def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entr
             continue
         within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
         counted = [row for row in within if row.attack in (one.attack, *one.against) and row.accuracy]
-        found = [(share, row) for row in counted if (share := _identified(row.recovered))]
+        found = [(share, row) for row in counted if (share := identified(row.recovered))]
         if found:
             share, row = max(found, key=lambda pair: (pair[0].value, pair[1].attack == one.attack))
             made.append(_entry(model, one, share, row, [twin for twin in bare if twin.protocol == row.protocol]))
     return made
 
 
-def _identified(recovered: dict[str, dict[str, Metric]]) -> Metric | None:
-    return recovered.get("unaligned", {}).get(IDENTIFIED.name)
-
-
 def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
     """The numbers of one attack on one setting, beside those of the undefended model under the same protocol."""
-    twins = [(twin, found) for twin in bare if (found := _identified(twin.recovered))]
+    twins = [(twin, found) for twin in bare if (found := identified(twin.recovered))]
     same = [found.value for twin, found in twins if twin.attack == row.attack]
     own, undefended_row = row.recovered["unaligned"], next(iter(bare), None)
-    name, floors = likeness(list(own)), [_identified(floor) for key, floor in row.floors.items() if key != START]
+    name, floors = likeness(list(own)), [identified(floor) for key, floor in row.floors.items() if key != START]
     sent = [one.costs.bytes_up + one.costs.bytes_down for one in (row, undefended_row) if one and one.costs]
     weak = any(remark.startswith(STRONGER) for remark in verdict.remarks)
     assert row.accuracy is not None
@@ -271,7 +237,7 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
 
 def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
     """The attacks with a sound share that an adversary could mount on a defense, and whether one is its very own."""
-    found = [row for row in rows if row.defense == defense and sound(row) and _identified(row.recovered)]
+    found = [row for row in rows if row.defense == defense and sound(row) and identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
     return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
 
@@ -284,7 +250,6 @@ def place(
     A peer has the same dataset, adversary and number of attacked records.
 
     Args:
-        own: settings of a run.
         registered: all others.
         rows: of the run, to say which attacks were mounted; None if that is not asked.
     """

@@ -11,31 +11,20 @@ from privkit.reports.charts import Chart, Scale, Shape, panel, points
 from privkit.shared.limits import Limits
 
 _BINS = 30
-_SHOWN = (0.5, 99.5)
-"""Percentiles of the scores between which a histogram lies: one stray score would flatten it."""
-_CORNERS = 120
-"""Most corners of a drawn ROC curve."""
+_SHOWN = (0.5, 99.5)  # percentiles of the scores between which a histogram lies: one stray score would flatten it
+_CORNERS = 120  # most corners of a drawn ROC curve
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The scores of one attack in one run.
+    """The scores of one attack in one run."""
 
-    Attributes:
-        positive: float [P], scores of positive examples.
-        negative: float [Q], scores of negative ones.
-        false: [K], false positive rates along the ROC curve.
-        true: [K], true positive rates.
-        auc: the area under it.
-        limits: proven limits of any attack's rates; None without a proof.
-    """
-
-    positive: NDArray[np.float64]
-    negative: NDArray[np.float64]
-    false: NDArray[np.float64]
-    true: NDArray[np.float64]
-    auc: float
-    limits: Limits | None = None
+    positive: NDArray[np.float64]  # float [P], scores of positive examples
+    negative: NDArray[np.float64]  # float [Q], scores of negative ones
+    false: NDArray[np.float64]  # [K], false positive rates along the ROC curve
+    true: NDArray[np.float64]  # [K], true positive rates
+    auc: float  # the area under it
+    limits: Limits | None = None  # proven limits of any attack's rates; None without a proof
 
 
 def score_charts(told: Told) -> tuple[Chart, Chart]:

@@ -14,38 +14,26 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
-CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")
-"""The control experiments, which stand before findings."""
+_CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiments, which stand before findings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
-    """A summary of one defense in a few lines.
+class _Card:
+    """A summary of one defense in a few lines."""
 
-    Attributes:
-        row: the row of the strongest attack on the first seed; the first row if no attack gave a number.
-        point: accuracy and recovery over seeds; None if no record was reconstructed.
-        undefended: what the same attack recovers of the undefended model under the same protocol; None if not measured.
-        accuracy: task accuracy, over seeds if there are several.
-        baseline: accuracy of that undefended model.
-        strongest: the strongest attack on the first seed; None if no attack gave a number.
-        told: attack on labels, members or canaries -> its AUC, over seeds if there are several.
-        seeds: number of seeds.
-        refused: reason -> the attacks that gave no number for this reason.
-    """
-
-    row: Row
-    point: Point | None
+    row: Row  # the row of the strongest attack on the first seed; the first row if no attack gave a number
+    point: Point | None  # accuracy and recovery over seeds; None if no record was reconstructed
+    # what the same attack recovers of the undefended model under the same protocol; None if not measured
     undefended: Interval | None
-    accuracy: Interval | None
-    baseline: Interval | None
-    strongest: Strongest | None
-    told: dict[str, Interval]
-    seeds: int
-    refused: dict[str, list[str]]
+    accuracy: Interval | None  # task accuracy, over seeds if there are several
+    baseline: Interval | None  # accuracy of that undefended model
+    strongest: Strongest | None  # the strongest attack on the first seed; None if no attack gave a number
+    told: dict[str, Interval]  # attack on labels, members or canaries -> its AUC, over seeds if there are several
+    seeds: int  # number of seeds
+    refused: dict[str, list[str]]  # reason -> the attacks that gave no number for this reason
 
 
-def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[Card]:
+def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
     """One card a defense, in the order of the rows; an attack's start counts where it gives away more."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
@@ -78,7 +66,7 @@ def _card(
     best: Strongest | None,
     point: Point | None,
     over: Mapping[tuple[str, str], Mapping[str, Interval]],
-) -> Card:
+) -> _Card:
     """The card of one defense's rows."""
     row = next((one for one in rows if point and one.attack == point.attack), best.row if best else rows[0])
     refused: dict[str, list[str]] = {}
@@ -87,7 +75,7 @@ def _card(
             refused[other.reason].append(other.attack)
     accuracy = over.get((row.defense, row.attack), {}).get("accuracy", row.accuracy)
     told = {one.attack: one.answers["auc"] for one in reversed(rows) if "auc" in one.answers}
-    return Card(
+    return _Card(
         row=row,
         point=point,
         undefended=None,
@@ -130,7 +118,7 @@ def attack_curve(row: Row) -> Chart | None:
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
     """Check -> number of cells that met it, failed it, or could not be judged; control experiments first."""
-    counts: dict[str, list[int]] = {name: [0, 0, 0] for name in CHECKS_FIRST}
+    counts: dict[str, list[int]] = {name: [0, 0, 0] for name in _CHECKS_FIRST}
     for row in rows:
         for check in row.checks:
             counts.setdefault(check.name, [0, 0, 0])[2 if check.passed is None else 0 if check.passed else 1] += 1

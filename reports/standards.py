@@ -21,6 +21,5 @@ C11_2 = {
     ".5": "simulated membership inference is no better than random guessing (level 3)",
 }
 """End of the requirement's name -> what it asks."""
-MEMBERSHIP = "member_inference"
-"""The attack on membership of the training data."""
+MEMBERSHIP = "member_inference"  # the attack on membership of the training data
 UNRECOVERED = "no attack on the records themselves gave a number"

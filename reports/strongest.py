@@ -13,10 +13,9 @@ from privkit.shared import measures
 from privkit.shared.grouped import grouped
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
-Grade = Literal["nothing", "class", "record"]
+_Grade = Literal["nothing", "class", "record"]
 """What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
-BEFORE = ", before its first step"
-"""Behind the name of an attack whose start counts."""
+BEFORE = ", before its first step"  # behind the name of an attack whose start counts
 NOT_ATTACKED = "the undefended model was not attacked"
 OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 """The options of a part in a label; the colon in the import path of a user's own part begins none."""
@@ -24,17 +23,11 @@ OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Strongest:
-    """The row that counts for one defense and seed.
+    """The row that counts for one defense and seed."""
 
-    Attributes:
-        row: row of the attack that came closest to the records as released, by their deciding measure.
-        attacks: number of attacks that gave a number, without floors.
-        told: rows of the same defense and seed for attacks on labels, members or canaries.
-    """
-
-    row: Row
-    attacks: int
-    told: tuple[Row, ...] = ()
+    row: Row  # row of the attack that came closest to the records as released, by their deciding measure
+    attacks: int  # number of attacks that gave a number, without floors
+    told: tuple[Row, ...] = ()  # rows of the same defense and seed for attacks on labels, members or canaries
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
@@ -71,8 +64,6 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
     """Whether an attack came closer to the records than a guess. This is the only definition of "better than".
 
     Args:
-        ours: metric of the attack.
-        floor: metric of the guess.
         ahead: mean difference over records, attack against guess, positive if the attack is closer; pairing removes the
             difficulty that a record has for both. Its whole interval must lie above `margin`. Rows of older runs lack
             it, and what attacks began from; then the whole interval of `ours` must be that far beyond `floor`.
@@ -83,7 +74,7 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
     return ours.low - margin > floor.value if ours.higher_is_closer else ours.high + margin < floor.value
 
 
-def grade(row: Row) -> Grade | None:
+def grade(row: Row) -> _Grade | None:
     """What a row reveals, by the finished attack or by what it began from; None if nothing is there to compare."""
     return finished_grade(counted(row))
 
@@ -110,18 +101,22 @@ def began(row: Row) -> bool:
 
 def _likelier(row: Row) -> tuple[float, float]:
     """How many records a row's guesses identify, and how close they are."""
-    found = row.recovered["unaligned"].get(IDENTIFIED.name)
+    found = identified(row.recovered)
     return found.value if found else 0.0, -distance(row)
+
+
+def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
+    """The share of records that guesses identify; None if nobody counted."""
+    return recovered.get("unaligned", {}).get(IDENTIFIED.name)
 
 
 def most_identified(row: Row) -> Metric | None:
     """The share of records that an attack identifies, finished or before its first step; None if nobody counted."""
-    either = [guesses.get("unaligned", {}) for guesses in (row.recovered, row.floors.get(START, {}))]
-    counts = [found[IDENTIFIED.name] for found in either if IDENTIFIED.name in found]
+    counts = filter(None, map(identified, (row.recovered, row.floors.get(START, {}))))
     return max(counts, key=lambda one: one.value, default=None)
 
 
-def finished_grade(row: Row) -> Grade | None:
+def finished_grade(row: Row) -> _Grade | None:
     """What the guesses of a finished attack reveal, by its deciding metric; None if nothing is there to compare.
 
     The grade is also "record" if more records are identified than any guess from the label alone could identify,

@@ -9,10 +9,8 @@ from privkit.reports.schema import Metrics, Row, Summary
 from privkit.reports.seed_intervals import over_values
 from privkit.shared.measures import likeness, measure
 
-_Key = tuple[str, str, str, str]
-"""Defense, attack, floor and protocol."""
-_Values = dict[int, dict[str, float]]
-"""Seed -> name -> value."""
+_Key = tuple[str, str, str, str]  # defense, attack, floor and protocol
+_Values = dict[int, dict[str, float]]  # seed -> name -> value
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:

@@ -116,12 +116,11 @@ def table(rows: Sequence[Row]) -> Table:
     return Table(headers=headers, rows=tuple(lines), floor=tuple(floor))
 
 
-SUMMARY_NOTE = (
+_SUMMARY_NOTE = (
     "Means over seeds; brackets are 95 % intervals over seeds: Student's, on the logit scale of the quantity's range "
     "(on the log scale for PSNR)."
 )
-FEW_SEEDS = 5
-"""Below this number of seeds a summary warns."""
+_FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
@@ -167,12 +166,12 @@ def summary_note(summaries: Sequence[Summary]) -> str:
     >>> "An interval over 2 seeds is wide" in summary_note([row])
     True
     """
-    seeds = min((len(summary.seeds) for summary in summaries), default=FEW_SEEDS)
-    if seeds >= FEW_SEEDS:
-        return SUMMARY_NOTE
+    seeds = min((len(summary.seeds) for summary in summaries), default=_FEW_SEEDS)
+    if seeds >= _FEW_SEEDS:
+        return _SUMMARY_NOTE
     return (
-        f"{SUMMARY_NOTE} An interval over {seeds} seeds is wide and rests on the assumed shape of their law; use "
-        f"{FEW_SEEDS} seeds or more before you call a difference real."
+        f"{_SUMMARY_NOTE} An interval over {seeds} seeds is wide and rests on the assumed shape of their law; use "
+        f"{_FEW_SEEDS} seeds or more before you call a difference real."
     )
 
 

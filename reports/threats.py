@@ -46,17 +46,12 @@ NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for na
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
 FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere than the release"
 """What is said of the attack to which a defense falls, where no attack that passed its controls gives away a record."""
-STRONGER = "a stronger attack is known and was not mounted"
-"""How the remark on such an attack begins."""
-UNCOMPARED = "compared with constant guesses alone"
-"""The remark on rows without the class mean."""
-_SEEN = 0.9
-"""SSIM of a single guess from which on its image is recovered."""
-_RECOVERED = 0.5
-"""Share of the best constant guess's error below which matched guesses are recovered records."""
+STRONGER = "a stronger attack is known and was not mounted"  # how the remark on such an attack begins
+_UNCOMPARED = "compared with constant guesses alone"  # the remark on rows without the class mean
+_SEEN = 0.9  # SSIM of a single guess from which on its image is recovered
+_RECOVERED = 0.5  # share of the best constant guess's error below which matched guesses are recovered records
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
-OTHERS = "labels, members, canaries"
-"""The row of attacks that ask another question than what the records looked like."""
+OTHERS = "labels, members, canaries"  # the row of attacks that ask another question than what the records looked like
 
 
 class KnownOutcome(NamedTuple):
@@ -68,35 +63,24 @@ class KnownOutcome(NamedTuple):
 
 
 class ThreatVerdict(Frozen):
-    """The verdict on one defense under one threat model.
+    """The verdict on one defense under one threat model."""
 
-    Attributes:
-        defense: its label.
-        threat_model: one of `THREAT_MODELS`, or `OTHERS`.
-        outcome: it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted
-            attacks; it is not shown to hold, because a failed attack also fails on the undefended model, was still
-            learning, or did not read all that the server got (`Row.doubt`); every mounted attack failed its control or
-            ended in an error; no mounted attack applies; or none was mounted.
-        attack: the strongest over the seeds, of sound ones if one gives away a record; empty if none gave a number.
-        against: the other attacks that gave sound numbers.
-        untried: registered attacks of this very model that were not mounted.
-        sentence: the verdict in words.
-        measured: the result of `attack`, as worded in the sentence.
-        remarks: reservations about the verdict, as worded in the sentence.
-        identified: share of the attacked records that `attack` identifies; None if not counted.
-        undefended: the same share without the defense; of the seeds with which the attack met the undefended model.
-    """
-
-    defense: str
-    threat_model: str
+    defense: str  # its label
+    threat_model: str  # one of `THREAT_MODELS`, or `OTHERS`
+    # it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted attacks;
+    # it is not shown to hold, because a failed attack also fails on the undefended model, was still learning, or did
+    # not read all that the server got (`Row.doubt`); every mounted attack failed its control or ended in an error; no
+    # mounted attack applies; or none was mounted
     outcome: Outcome
+    # the strongest over the seeds, of sound ones if one gives away a record; empty if none gave a number
     attack: str = ""
-    against: tuple[str, ...] = ()
-    untried: tuple[str, ...] = ()
-    sentence: str
-    measured: str = ""
-    remarks: tuple[str, ...] = ()
-    identified: Interval | None = None
+    against: tuple[str, ...] = ()  # the other attacks that gave sound numbers
+    untried: tuple[str, ...] = ()  # registered attacks of this very model that were not mounted
+    sentence: str  # the verdict in words
+    measured: str = ""  # the result of `attack`, as worded in the sentence
+    remarks: tuple[str, ...] = ()  # reservations about the verdict, as worded in the sentence
+    identified: Interval | None = None  # share of the attacked records that `attack` identifies; None if not counted
+    # the same share without the defense; of the seeds with which the attack met the undefended model
     undefended: float | None = None
 
     @property
@@ -114,7 +98,6 @@ def threat_verdicts(
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
     Args:
-        rows: of a run.
         summaries: numbers over its seeds, of `counted` rows; empty if there is one seed.
         registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
         known: label of a defense -> attacks to which it fell in privkit's own measurements.
@@ -248,7 +231,7 @@ def _by_start(rows: Sequence[Row]) -> str:
 
 def _uncompared(rows: Sequence[Row]) -> str:
     """A remark, if no guess by the true label was there."""
-    return UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
+    return _UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
 
 
 def _name(row: Row) -> str:

@@ -19,8 +19,7 @@ from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 
-_LARGEST = 64.0
-"""A bound beyond this strength is given as this: e^(μ²/2) has no meaning left."""
+_LARGEST = 64.0  # a bound beyond this strength is given as this: e^(μ²/2) has no meaning left
 
 
 class Rates(Protocol):
@@ -77,12 +76,12 @@ class Family(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianRates:
+class _GaussianRates:
     """The rates that a Gaussian release of shift μ ≥ 0 allows an attack.
 
     Source: Dong, Roth and Su 2022, Definition 4.
 
-    >>> round(GaussianRates(mu=1.0).advantage, 4)
+    >>> round(_GaussianRates(mu=1.0).advantage, 4)
     0.3829
     """
 
@@ -110,8 +109,8 @@ class Gaussian(Family):
     assumption = "the mechanism's trade-off curve is Gaussian for some μ, or the claim that is tested is such a curve"
     assumed = "a Gaussian curve"
 
-    def at(self, strength: float) -> GaussianRates:
-        return GaussianRates(mu=strength)
+    def at(self, strength: float) -> _GaussianRates:
+        return _GaussianRates(mu=strength)
 
     def epsilon(self, strength: float, delta: float) -> float:
         at = validate.delta(delta)  # at δ = 0 no Gaussian has an ε

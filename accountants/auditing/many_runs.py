@@ -121,7 +121,6 @@ def tried(members: Array, others: Array, error: float, threshold: float | None) 
 
     Args:
         members: sorted scores.
-        others: likewise.
         error: probability with which any of the limits may fail.
         threshold: fixed before the scores were seen; None for fixed ranks and every cut.
 

@@ -26,18 +26,13 @@ from privkit.shared.array import Array
 
 _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Orders at which curves of secret places are tried; the time grows with the square of the largest."""
-_MOST_OVERLAPS = 1_024
-"""Places up to which the exact overlap of two or three subsets is summed."""
-_LARGEST_ORDER = 256
-"""Highest order of the Rényi curve; its moments take time proportional to the square."""
-_MOST_PLACES = 4096
-"""Places of the numerical profile; more places hide better, so that this number bounds them, too."""
+_MOST_OVERLAPS = 1_024  # places up to which the exact overlap of two or three subsets is summed
+_LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to the square
+_MOST_PLACES = 4096  # places of the numerical profile; more places hide better, so that this number bounds them, too
 _LARGEST_SHIFT = 4.0
 """μ above which the numerical profile would be lost in rounding; the unsampled profile takes its place."""
-_HIDES_NOTHING = 100.0
-"""μ above which no order of the Rényi curve gains from secrecy, and moments would overflow."""
-_ROUNDING = 4e-15
-"""Relative error of a place's mass, generously; t places add up to t times as much."""
+_HIDES_NOTHING = 100.0  # μ above which no order of the Rényi curve gains from secrecy, and moments would overflow
+_ROUNDING = 4e-15  # relative error of a place's mass, generously; t places add up to t times as much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +45,12 @@ class SecretPlaces(Step):
     lower a divergence (joint convexity), and given the partition the blocks are independent. If k is more than half of
     t, it is charged as t − k places and a known shift. Along (1, …, 1) every subset moves the mean by k/√t; across it a
     subset and its complement mirror each other. So k of t is t − k of t and one Gaussian of μ²(2k − t).
-
-    Attributes:
-        chosen: k in 1..t.
-        places: t.
-        mu: shift in one place, ≥ 0.
-        masked: whether the places are patches of a release; else they are rounds.
     """
 
-    chosen: int
-    places: int
-    mu: float
-    masked: bool = False
+    chosen: int  # k in 1..t
+    places: int  # t
+    mu: float  # shift in one place, ≥ 0
+    masked: bool = False  # whether the places are patches of a release; else they are rounds
 
     @property
     def orders(self) -> Array:
@@ -119,15 +108,11 @@ class SecretPlaces(Step):
 class ToldPlaces(Step):
     """A shift in k secret places, charged as if the server knew them: one Gaussian, since no credit is derived.
 
-    Attributes:
-        chosen: k.
-        mu: shift in one place, ≥ 0.
-
     Source: derived: joint convexity.
     """
 
-    chosen: int
-    mu: float
+    chosen: int  # k
+    mu: float  # shift in one place, ≥ 0
 
     @property
     def remark(self) -> str:

@@ -21,14 +21,11 @@ from privkit.accountants.bounds.step import Steps
 from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, Piece, TruncatedLosses, losses_of_runs
 from privkit.shared.array import Array
 
-_SPENT = 0.03
-"""Part of δ that truncated losses may take."""
-_LARGEST_EXPONENT = 600.0
-"""Order times loss above which a moment would overflow."""
+_SPENT = 0.03  # part of δ that truncated losses may take
+_LARGEST_EXPONENT = 600.0  # order times loss above which a moment would overflow
 _STEPS, _CLOSE = 16, 1e-4
 """Newton steps to the best order, and the relative step that needs no other: ε is then 1e-8 above its smallest."""
-_ROWS = 128
-"""Runs that are worked on at once, so that intermediate arrays stay in the processor's cache."""
+_ROWS = 128  # runs that are worked on at once, so that intermediate arrays stay in the processor's cache
 _SEARCH, _FOUND = 25, 1e-7
 """Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
 _LOG_SMALLEST = -650.0
@@ -37,16 +34,12 @@ _INTERVAL = 0.5
 _SMALLEST_GRID, _LARGEST_GRID = 512, 2**14
 _BELOW = 6.0
 """Standard deviations of the tilted sum below its mean where the grid begins; what lies below is added at its end."""
-_ABOVE = 4.5
-"""−ln of the share of δ that sums above the grid may take."""
+_ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
 """Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
-_LOG_NOTHING = -50.0
-"""ln of a Fourier coefficient below which it is left out; all of them together are below the noise."""
-_SMALLEST_DELTA = 1e-280
-"""δ below which a grid's probabilities would lose their digits."""
-_NOISE = 1e-14
-"""Error of a node's probability by rounding, in a transform of up to 2¹⁴ nodes, for each round."""
+_LOG_NOTHING = -50.0  # ln of a Fourier coefficient below which it is left out; all of them together are below the noise
+_SMALLEST_DELTA = 1e-280  # δ below which a grid's probabilities would lose their digits
+_NOISE = 1e-14  # error of a node's probability by rounding, in a transform of up to 2¹⁴ nodes, for each round
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,16 +60,12 @@ class CoarseComposition(Bound):
     The grid is a circle; what lies beyond its ends is counted a second time inside, which makes δ larger only. The
     smaller ε of both bounds is taken. Under Poisson sampling that is done in both directions.
 
-    Attributes:
-        pieces: the releases.
-        method: its name.
-
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
     Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff; truncation:
     H(P‖Q) is at most P(A) plus that of both restricted to the complement of A.
     """
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[Piece]  # the releases
     method: str
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022; Zhu, Dong and Wang 2022, Theorem 11"
     exact: bool = False
@@ -129,19 +118,12 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Runs:
-    """One direction of R runs that are made of S pieces.
+    """One direction of R runs that are made of S pieces."""
 
-    Attributes:
-        losses: of the pieces.
-        rounds: [S] how often each is repeated.
-        owner: [S] the run of each piece; pieces of a run are neighbors.
-        deltas: [R] δ of each run.
-    """
-
-    losses: TruncatedLosses
-    rounds: Array
-    owner: NDArray[np.int_]
-    deltas: Array
+    losses: TruncatedLosses  # of the pieces
+    rounds: Array  # [S] how often each is repeated
+    owner: NDArray[np.int_]  # [S] the run of each piece; pieces of a run are neighbors
+    deltas: Array  # [R] δ of each run
 
     def total(self, values: Array) -> Array:
         """[R] sums over all rounds of each run, of [S] values."""

@@ -17,12 +17,9 @@ from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLa
 from privkit.accountants.search import narrowed
 from privkit.shared.array import Array
 
-_UNSEEN = 4e-261
-"""Above e^−600: what all masses below that can add to δ."""
-_LOST = 1e-14
-"""Tilted mass that may fall outside the window of a composition; it is added to δ."""
-_SPARED = 7.0
-"""Nats by which that mass may weigh more than at the best tilt: windows of smaller tilts are shorter."""
+_UNSEEN = 4e-261  # above e^−600: what all masses below that can add to δ
+_LOST = 1e-14  # tilted mass that may fall outside the window of a composition; it is added to δ
+_SPARED = 7.0  # nats by which that mass may weigh more than at the best tilt: windows of smaller tilts are shorter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,7 @@ from privkit.accountants.bounds.fft_composition import compose
 from privkit.accountants.bounds.loss_distribution import Pair, Profile, both_directions, grid_interval
 from privkit.shared.array import Array
 
-NODES = 256
-"""Values of ε at which the composed profile is computed; the excess of μ falls with their square."""
+NODES = 256  # values of ε at which the composed profile is computed; the excess of μ falls with their square
 
 
 @dataclass(frozen=True, kw_only=True)

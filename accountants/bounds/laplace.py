@@ -12,10 +12,9 @@ from numpy.typing import ArrayLike
 from privkit.accountants import validate
 from privkit.accountants.bounds import laplace_vector
 from privkit.accountants.bounds.bound import ClosedForm
-from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.round_profiles import laplace_profile as profile
-from privkit.accountants.bounds.sampled import RENYI
-from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.bounds.sampled import SampledStep
+from privkit.accountants.bounds.step import Pairs
 from privkit.accountants.bounds.subsampled_rdp import without_replacement_grid_rdp, without_replacement_rdp
 from privkit.accountants.bounds.subsampling import amplify, without_replacement_delta
 from privkit.accountants.bounds.truncated_losses import Piece
@@ -23,32 +22,12 @@ from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceRelease(Step):
-    """Releases with independent Laplace noise on every coordinate.
+class LaplaceRelease(SampledStep):
+    """Releases with independent Laplace noise on every coordinate."""
 
-    Attributes:
-        parts: pairs (shift over the scale, number of coordinates with this shift).
-        rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
-        single: whether the release is one coordinate.
-        worst: whether a pair of neighbors is known that moves every coordinate by its shift.
-    """
-
-    parts: tuple[tuple[float, int], ...]
-    rate: float = 1.0
-    single: bool = False
-    worst: bool = True
-
-    @property
-    def orders(self) -> Array:
-        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
-
-    @property
-    def how(self) -> str:
-        return ", sampled k of n" if self.rate < 1 else ""
-
-    @property
-    def source(self) -> str:
-        return RENYI["without_replacement" if self.rate < 1 else "every_round"]
+    parts: tuple[tuple[float, int], ...]  # pairs (shift over the scale, number of coordinates with this shift)
+    single: bool = False  # whether the release is one coordinate
+    worst: bool = True  # whether a pair of neighbors is known that moves every coordinate by its shift
 
     @property
     def reached(self) -> bool:

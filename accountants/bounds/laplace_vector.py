@@ -17,18 +17,12 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile
 from privkit.shared.array import Array
 
-_CELLS = 8
-"""Cells between a loss of 0 and the largest loss of one variable: an error of 1e-5 of ε for many variables."""
-_WIDEST = 0.25
-"""Longest cell, in nats; a variable's loss varies by at most about two."""
-_MOST_NODES = 4_096
-"""Nodes up to which sums are taken term by term, within milliseconds."""
-_TAIL = 1e-300
-"""Mass at either end that is moved: up from the low end, to an infinite loss from the high one."""
-_LARGEST_LOSS = 700.0
-"""Nats above which e^ε is no number."""
-_ROUNDING = 1e-12
-"""Relative rounding error of one sum, generously; n variables have n times as much."""
+_CELLS = 8  # cells between a loss of 0 and the largest loss of one variable: an error of 1e-5 of ε for many variables
+_WIDEST = 0.25  # longest cell, in nats; a variable's loss varies by at most about two
+_MOST_NODES = 4_096  # nodes up to which sums are taken term by term, within milliseconds
+_TAIL = 1e-300  # mass at either end that is moved: up from the low end, to an infinite loss from the high one
+_LARGEST_LOSS = 700.0  # nats above which e^ε is no number
+_ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables have n times as much
 
 
 @lru_cache(maxsize=64)

@@ -17,12 +17,10 @@ from numpy.typing import ArrayLike
 from privkit.accountants import validate
 from privkit.shared.array import Array
 
-Profile: TypeAlias = Callable[[Array], Array]
-"""δ at an array of ε ≥ 0; decreasing, and convex in e^ε."""
+Profile: TypeAlias = Callable[[Array], Array]  # δ at an array of ε ≥ 0; decreasing, and convex in e^ε
 Pair: TypeAlias = tuple[Profile, Profile]
 """Profiles of the two directions, H(P‖Q) and H(Q‖P); together they hold δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
-LARGEST_GRID = 20_000_000
-"""Nodes above which a grid is refused."""
+LARGEST_GRID = 20_000_000  # nodes above which a grid is refused
 
 
 class GridTooLarge(ValueError):
@@ -36,21 +34,13 @@ class GridTooLarge(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDistribution:
-    """Distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's.
+    """Distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's."""
 
-    Attributes:
-        interval: distance of the nodes, in nats.
-        lowest: the first node is lowest·interval.
-        masses: [n] probabilities of the nodes.
-        infinity: probability of an infinite loss.
-        raised: bound on the probability of losses below the first node, which were moved up to it.
-    """
-
-    interval: float
-    lowest: int
-    masses: Array
-    infinity: float
-    raised: float = 0.0
+    interval: float  # distance of the nodes, in nats
+    lowest: int  # the first node is lowest·interval
+    masses: Array  # [n] probabilities of the nodes
+    infinity: float  # probability of an infinite loss
+    raised: float = 0.0  # bound on the probability of losses below the first node, which were moved up to it
 
     @cached_property
     def losses(self) -> Array:
@@ -64,8 +54,7 @@ class LossDistribution:
             return np.log(self.masses)
 
 
-Parts: TypeAlias = list[tuple[LossDistribution, int]]
-"""Distributions of one direction, and how often each is composed."""
+Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one direction, and how often each is composed
 
 
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:

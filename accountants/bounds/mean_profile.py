@@ -22,16 +22,11 @@ from scipy.special import erfcx, ndtr
 
 from privkit.shared.array import Array
 
-_NODES = 28
-"""Nodes of a panel; one with fewer ε is computed at these."""
-_TOLERANCE = 1e-15
-"""Error of a panel's polynomial, relative to δ at its end."""
-_STEEPEST = 10.0
-"""Ratio of δ at a panel's ends, so that rounding stays small at the lower one."""
-_CHUNK = 1 << 17
-"""Elements of ε × μ that are in memory at a time."""
-_BODY = 4.0
-"""a above which Φ(a) is computed on its own."""
+_NODES = 28  # nodes of a panel; one with fewer ε is computed at these
+_TOLERANCE = 1e-15  # error of a panel's polynomial, relative to δ at its end
+_STEEPEST = 10.0  # ratio of δ at a panel's ends, so that rounding stays small at the lower one
+_CHUNK = 1 << 17  # elements of ε × μ that are in memory at a time
+_BODY = 4.0  # a above which Φ(a) is computed on its own
 _ROUNDING, _CANCELLATION = 3e-13, 1e-14
 """Rounding of δ: relative, of e^{−a²/2} with |a| up to 37; and relative to Φ(a), of which e^ε·Φ(b) is subtracted.
 

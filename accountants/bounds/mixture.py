@@ -13,53 +13,31 @@ from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, 
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.mean_profile import mean_profile
-from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
-from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, HOW, RENYI
-from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
+from privkit.accountants.bounds.sampled import BALLE_BARTHE_GABOARDI, SampledStep
+from privkit.accountants.bounds.step import Pairs
 from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
 
-_POINTS = 64
-"""Values of the shift in composition on a coarse grid; more are raised to so many."""
-_CHUNK = 1 << 17
-"""Elements of ε × nodes that are in memory at a time."""
-_MANY = 1 << 20
-"""Elements of ε × nodes from which polynomials on panels are faster."""
-_BLOCK = 1 << 20
-"""Orders × nodes that are in memory at a time."""
+_POINTS = 64  # values of the shift in composition on a coarse grid; more are raised to so many
+_CHUNK = 1 << 17  # elements of ε × nodes that are in memory at a time
+_MANY = 1 << 20  # elements of ε × nodes from which polynomials on panels are faster
+_BLOCK = 1 << 20  # orders × nodes that are in memory at a time
 _MOST_NODES = 4_000
 """Nodes of a law above which a grid of its profile takes minutes; smaller ones are then raised to a few."""
 _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they were told"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PublicMixture(Step):
+class PublicMixture(SampledStep):
     """Gaussian releases of random shift; the server learns the shift with the release.
 
     If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the
     mean over the profiles of sampled releases of each shift. So the accountant may treat the shift as public, in every
     composition.
-
-    Attributes:
-        law: the distribution of the shift.
-        rate: γ = k/n of a secret sample of k clients; 1 if everyone takes part.
     """
 
-    law: ShiftLaw
-    rate: float = 1.0
-
-    @property
-    def orders(self) -> Array:
-        return SAMPLED_ORDERS if self.rate < 1 else USUAL_ORDERS
-
-    @property
-    def how(self) -> str:
-        return HOW["without_replacement"] if self.rate < 1 else ""
-
-    @property
-    def source(self) -> str:
-        return RENYI["without_replacement" if self.rate < 1 else "every_round"]
+    law: ShiftLaw  # the distribution of the shift
 
     @property
     def remark(self) -> str:

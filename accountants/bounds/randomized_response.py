@@ -20,8 +20,7 @@ from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
-_MOST_ANSWERS = 1_000
-"""Answers up to which the profile is summed exactly; more are composed numerically."""
+_MOST_ANSWERS = 1_000  # answers up to which the profile is summed exactly; more are composed numerically
 
 
 @dataclass(frozen=True, kw_only=True)

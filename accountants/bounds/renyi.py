@@ -17,8 +17,7 @@ ORDERS: tuple[float, ...] = (
     *(72.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 224.0, 256.0, 320.0, 384.0, 448.0, 512.0, 1024.0, 2048.0, 4096.0),
 )
 """Orders that are tried where a curve is known at every order > 1."""
-SAMPLED_ORDERS = np.arange(2.0, 65.0)
-"""Orders at which the curves of sampled releases are tried."""
+SAMPLED_ORDERS = np.arange(2.0, 65.0)  # orders at which the curves of sampled releases are tried
 COARSE_ORDERS = tuple(
     map(np.array, ([2.0, 3.0, 4.0, 6.0, 9.0, 14.0], [14.0, 18.0, 22.0, 28.0, 36.0, 44.0, 54.0, 64.0]))
 )

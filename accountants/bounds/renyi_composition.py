@@ -55,19 +55,12 @@ def renyi_curves(runs: Sequence[Steps], orders: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RenyiBound(Bound):
-    """The Rényi curve of a run, converted at the best order.
-
-    Attributes:
-        steps: the steps of the run.
-        orders: [A] orders to try. If the last of `SAMPLED_ORDERS` is the best, `HIGH_ORDERS` are tried as well.
-        method: its name.
-        source: papers of the curves and of the conversion.
-    """
+    """The Rényi curve of a run, converted at the best order."""
 
     steps: Steps
-    orders: Array
+    orders: Array  # [A] orders to try. If the last of `SAMPLED_ORDERS` is the best, `HIGH_ORDERS` are tried as well.
     method: str
-    source: str
+    source: str  # papers of the curves and of the conversion
     exact: bool = False
 
     @property

@@ -22,8 +22,8 @@ Sampling = Literal["every_round", "without_replacement", "poisson"]
 
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9"
 _POISSON = "Balle, Barthe and Gaboardi 2018, Theorem 8"
-HOW = {"every_round": "", "without_replacement": ", sampled k of n", "poisson": ", Poisson-sampled"}
-RENYI = {
+_HOW = {"every_round": "", "without_replacement": ", sampled k of n", "poisson": ", Poisson-sampled"}
+_RENYI = {
     "every_round": "Mironov 2017",
     "without_replacement": "Balle, Barthe and Gaboardi 2018, Theorem 9; Wang, Balle and Kasiviswanathan 2019",
     "poisson": "Mironov, Talwar and Zhang 2019",
@@ -31,20 +31,15 @@ RENYI = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianRelease(Step):
-    """Gaussian releases of one shift.
+class SampledStep(Step):
+    """Releases in each of which a unit is with probability `rate`; 1 if everyone takes part."""
 
-    Attributes:
-        mu: shift of one release over the noise's standard deviation, ≥ 0.
-        sampling: how the members of a release are chosen.
-        rate: probability with which a unit is in a release; 1 with "every_round".
-        worst: whether a pair of neighbors is known that attains the profile.
-    """
+    rate: float = 1.0  # γ = k/n of a secret sample of k clients, if a class says nothing else
 
-    mu: float
-    sampling: Sampling = "every_round"
-    rate: float = 1.0
-    worst: bool = True
+    @property
+    def sampled(self) -> Sampling:
+        """How the members of a release are chosen."""
+        return "without_replacement" if self.rate < 1 else "every_round"
 
     @property
     def orders(self) -> Array:
@@ -52,11 +47,24 @@ class GaussianRelease(Step):
 
     @property
     def how(self) -> str:
-        return HOW[self.sampling]
+        return _HOW[self.sampled]
 
     @property
     def source(self) -> str:
-        return RENYI[self.sampling]
+        return _RENYI[self.sampled]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianRelease(SampledStep):
+    """Gaussian releases of one shift."""
+
+    mu: float  # shift of one release over the noise's standard deviation, ≥ 0
+    sampling: Sampling = "every_round"  # how the members of a release are chosen; the rate is 1 with "every_round"
+    worst: bool = True  # whether a pair of neighbors is known that attains the profile
+
+    @property
+    def sampled(self) -> Sampling:
+        return self.sampling
 
     @property
     def remark(self) -> str:

@@ -15,8 +15,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
-_MOST_NODES = 200_000
-"""Nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned."""
+_MOST_NODES = 200_000  # nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned
 _MARGIN = 14.0
 """Standard deviations beyond the integrand's peaks that are integrated: what is left out is below e^(−98) of it."""
 _SLACK = 1e-12

@@ -15,8 +15,7 @@ from privkit.accountants.bounds.renyi import ORDERS
 from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.shared.array import Array
 
-Pairs: TypeAlias = list[tuple[Profile | Pair, int]]
-"""Privacy profiles of single rounds, and how often each is composed."""
+Pairs: TypeAlias = list[tuple[Profile | Pair, int]]  # privacy profiles of single rounds, and how often each is composed
 USUAL_ORDERS = np.array(ORDERS)
 
 
@@ -103,5 +102,4 @@ class Step(ABC):
         return None
 
 
-Steps: TypeAlias = Sequence[tuple[Step, int]]
-"""A run: steps, and how often each is repeated."""
+Steps: TypeAlias = Sequence[tuple[Step, int]]  # a run: steps, and how often each is repeated

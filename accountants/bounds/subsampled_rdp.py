@@ -13,8 +13,7 @@ from privkit.accountants.bounds.loss_distribution import LossDistribution
 from privkit.accountants.bounds.subsampling import finite_numbers, nonnegative, rates
 from privkit.shared.array import Array
 
-_ROWS = 256
-"""Rows that are worked on at once, so that intermediate arrays stay in the processor's cache."""
+_ROWS = 256  # rows that are worked on at once, so that intermediate arrays stay in the processor's cache
 
 
 def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array], Array]) -> Array:

@@ -46,28 +46,20 @@ from privkit.accountants.bounds.loss_distribution import (
 from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
 from privkit.shared.array import Array
 
-Gram: TypeAlias = tuple[float, float, float]
-"""|x − y|², |x' − y|² and the product of x − y and x' − y."""
-NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
+Gram: TypeAlias = tuple[float, float, float]  # |x − y|², |x' − y|² and the product of x − y and x' − y
+_NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
 """Ends of the intervals of t where y is √t·μ from x', or from x."""
 APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
 """Ends of the intervals of t where x is √t·μ from x'; the nearer they are, the less a round tells."""
-_LARGEST_SHIFT = 2.5
-"""μ above which losses are too large for the grid to hold ε and δ."""
-_MOST = 256
-"""Rounds of one profile; more are composed from several."""
-_ERROR = 0.002
-"""What the grid may add to ε, relative to a rough guess of it."""
-_NODES = 2**12
-"""Most nodes of the grid on either side of 0."""
+_LARGEST_SHIFT = 2.5  # μ above which losses are too large for the grid to hold ε and δ
+_MOST = 256  # rounds of one profile; more are composed from several
+_ERROR = 0.002  # what the grid may add to ε, relative to a rough guess of it
+_NODES = 2**12  # most nodes of the grid on either side of 0
 _TAIL, _BEYOND = 1e-15, 1e-13
 """Probability of a round's loss above its grid, and that for which the grid of several rounds is made."""
-_FARTHEST = 200.0
-"""ε above which the grid holds no δ of use."""
-_SMALLEST_SPREAD = 1e-7
-"""Standard deviation of a round's loss below which rounding would be as large."""
-_WIDE = 10.0
-"""Standard deviations of a normal variable that integrals reach."""
+_FARTHEST = 200.0  # ε above which the grid holds no δ of use
+_SMALLEST_SPREAD = 1e-7  # standard deviation of a round's loss below which rounding would be as large
+_WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 
 @lru_cache(maxsize=64)
@@ -112,7 +104,7 @@ def _several(rate: float, mu: float, rounds: int, worst: LossDistribution) -> tu
     return (lambda epsilon: np.interp(np.exp(np.minimum(epsilon, 700)), nodes, values)), times
 
 
-def triples(near_ends: Sequence[float] = NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
+def triples(near_ends: Sequence[float] = _NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
     """Gram matrices that exceed those of all triples, one for each interval of t between the ends.
 
     Records are at most 1 apart. Triples with y near x are left out: they are those with y near x', exchanged.

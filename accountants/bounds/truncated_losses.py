@@ -28,59 +28,36 @@ from scipy.special import ndtr, ndtri
 from privkit.accountants.bounds.loss_distribution import LossDistribution
 from privkit.shared.array import Array
 
-_NODES = 96
-"""Losses of one release. Half as many raise ε by about 1%, and more where δ is tiny."""
-LARGEST_SHIFT = 10.0
-"""μ up to which no likelihood ratio overflows."""
-_SMALLEST_SHIFT = 1e-6
-"""μ to which smaller shifts are raised, so that the differences of likelihoods keep their digits."""
-_ROUNDING = 1e-14
-"""Relative error of a node's mass times μ."""
+_NODES = 96  # losses of one release. Half as many raise ε by about 1%, and more where δ is tiny.
+LARGEST_SHIFT = 10.0  # μ up to which no likelihood ratio overflows
+_SMALLEST_SHIFT = 1e-6  # μ to which smaller shifts are raised, so that the differences of likelihoods keep their digits
+_ROUNDING = 1e-14  # relative error of a node's mass times μ
 
 
 class Piece(NamedTuple):
-    """Releases of one kind.
+    """Releases of one kind."""
 
-    Attributes:
-        mu: [J] shifts > 0 of a Gaussian; one placeholder if the loss is given.
-        chance: [J] probabilities of the shifts.
-        rate: probability with which a unit is in a release.
-        rounds: how many such releases.
-        poisson: whether they are Poisson-sampled; else k of n, or everyone.
-        loss: distribution of the loss before sampling, alike in both directions; None for a Gaussian.
-        error: relative error of its masses, which were raised by that much.
-    """
-
-    mu: Array
-    chance: Array
-    rate: float
-    rounds: int
-    poisson: bool
+    mu: Array  # [J] shifts > 0 of a Gaussian; one placeholder if the loss is given
+    chance: Array  # [J] probabilities of the shifts
+    rate: float  # probability with which a unit is in a release
+    rounds: int  # how many such releases
+    poisson: bool  # whether they are Poisson-sampled; else k of n, or everyone
+    # distribution of the loss before sampling, alike in both directions; None for a Gaussian
     loss: LossDistribution | None = None
-    error: float = 0.0
+    error: float = 0.0  # relative error of its masses, which were raised by that much
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedLosses:
-    """Losses of S pieces with J ≥ S shifts in all, on N nodes a shift.
+    """Losses of S pieces with J ≥ S shifts in all, on N nodes a shift."""
 
-    Attributes:
-        loss: [J, N] ln P/Q at the nodes.
-        mass: [J, N] under Q, times the probability of the shift; the last node holds ratios near 0.
-        starts: [S] the first shift of each piece.
-        without: [S] probability that a release does not depend on the neighbor at all.
-        infinite: [S] mass of P whose loss is infinite.
-        infinite_back: [S] mass of Q whose loss is infinite in the other direction.
-        error: [S] of a moment, relative: what rounding can have taken.
-    """
-
-    loss: Array
-    mass: Array
-    starts: NDArray[np.int_]
-    without: Array
-    infinite: Array
-    infinite_back: Array
-    error: Array
+    loss: Array  # [J, N] ln P/Q at the nodes
+    mass: Array  # [J, N] under Q, times the probability of the shift; the last node holds ratios near 0
+    starts: NDArray[np.int_]  # [S] the first shift of each piece
+    without: Array  # [S] probability that a release does not depend on the neighbor at all
+    infinite: Array  # [S] mass of P whose loss is infinite
+    infinite_back: Array  # [S] mass of Q whose loss is infinite in the other direction
+    error: Array  # [S] of a moment, relative: what rounding can have taken
 
     @property
     def sizes(self) -> NDArray[np.int_]:

@@ -19,8 +19,7 @@ MOST_KINDS = 32
 """Kinds of steps above which a history is composed by Rényi curves alone: each would need a transform of its own."""
 _ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
 """Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
-_ELSEWHERE = ("alphas", "eps_error", "delta_error")
-"""Options of opacus' own accountants, which have no meaning here."""
+_ELSEWHERE = ("alphas", "eps_error", "delta_error")  # options of opacus' own accountants, which have no meaning here
 _Step = tuple[float, float, int]
 
 

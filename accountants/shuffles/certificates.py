@@ -30,7 +30,7 @@ NO_POSTERIOR = (
     "recover the order"
 )
 
-ONE_ORDER = (
+_ONE_ORDER = (
     "nothing is claimed: an image of one token, or of equal ones, has one order, which is no secret; use more tokens "
     "an image, such as of images whose side is no prime; no differential privacy"
 )
@@ -60,7 +60,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     some = digits > 0
     return Certificate(
         kind="permutation_count" if some else "nothing",
-        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings an image; {NOT_DP}" if some else ONE_ORDER,
+        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings an image; {NOT_DP}" if some else _ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",

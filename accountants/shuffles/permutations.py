@@ -79,29 +79,22 @@ def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntersectionOdds:
-    """What fresh rounds of batch shuffling reveal about two patches.
+class _IntersectionOdds:
+    """What fresh rounds of batch shuffling reveal about two patches."""
 
-    Attributes:
-        same_image: probability that two patches of one image share an output in a round.
-        other_image: the same for patches of two different images.
-        ratio: same_image / other_image ≥ 1. Each round in which two patches share an output multiplies the odds of "one
-            image" against "two images" by it. `inf` if no patch moves.
-        rounds: R.
-        log10_ratio: log10(ratio)·R, for two patches that share an output in all R rounds.
-        advantage: total variation in [0, 1] between the distributions of the number of shared outputs in R rounds. At
-            even odds the best test errs with probability (1 − advantage)/2.
-    """
-
-    same_image: float
-    other_image: float
+    same_image: float  # probability that two patches of one image share an output in a round
+    other_image: float  # the same for patches of two different images
+    # same_image / other_image ≥ 1. Each round in which two patches share an output multiplies the odds of "one image"
+    # against "two images" by it. `inf` if no patch moves.
     ratio: float
-    rounds: int
-    log10_ratio: float
+    rounds: int  # R
+    log10_ratio: float  # log10(ratio)·R, for two patches that share an output in all R rounds
+    # total variation in [0, 1] between the distributions of the number of shared outputs in R rounds. At even odds the
+    # best test errs with probability (1 − advantage)/2.
     advantage: float
 
 
-def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> IntersectionOdds:
+def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
     """How much more often two patches share an output if they belong to one image. All variants have the same odds.
 
     It takes N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds over the same images, dealt into the same batch.
@@ -132,7 +125,7 @@ def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) ->
         ratio, drop = same / other, log1p(-other) - log1p(-same)
         crossing = floor(rounds * drop / (log(ratio) + drop))
         advantage = float(bdtr(crossing, rounds, other) - bdtr(crossing, rounds, same))
-    return IntersectionOdds(
+    return _IntersectionOdds(
         same_image=same,
         other_image=other,
         ratio=ratio,

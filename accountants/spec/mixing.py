@@ -18,31 +18,21 @@ from privkit.accountants import validate
 from privkit.constraints import Checked, Positive, Probability, Whole
 from privkit.shared.array import Array
 
-_MOST_PIECES = 100_000
-"""Pieces of a quadrature over ratios, at most ten nodes each."""
+_MOST_PIECES = 100_000  # pieces of a quadrature over ratios, at most ten nodes each
 EXACT_PATCHES = 4096
 """Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
-LARGEST = 1_000_000
-"""Clients in a group and patches of an image that are accounted for, since laws are arrays."""
-ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]
-"""A number of clients or patches."""
+LARGEST = 1_000_000  # clients in a group and patches of an image that are accounted for, since laws are arrays
+ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patches
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatioLaw:
-    """Law of one client's mixing ratio λ and of the share q = N_i/N of patches that it fills.
+    """Law of one client's mixing ratio λ and of the share q = N_i/N of patches that it fills."""
 
-    Attributes:
-        ratio: [J] λ in [0, 1].
-        share: [J] q in [0, 1]; equals `ratio` where patches are not rounded.
-        norm: [J] lower bound on ‖λ‖² over the group, for noise that clients add before mixing.
-        log_weight: [J] log probabilities, which sum to 1.
-    """
-
-    ratio: Array
-    share: Array
-    norm: Array
-    log_weight: Array
+    ratio: Array  # [J] λ in [0, 1]
+    share: Array  # [J] q in [0, 1]; equals `ratio` where patches are not rounded
+    norm: Array  # [J] lower bound on ‖λ‖² over the group, for noise that clients add before mixing
+    log_weight: Array  # [J] log probabilities, which sum to 1
 
 
 def kept_share(share: Array, patches: int, dimensions: int) -> Array:
@@ -275,8 +265,7 @@ class DirichletCounts(_Dirichlet):
         return self._law(j / n, j / n, log_weight)
 
 
-Fixed = FixedRatio | FixedCounts
-"""Ratios that are the same in every round."""
+Fixed = FixedRatio | FixedCounts  # ratios that are the same in every round
 Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCounts
 """A law of mixing ratios; `group` is the number of clients, k.
 
@@ -286,8 +275,7 @@ a scale of 1/μ in λ. Fixed ratios are `even` if all seats are alike. They also
 client's ratio if the clients take the seats of the group uniformly at random; equal seats are one point.
 """
 
-RATIOS = get_args(Ratio)
-"""The classes of laws."""
+RATIOS = get_args(Ratio)  # the classes of laws
 
 
 def rounded_up(ratio: Array, patches: int) -> Array:

@@ -20,21 +20,14 @@ class GaussianLaw:
 
     `check` refuses a mechanism for which no bound with this noise is derived, and names what is supported. `attained`
     says whether this kind of noise lets the worst neighbors attain the charge.
-
-    Attributes:
-        norm: the norm of the sensitivity, L1 or L2.
-        unit: the meaning of `Noise.smashed`, in words.
-        pure: whether some ε holds at δ = 0.
-        answers: whether the noise replaces categories instead of adding to numbers. It then has no distance and no
-            scale.
-        variance_factor: variance of the noise over the square of its parameter.
     """
 
-    norm: ClassVar[Norm] = "l2"
-    unit: ClassVar[str] = "standard deviation"
-    pure: ClassVar[bool] = False
+    norm: ClassVar[Norm] = "l2"  # the norm of the sensitivity, L1 or L2
+    unit: ClassVar[str] = "standard deviation"  # the meaning of `Noise.smashed`, in words
+    pure: ClassVar[bool] = False  # whether some ε holds at δ = 0
+    # whether the noise replaces categories instead of adding to numbers. It then has no distance and no scale.
     answers: ClassVar[bool] = False
-    variance_factor: ClassVar[float] = 1.0
+    variance_factor: ClassVar[float] = 1.0  # variance of the noise over the square of its parameter
 
     def check(self, mechanism: SplitMechanism) -> None: ...
 
@@ -42,7 +35,7 @@ class GaussianLaw:
         return True
 
 
-class LaplaceLaw(GaussianLaw):
+class _LaplaceLaw(GaussianLaw):
     """Laplace noise of a scale."""
 
     norm = "l1"
@@ -63,7 +56,7 @@ class LaplaceLaw(GaussianLaw):
         return not (mechanism.participation_shows or mechanism.seated)
 
 
-class ResponseLaw(GaussianLaw):
+class _ResponseLaw(GaussianLaw):
     """Randomized response: an answer is replaced by a uniform draw with some probability."""
 
     unit = "probability"
@@ -88,7 +81,7 @@ class ResponseLaw(GaussianLaw):
 
 NOISE_LAWS: Mapping[str, GaussianLaw] = {
     "gaussian": GaussianLaw(),
-    "laplace": LaplaceLaw(),
-    "randomized_response": ResponseLaw(),
+    "laplace": _LaplaceLaw(),
+    "randomized_response": _ResponseLaw(),
 }
 """Name -> law. `compile.RELEASES` has the step of each."""

@@ -24,8 +24,7 @@ _CLASSES: tuple[type[Any], ...] = (
     sensitivity.Categories,
     mechanism.SplitMechanism,
 )
-CLASSES: dict[str, type[Any]] = {cls.kind: cls for cls in _CLASSES}
-"""Kind in JSON -> class."""
+CLASSES: dict[str, type[Any]] = {cls.kind: cls for cls in _CLASSES}  # kind in JSON -> class
 
 
 def to_json(spec: object) -> Any:

@@ -202,8 +202,7 @@ whether the squared distance is spread over coordinates or patches each bounded 
 N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in one kept patch.
 """
 
-CLIP_SETS = get_args(ClipSet)
-"""The classes of clip sets."""
+CLIP_SETS = get_args(ClipSet)  # the classes of clip sets
 
 
 def _ball(radius: float, nonnegative: bool, relation: Relation, norm: Norm) -> float:

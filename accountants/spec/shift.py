@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from privkit.accountants.spec.mechanism import SplitMechanism
 
 
-_CERTAIN = np.zeros(1)
-"""Log weight of a law with one point."""
-FEW = 256
-"""Points of a law up to which a composition takes each of them on its own: milliseconds a question."""
-_LARGEST_SHIFT = 1e100
-"""Sensitivity over noise: nothing is hidden long before, and its square must stay a number."""
+_CERTAIN = np.zeros(1)  # log weight of a law with one point
+FEW = 256  # points of a law up to which a composition takes each of them on its own: milliseconds a question
+_LARGEST_SHIFT = 1e100  # sensitivity over noise: nothing is hidden long before, and its square must stay a number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,9 @@ from torch import Tensor
 
 from privkit.attacks.base import Scores
 
-CONTROL_STEPS = 100
-"""Training steps of an attack in its controls, if it names no other number."""
+CONTROL_STEPS = 100  # training steps of an attack in its controls, if it names no other number
 _PLANTED_AUC = 0.9
-_NOISE_AUC = 0.1
-"""Controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise."""
+_NOISE_AUC = 0.1  # controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,6 @@ def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor
     Args:
         leak: its scores for data that reveal the answer.
         leak_truth: bool [N], the truth.
-        noise: its scores on noise.
         noise_truth: bool [N], coin flips that are independent of the noise.
     """
     from privkit.attacks.scores.leak import pooled_auc

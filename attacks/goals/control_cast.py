@@ -1,4 +1,4 @@
-"""Who plays whom in a control of an attack that reconstructs."""
+"""Who plays whom in a control of an attack that reconstructs, with how many records and which server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, Query, View, known_to
-from privkit.attacks.goals.control_server import probe_server
-from privkit.attacks.goals.control_size import played_by, small
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.learners import Learners
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
@@ -20,39 +18,30 @@ from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
-CONTROL_IMAGES = 1_000
-"""Auxiliary images that take part at most."""
+CONTROL_IMAGES = 1_000  # auxiliary images that take part at most
+_PLAYED = 100  # records that play the victim, at most
+_OF_VECTORS, _LONGER = 8, 4
+"""Pixels a side of images that are sent as vectors, and factor of the training steps: a decoder must learn their
+places."""
+_PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Who plays whom in a control.
+    """Who plays whom in a control."""
 
-    Attributes:
-        attack: the short version.
-        own: records that it has, with their labels.
-        victims: records that are attacked, with theirs.
-        mean: of the own records that play no victim.
-        identity: the lower segment that gives the record itself.
-        batch_size: records a round.
-        columns: as in `ImageObservation`.
-        texts: whether records are sequences of ids.
-        real: whether noise has the real form: records are whole, and no lower segment is compared with it.
-        memory: what other attacks learned in their controls.
-    """
-
-    attack: ImageAttack
-    own: Tensor
+    attack: ImageAttack  # the short version
+    own: Tensor  # records that it has, with their labels
     own_labels: Tensor
-    victims: Tensor
+    victims: Tensor  # records that are attacked, with theirs
     victim_labels: Tensor
-    mean: Tensor
-    identity: nn.Module
-    batch_size: int
-    columns: tuple[int, ...]
-    texts: bool
-    real: bool
-    memory: Memory | None
+    mean: Tensor  # of the own records that play no victim
+    identity: nn.Module  # the lower segment that gives the record itself
+    batch_size: int  # records a round
+    columns: tuple[int, ...]  # as in `ImageObservation`
+    texts: bool  # whether records are sequences of ids
+    real: bool  # whether noise has the real form: records are whole, and no lower segment is compared with it
+    memory: Memory | None  # what other attacks learned in their controls
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
@@ -181,10 +170,61 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
     """An attack as it is mounted in its controls.
 
     Args:
-        attack: its specification.
         own: number of its images; a tenth of them, but at least one message, is held out.
         batch_size: images a step.
         shorter: factor by which its number of training steps is reduced.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))
+
+
+def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
+    """The server of a control; a row that holds several records teaches it the first one's label."""
+    sent = own[: len(own) // batch_size * batch_size]
+    answers = [query(part, draws) for part in sent.split(batch_size)]
+    places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
+    return _probe(torch.cat([answer.view.smashed for answer in answers]), labels[torch.cat(places)])
+
+
+def _probe(released: Tensor, labels: Tensor) -> nn.Module:
+    """A server that tells labels from releases as well as least squares do, with as many unknowns as images."""
+    rows = released.flatten(1).double()
+    inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+    targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
+    ridge = 1e-2 * len(rows) * torch.eye(len(rows), dtype=inputs.dtype, device=inputs.device)
+    weights = (inputs.T @ torch.linalg.solve(inputs @ inputs.T + ridge, targets)).float()
+    linear = nn.Linear(weights.shape[0] - 1, weights.shape[1], device=released.device)
+    with torch.no_grad():
+        linear.weight.copy_(_PROBE_SCALE * weights[:-1].T)
+        linear.bias.copy_(_PROBE_SCALE * weights[-1])
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+def played_by(records: int, batch_size: int) -> int:
+    """Number of the controls' records that act as victims; the others are the attack's own.
+
+    >>> played_by(1_000, 50), played_by(200, 50)
+    (100, 50)
+    """
+    return min(records // 4, max(_PLAYED, batch_size)) // batch_size * batch_size
+
+
+def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
+    """Images of at most `side` pixels a side, smaller ones behind a vector; and the factor of the training steps.
+
+    Other records, and images without a limit, stay as they are.
+
+    >>> import torch
+    >>> images, longer = small(torch.ones(2, 1, 28, 28), None, torch.zeros(5, 64))
+    >>> images.shape, longer
+    (torch.Size([2, 1, 8, 8]), 4)
+    """
+    if records.ndim == 4 and release.ndim == 2:
+        return _shrunk(records, min(side or _OF_VECTORS, _OF_VECTORS)), _LONGER
+    return records if side is None else _shrunk(records, side), 1
+
+
+def _shrunk(images: Tensor, side: int) -> Tensor:
+    """Area averages, so that controls are fast."""
+    height, width = (min(side, pixels) for pixels in images.shape[2:])
+    return nn.functional.adaptive_avg_pool2d(images, (height, width))

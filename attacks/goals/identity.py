@@ -8,10 +8,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.patches import Geometry, patchify
 
-_CODE = 8
-"""Numbers of the vector that stands for a cell of a table."""
-_MARK = 32
-"""Numbers of each mark of a token; with 8, a jigsaw of a hundred steps did not find whose a token is."""
+_CODE = 8  # numbers of the vector that stands for a cell of a table
+_MARK = 32  # numbers of each mark of a token; with 8, a jigsaw of a hundred steps did not find whose a token is
 
 
 def identity_lower(

@@ -17,11 +17,9 @@ from privkit.attacks.outputs import scores_of
 from privkit.torch_utils.seeded import seeded
 
 _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
-_APART = 2.0
-"""Standard deviations between the labels' means, in each of 16 coordinates."""
+_APART = 2.0  # standard deviations between the labels' means, in each of 16 coordinates
 
-_MOST = 1_000_000_000
-"""Epochs; a budget allows as many."""
+_MOST = 1_000_000_000  # epochs; a budget allows as many
 
 Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
 """All epochs together, record by record; one epoch of training, from 0, or from the end: -1 is the last; or each."""
@@ -90,7 +88,6 @@ def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scor
 
     Args:
         of_labels: float [N, L], L ≥ 2, higher for the likelier label.
-        positive: the positive label.
         examples: int64 [N], the rows.
 
     Raises:

@@ -16,8 +16,7 @@ from privkit.attacks.outputs import scores_of
 _CONTROL_CANDIDATES, _CONTROL_CLASSES = 400, 4
 _EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
 
-Predict = Callable[[Tensor], Tensor]
-"""Images [N, C, H, W] in, logits [N, L] out."""
+Predict = Callable[[Tensor], Tensor]  # images [N, C, H, W] in, logits [N, L] out
 
 Fit = Callable[[Tensor, Tensor, Generator], Predict]
 """Images, labels and draws in, a model of the attacked one's kind that was trained on them out."""

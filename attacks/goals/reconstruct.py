@@ -189,7 +189,6 @@ def match(truth: Images, guess: Images, batch_size: int) -> NDArray[np.int64]:
     Args:
         truth: [N, C, H, W].
         guess: the same shape.
-        batch_size: images a message.
 
     Returns:
         int64 [N].

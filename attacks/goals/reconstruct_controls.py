@@ -25,8 +25,7 @@ what tells images apart, since a short training reads releases with gaps badly."
 _NOTICED, _FAR = 1.02, 0.5
 """Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
 the same), unless the MSE is within this part of the share that it needs."""
-SHORTER = 5
-"""The noise control has so many times fewer steps: what leaks beside the release needs no training."""
+SHORTER = 5  # the noise control has so many times fewer steps: what leaks beside the release needs no training
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
 closer to their own records than to so many others, by an interval of this confidence over the records. The mean alone
@@ -48,7 +47,6 @@ def controls(
         observation: observation of the real client. It supplies the auxiliary images, their labels (without labels, all
             count as one class), and the first view, whose shape the noise has.
         seed: seed of everything random.
-        defended: as in `wins`.
 
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.
@@ -75,9 +73,6 @@ def wins(
     rows are public, an attack that wins by less than half of its share must do worse with the members' swapped.
 
     Args:
-        attack: as in `controls`.
-        observation: as in `controls`.
-        seed: as in `controls`.
         defended: the defense; None for clients without one.
 
     Returns:

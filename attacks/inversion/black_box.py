@@ -28,11 +28,11 @@ from privkit.torch_utils.seeded import seeded
 
 _SCALED = 2_000  # own records, at most, whose releases set the scale of what a decoder of table rows reads
 _UNORDERED = ("set", "message")  # decoders that care about no order
-Augment = Literal["none", "crop", "crop_flip"]
+_Augment = Literal["none", "crop", "crop_flip"]
 
 _WARMUP_STEPS = 40
 _EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
-STEP_ROWS = 64
+_STEP_ROWS = 64
 """Rows that a step learns from at most, if the decoder reads each row by itself: many clients make large rounds."""
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
@@ -74,7 +74,7 @@ class BlackBox(Checked):
     decoder: DecoderName | None = None
     epochs: Whole | None = None
     doublings: Whole | None = 0
-    augment: Augment = "none"
+    augment: _Augment = "none"
     learning_rate: Annotated[Positive, Search(1e-4, 1e-2)] | None = None
     width: Count | None = None
     depth: Count | None = None
@@ -124,7 +124,7 @@ class BlackBox(Checked):
             decoder = self._decoder(auxiliary[:-held_out], observation, root).to(device)
         begin(decoder)
         cycle = partial(
-            DecoderTraining,
+            _DecoderTraining,
             decoder,
             observation.query,
             auxiliary[:-held_out],
@@ -172,7 +172,7 @@ def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) 
     return torch.cat([per_member(answer.view) for answer in answers])
 
 
-class DecoderTraining(Learner):
+class _DecoderTraining(Learner):
     """Training with AdamW and a one-cycle learning rate; satisfies `privkit.attacks.fit.Training`."""
 
     def __init__(
@@ -186,7 +186,7 @@ class DecoderTraining(Learner):
         batch: int,  # images a message
         epochs: int,  # of this cycle, which set the schedule
         before: int = 0,  # epochs of the cycles before this one
-        augment: Augment,  # as in `BlackBox`
+        augment: _Augment,  # as in `BlackBox`
         learning_rate: float | None,  # peak; None for the decoder's own
         seeds: tuple[int, int],  # of the epochs' draws, and of what modules draw themselves
     ) -> None:
@@ -195,7 +195,7 @@ class DecoderTraining(Learner):
         self._root, self._own = seeds
         self._before = before
         self._rounds = len(train) // batch
-        self._parts = 1 if decoder.whole_message else ceil(batch / STEP_ROWS)
+        self._parts = 1 if decoder.whole_message else ceil(batch / _STEP_ROWS)
         peak, total = learning_rate or decoder.learning_rate, epochs * self._rounds * self._parts
         optimizer = torch.optim.AdamW(decoder.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
         warm_up = min(_WARMUP_STEPS / (total + 1), WARM_UP)
@@ -244,7 +244,7 @@ class DecoderTraining(Learner):
         return total / count, raw / count
 
 
-def _augmented(images: Tensor, augment: Augment, draws: Generator) -> Tensor:
+def _augmented(images: Tensor, augment: _Augment, draws: Generator) -> Tensor:
     """Random shifts by up to an eighth of the side, and flips, one gather for the whole batch."""
     if augment == "none":
         return images

@@ -40,7 +40,7 @@ class _SimulatorRecipe(Budgeted, Protocol):
     def batch(self) -> int: ...
 
 
-Recipe = TypeVar("Recipe", bound=_SimulatorRecipe)
+_Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
@@ -143,13 +143,13 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
     return logits.shape[1]
 
 
-class SimulatorTraining(Resumable, Generic[Recipe]):
+class SimulatorTraining(Resumable, Generic[_Recipe]):
     """Networks with their optimizers and training data; satisfies `privkit.attacks.fit.Training`.
 
     A tenth of the adversary's images is held out. `root` is the seed of weights and draws.
     """
 
-    def __init__(self, attack: Recipe, data: AttackData, root: int) -> None:
+    def __init__(self, attack: _Recipe, data: AttackData, root: int) -> None:
         self.attack, self.given, self.root = attack, data, root
         rows, images = data.rows, data.images
         self.device = rows.device

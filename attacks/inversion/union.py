@@ -108,7 +108,7 @@ class Union(Checked):
 
 
 @dataclass(frozen=True)
-class TokenSets:
+class _TokenSets:
     """The distinct tokens of each record."""
 
     tokens: Tensor  # [R, n, D], all that crossed in its rows
@@ -131,7 +131,7 @@ class TokenSets:
         return nn.functional.pad(rows, (0, 0, 0, tokens - rows.shape[1]))
 
 
-def collect(same: Sequence[View], seats: Tensor | None = None) -> TokenSets:
+def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     """Sort the tokens of one round's passes by the record that they belong to.
 
     `View.clients` links the rows, unless the record on each seat is given: int64 [P, N, k], −1 on an empty one.
@@ -170,7 +170,7 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> TokenSets:
     shared = ((copies @ company == met.unsqueeze(2)) & valid.unsqueeze(2)).any(2)
     first = same_token.int().argmax(2) == torch.arange(met.shape[1], device=met.device)
     known = torch.where(first & valid & ~shared, met, 0)
-    return TokenSets(
+    return _TokenSets(
         tokens=crossed,
         met=known,
         recurring=((known > 1).sum(1) / length).clamp_max(1),
@@ -178,13 +178,13 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> TokenSets:
     )
 
 
-def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> TokenSets:
+def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> _TokenSets:
     """What own images of one round give, in their order."""
     answers = [query(images, draws) for _ in range(passes)]
     same = [answer.view for answer in answers]
     order = image_of_each(same, answers).argsort()
     sets = collect(same)
-    return TokenSets(**{name: value[order] for name, value in vars(sets).items()})
+    return _TokenSets(**{name: value[order] for name, value in vars(sets).items()})
 
 
 def _places(tokens: int, image_shape: tuple[int, int, int]) -> int:

@@ -14,18 +14,13 @@ from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.scores.tokens import PADDING
 from privkit.torch_utils.out_of_memory import in_chunks
 
-_DRAWN = 8
-"""Occurrences of each word in drawn texts: own texts hold most words once or twice."""
-_ROUNDS = 3
-"""Of fitting words and places in turn."""
-_QUIET = 4
-"""The part of all directions, those in which own tokens vary least, in which noise is looked for."""
+_DRAWN = 8  # occurrences of each word in drawn texts: own texts hold most words once or twice
+_ROUNDS = 3  # of fitting words and places in turn
+_QUIET = 4  # the part of all directions, those in which own tokens vary least, in which noise is looked for
 _LEAST_SCATTER = 1e-4
 """Added to the scatter about the means, as a share of the tokens' variance: tokens without a context have none."""
-_TABLE = 2**24
-"""Numbers of tables of distances that are held at once."""
-_LEAST = 1e-6
-"""Noise that is always assumed, as a share of the tokens' variance: rounding, and no more."""
+_TABLE = 2**24  # numbers of tables of distances that are held at once
+_LEAST = 1e-6  # noise that is always assumed, as a share of the tokens' variance: rounding, and no more
 
 
 def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:

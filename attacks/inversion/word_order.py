@@ -7,10 +7,8 @@ from torch import Tensor
 
 from privkit.torch_utils.out_of_memory import in_chunks
 
-BEAM = 300
-"""Beginnings of a text that are followed at once."""
-_NUMBERS = 2**23
-"""Numbers of tables that are held at once."""
+_BEAM = 300  # beginnings of a text that are followed at once
+_NUMBERS = 2**23  # numbers of tables that are held at once
 
 
 class WordPairs:
@@ -67,7 +65,7 @@ def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
     >>> likeliest_order(torch.zeros(1, 3, 3), torch.tensor([[0, 2, 1]]), pairs).tolist()
     [[2, 1, 0]]
     """
-    most = max(1, _NUMBERS // (BEAM * words.shape[1]))
+    most = max(1, _NUMBERS // (_BEAM * words.shape[1]))
     return in_chunks(lambda part: _beam(costs[part], words[part], pairs.nats(words[part])), len(words), most)
 
 
@@ -82,13 +80,13 @@ def _beam(costs: Tensor, words: Tensor, follows: Tensor) -> Tensor:
     for place in range(length):
         step = follows.gather(1, last.unsqueeze(2).expand(-1, -1, length)) + costs[:, None, :, place]
         ahead = (total.unsqueeze(2) + step).masked_fill(used, torch.inf).flatten(1)
-        total, best = ahead.topk(min(2 * BEAM, ahead.shape[1]), largest=False)
+        total, best = ahead.topk(min(2 * _BEAM, ahead.shape[1]), largest=False)
         beam, token = best // length, best % length
         word = words.gather(1, token)
         held_now = held.gather(1, beam) + marks[word]
         again = _repeated(held_now * 3 + marks[word])
         total = total.masked_fill(again, torch.inf)
-        total, kept = total.topk(min(BEAM, total.shape[1]), largest=False)
+        total, kept = total.topk(min(_BEAM, total.shape[1]), largest=False)
         beam, token, held = beam.gather(1, kept), token.gather(1, kept), held_now.gather(1, kept)
         used = used.gather(1, beam.unsqueeze(2).expand(-1, -1, length)).scatter(2, token.unsqueeze(2), True)
         path = torch.cat([path.gather(1, beam.unsqueeze(2).expand(-1, -1, place)), token.unsqueeze(2)], 2)

@@ -14,8 +14,7 @@ from privkit.attacks.returned import returned_gradients
 from privkit.constraints import Checked, Whole
 from privkit.torch_utils.out_of_memory import in_chunks
 
-_NUMBERS = 2**22
-"""Scores that are computed at once."""
+_NUMBERS = 2**22  # scores that are computed at once
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ _SOUND = 0.5  # least share of the variance of own patches, and of mean patches 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApproximateTokens:
+class _ApproximateTokens:
     """Own tokens as they came back in the company of strangers."""
 
     tokens: Tensor  # [N, T, D], in the order of the patches
@@ -111,14 +111,14 @@ def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTok
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matcher:
+class _Matcher:
     """Decodes tokens to their patch and to what tokens of one image share, and matches both with what was sent."""
 
     decode: AffineMap
     error: Tensor  # [P + S], the deviation of what is decoded
 
     @classmethod
-    def fit(cls, tokens: Tensor, sent: Tensor) -> Matcher:
+    def fit(cls, tokens: Tensor, sent: Tensor) -> _Matcher:
         """From tokens [N, T, D] and what was sent, [N, T, P + S], both in order."""
         decode = AffineMap.fit(tokens, sent, _RIDGE)
         variance = torch.stack([(decode(x) - y).square().mean(0) for x, y in zip(tokens, sent, strict=True)]).mean(0)
@@ -141,7 +141,7 @@ def read_approximately(
     read: int,  # own images at most that cross in messages of copies
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # and for the same images once more
-) -> ApproximateTokens:
+) -> _ApproximateTokens:
     """Own tokens in whatever company they came back.
 
     Raises:
@@ -155,7 +155,7 @@ def read_approximately(
 
 def _read(
     asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, once: Tensor, again: Tensor
-) -> ApproximateTokens:
+) -> _ApproximateTokens:
     """`read_approximately`, anew."""
     whole, size, t = asker.whole, asker.rows, geometry.tokens
     messages, patches, scale = whole // size, patchify(images, geometry.patch), token_scale(once)
@@ -170,7 +170,7 @@ def _read(
     copied = images[: min(read, asker.left // 2 * messages)]
     centers = torch.cat([even_heaps(came / scale, t) for came in asker.copied(copied)])
     alone, sent = in_place(centers, patches[: len(copied)], labels), _shared(patches)
-    matcher = Matcher.fit(alone, sent[: len(copied)])
+    matcher = _Matcher.fit(alone, sent[: len(copied)])
     rows = torch.cat([once, asker.images(images[whole:], asker.left)]) / scale
     sent, patches = sent[: len(rows)], patches[: len(rows)]
     for number in range(2 * _MATCHINGS):
@@ -179,9 +179,9 @@ def _read(
         tokens = take(rows.unflatten(0, (-1, size)).flatten(1, 2), taken).reshape(rows.shape)
         if number + 1 >= _MATCHINGS:
             sent = _shared(patches, tokens.mean(1))
-        matcher = Matcher.fit(tokens, sent)
+        matcher = _Matcher.fit(tokens, sent)
     _must_be_sound(matcher, again / scale, sent[:whole], size, (centers, patches[: len(centers)]))
-    return ApproximateTokens(tokens=tokens * scale, patches=patches, share=own_share(taken, sure, t))
+    return _ApproximateTokens(tokens=tokens * scale, patches=patches, share=own_share(taken, sure, t))
 
 
 def _shared(patches: Tensor, *of_images: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
     return LabelledTokens(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
-def _must_be_sound(matcher: Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
+def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
     """Refuse if tokens that the matcher was not fitted to do not show their patches.
 
     Rows [B, T, D] came back `again` for what was sent [B, T, P + S], in messages of `size` rows. `alone` are heaps

@@ -57,8 +57,7 @@ _JOINT: dict[Compatibility, tuple[bool, ...]] = {
 """Whether each network that is trained reads all tokens of an image at once."""
 _HELD_OUT = 0.1  # of own images, on which "auto" chooses
 _HELD_OUT_KICKS = 10
-_STAGES = ("places", "joint", "members")
-"""Networks in the order of their training."""
+_STAGES = ("places", "joint", "members")  # networks in the order of their training
 _MANY_OWN = 400  # own images from which on "message" was measured to be right more often
 _READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
 

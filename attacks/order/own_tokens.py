@@ -29,7 +29,7 @@ from privkit.attacks.patches import Geometry, patch_tokens, patchify
 OWN_NUMBERS = 2**29  # of the own tokens and patches that are held, 2 GiB in float32; images beyond it are left out
 MATCHED_TOKENS = 16_384  # of a message: a table of all its pairs then takes 1 GiB
 _LABEL_SHARE = 4  # of the rounds left, one in so many at most goes into labels
-COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
+_COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
 OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
 KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
@@ -187,7 +187,7 @@ def _unmixed(
     repeated, chosen = label_images(patches, geometry, some, draws)
     scale = token_scale(once)
     rows, alike = asker.unmixed(images, scale)
-    if alike.double().mean() < COPIES_ALIKE:
+    if alike.double().mean() < _COPIES_ALIKE:
         raise NotApplicable(
             "own tokens are read from messages of copies of one image, but copies came back with other "
             "tokens: a token depends on the other images of its message; only the lower segment would show them"

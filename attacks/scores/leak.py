@@ -14,7 +14,7 @@ from privkit.constraints import real
 from privkit.shared.array import Array
 from privkit.shared.interval import Interval, clopper_pearson
 
-Direction = Literal["higher", "lower", "none"]
+_Direction = Literal["higher", "lower", "none"]
 _DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"
 
 
@@ -39,7 +39,7 @@ class Leak:
         return abs(self.auc.value - 0.5)
 
     @property
-    def direction(self) -> Direction:
+    def direction(self) -> _Direction:
         """Whether positives have the "higher" or the "lower" scores, or "none" if the interval contains 1/2."""
         if self.auc.low <= 0.5 <= self.auc.high:
             return "none"

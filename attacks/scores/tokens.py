@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-PADDING = 0
-"""The id behind the end of a text, in every domain of token sequences."""
+PADDING = 0  # the id behind the end of a text, in every domain of token sequences
 
 
 def _common_tokens(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 
-_TOLD = 1e-5
-"""Change of a number, relative to its range over the batch, from which another record is in it."""
+_TOLD = 1e-5  # change of a number, relative to its range over the batch, from which another record is in it
 
 
 @torch.no_grad()

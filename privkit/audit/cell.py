@@ -170,8 +170,6 @@ def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) ->
     records cross.
 
     Args:
-        config: of the run.
-        cell: one of its cells.
         edge: the cell's clients; nothing is said of a block before there are any.
     """
     model, passes = config.model.spec, cell.attack.spec.mounting.passes

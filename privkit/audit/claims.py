@@ -21,7 +21,7 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.limits import Limits
 
-EXACT_GAUSSIAN = "exact Gaussian profile"
+_EXACT_GAUSSIAN = "exact Gaussian profile"
 """How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""
 
 
@@ -190,7 +190,7 @@ def _claims_a_curve(certificate: Certificate) -> bool:
     False
     """
     proven = certificate.kind == "differential_privacy" and certificate.sound
-    return proven and certificate.method.startswith(EXACT_GAUSSIAN)
+    return proven and certificate.method.startswith(_EXACT_GAUSSIAN)
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:

@@ -30,8 +30,7 @@ from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
 
-_DATA = ("private", "test")
-"""Parts of the data that two runs must share; other auxiliary records are another adversary."""
+_DATA = ("private", "test")  # parts of the data that two runs must share; other auxiliary records are another adversary
 _SCALARS = (
     *(measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared),
     *("epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"),
@@ -136,10 +135,10 @@ def _same_data(a: _Run, b: _Run) -> None:
         )
 
 
-Groups = dict[tuple[str, str], dict[int, Row]]
+_Groups = dict[tuple[str, str], dict[int, Row]]
 
 
-def _pairs(first: Groups, second: Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
+def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
     """Pairs of rows by seed, and a phrase for each row without a counterpart."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
@@ -256,22 +255,17 @@ def _as_interval(value: Interval | float) -> Interval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paired:
-    """How the second measurement differs from the first.
+class _Paired:
+    """How the second measurement differs from the first."""
 
-    Attributes:
-        difference: mean of second minus first, with its interval over seeds; of one seed, over records.
-        p_value: of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0.
-        effect: matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of
-            negative ones, as a share of both.
-    """
-
-    difference: Interval
-    p_value: float
+    difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
+    p_value: float  # of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0
+    # matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of negative
+    # ones, as a share of both
     effect: float
 
 
-def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> Paired:
+def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
     """Compare two measurements of the same records.
 
     The test counts each record once; for a record that several seeds measure, the mean change counts. So it is about
@@ -298,7 +292,7 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
         together = np.bincount(record, together) / np.bincount(record)
     ranks = rankdata(np.abs(together))
     up, down = float(ranks[together > 0].sum()), float(ranks[together < 0].sum())
-    return Paired(
+    return _Paired(
         difference=_over(changes, together),
         p_value=float(wilcoxon(together, zero_method="pratt").pvalue) if up + down else 1.0,
         effect=(up - down) / (up + down) if up + down else 0.0,

@@ -33,27 +33,18 @@ _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answ
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """How well a recording agrees with itself.
+    """How well a recording agrees with itself."""
 
-    Attributes:
-        compared: result of comparing the declared mechanism with the data.
-        distances: round, of those that are attacked -> distance between the release and the lower segment's output for
-            the same images; without those where it is unknown.
-        quieter: the variance of the last release about that output over that of the outputs, if it is clearly less.
-        rounds: that are attacked, over all passes.
-        passes: of these rounds.
-        unsent: why the distance is unknown; empty without a lower segment.
-        mode: training or evaluation mode of the lower segment.
-        own: whether `privkit record` wrote the recording.
-    """
-
-    compared: Compared
+    compared: Compared  # result of comparing the declared mechanism with the data
+    # round, of those that are attacked -> distance between the release and the lower segment's output for the same
+    # images; without those where it is unknown
     distances: Mapping[int, float]
-    unsent: str
-    mode: str
-    own: bool
-    rounds: int
-    passes: int = 1
+    unsent: str  # why the distance is unknown; empty without a lower segment
+    mode: str  # training or evaluation mode of the lower segment
+    own: bool  # whether `privkit record` wrote the recording
+    rounds: int  # that are attacked, over all passes
+    passes: int = 1  # of these rounds
+    # the variance of the last release about that output over that of the outputs, if it is clearly less
     quieter: float | None = None
 
     @property
@@ -102,8 +93,7 @@ def declared_by(recording: Recording) -> Declared:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared] = {}
-"""Of one recording at most."""
+_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared] = {}  # of one recording at most
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
@@ -120,21 +110,13 @@ def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, se
 
 @dataclass(frozen=True, kw_only=True)
 class _Clients:
-    """What is known of who released.
+    """What is known of who released."""
 
-    Attributes:
-        ask: what they make of images before the noise; None if that is unknown.
-        why: the reason, if it cannot.
-        plain: whether the noise is added to what is released, and nothing comes behind it.
-        weaker: how the mechanism claims more than the recorded defense does; empty if it does not.
-        variance: of the noise that the recorded defense adds; None if only the mechanism says it.
-    """
-
-    ask: Ask | None = None
-    why: str = ""
-    plain: bool = True
-    weaker: str = ""
-    variance: float | None = None
+    ask: Ask | None = None  # what they make of images before the noise; None if that is unknown
+    why: str = ""  # the reason, if it cannot
+    plain: bool = True  # whether the noise is added to what is released, and nothing comes behind it
+    weaker: str = ""  # how the mechanism claims more than the recorded defense does; empty if it does not
+    variance: float | None = None  # of the noise that the recorded defense adds; None if only the mechanism says it
 
 
 def _held(recording: Recording) -> Declared:

@@ -38,23 +38,17 @@ from privkit.training.loop import Epoch, learns
 from privkit.training.losses import with_loss
 from privkit.training.together import train_together
 
-CHECKPOINT = "training.ckpt"
-"""In a model's folder, while it is trained."""
+_CHECKPOINT = "training.ckpt"  # in a model's folder, while it is trained
 
 
 @dataclass(frozen=True, kw_only=True)
 class DefendedModel:
-    """Trained clients with their server.
+    """Trained clients with their server."""
 
-    Attributes:
-        edge: the clients (`Clients`), in evaluation mode.
-        upper: the server's segment; for standalone clients, their own upper segments, stacked.
-        known: measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the
-            seconds of all this, whether tokens hide their places, and sentences for the row.
-    """
-
-    edge: Clients
-    upper: nn.Module
+    edge: Clients  # the clients (`Clients`), in evaluation mode
+    upper: nn.Module  # the server's segment; for standalone clients, their own upper segments, stacked
+    # measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the seconds of all
+    # this, whether tokens hide their places, and sentences for the row
     known: dict[str, Any]
 
 
@@ -80,7 +74,7 @@ def defended_model(
     progress.stage(f"train {cell.defense.label}, seed {seed}")
     now = clock(splits.private.x.device)
     start = now()
-    checkpoint = Checkpoint(home / CHECKPOINT, progress.step, note, lambda: now() - start)
+    checkpoint = Checkpoint(home / _CHECKPOINT, progress.step, note, lambda: now() - start)
 
     def trained_model() -> tuple[Clients, nn.Module, Trained]:
         edge, upper, _ = untrained(config, cell, seed_data)
@@ -99,7 +93,7 @@ def defended_model(
         )
         return edge, upper, trained
 
-    edge, upper, trained = or_anew(trained_model, home / CHECKPOINT, progress.note)
+    edge, upper, trained = or_anew(trained_model, home / _CHECKPOINT, progress.note)
     batch = config.training.batch_size
     accuracies = _accuracies(edge, upper, trained, splits.test, batch_size=batch, seed=seed)
     files = _stored(home, edge, upper, trained, config.training.keep)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from privkit.errors import DamagedFile, UnfinishedRun
+from privkit.errors import DamagedFile
 from privkit.files.paths import read_bytes, root
 from privkit.files.sealed import digest
 from privkit.files.storage import write_bytes, write_record
@@ -12,15 +12,12 @@ from privkit.parts.threats import threats_of
 from privkit.reports.evidence import evidence
 from privkit.reports.evidence_schema import Evidence, page
 from privkit.reports.strongest import counted
-from privkit.run.records import EVIDENCE, EVIDENCE_PAGE, VERDICT, last_verdict, read_manifest, read_rows
+from privkit.run.records import EVIDENCE, EVIDENCE_PAGE, VERDICT, finished_rows, last_verdict
 from privkit.run.verify import examine
 
 
 def write_evidence(run: Path) -> Evidence:
     """Write RUN/evidence.json and RUN/evidence.html, the same bytes for the same run folder.
-
-    Args:
-        run: a run folder.
 
     Raises:
         RunFolderError: if it is no run folder.
@@ -34,9 +31,8 @@ def write_evidence(run: Path) -> Evidence:
             f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}"
             f"{f'; privkit verify {run} names all {len(faults)} faults' if len(faults) > 1 else ''}"
         )
-    rows, manifest = [counted(row) for row in read_rows(run)], read_manifest(run)
-    if manifest is None or not rows:
-        raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    manifest, rows = finished_rows(run)
+    rows = [counted(row) for row in rows]
     names = ["manifest.json", "results.jsonl", VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]
     records = {name: digest(read_bytes(home / name)) for name in names}
     made = evidence(rows, threats_of(rows), manifest, last_verdict(run), records)

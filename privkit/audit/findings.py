@@ -11,13 +11,13 @@ from privkit.reports.strongest import beats, finished_grade, metric_of
 from privkit.shared.interval import Interval
 from privkit.shared.measures import FLOORS, measure
 
-CONVERGENCE: dict[bool | None, str] = {
+_CONVERGENCE: dict[bool | None, str] = {
     True: "attack converged: the last doubling of its training lowered its own error by at most 5 %",
     False: "attack not converged: the last doubling of its training lowered its own error by more than 5 %",
     None: "convergence not judged: the attack did not double its training",
 }
-NOT_LEARNED = "attack has not learned: it is no better than constant guesses"
-STILL = "attack not converged: it is no better than constant guesses, and its last doubling still helped"
+_NOT_LEARNED = "attack has not learned: it is no better than constant guesses"
+_STILL = "attack not converged: it is no better than constant guesses, and its last doubling still helped"
 
 
 _BEATEN = {name: floor.beaten for name, floor in FLOORS.items() if floor.beaten}
@@ -58,10 +58,10 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
         row: with what the attack recovered, and the floors.
         went: how far the attack went beyond its budget.
     """
-    passed, detail = converged, CONVERGENCE[converged]
+    passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False
-        passed, detail = (False, STILL if went.gains else detail) if learning else (None, NOT_LEARNED)
+        passed, detail = (False, _STILL if went.gains else detail) if learning else (None, _NOT_LEARNED)
     return Check(name=CONVERGED, passed=passed, detail=detail, decisive=False)
 
 

@@ -22,14 +22,10 @@ from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
 from privkit.run.records import TRAINED, parse_row, verdict_of, write_verdict
 
-LIVES = 3
-"""Workers that a cell may lose before it ends as an error."""
-AHEAD = 1000
-"""Cells that an engine is given at once, if nobody says how many."""
-_SHOWN = 2
-"""Cells in work that are named at most."""
-_SHARE = 20
-"""The verdict is written so rarely that it takes at most this part of the time."""
+LIVES = 3  # workers that a cell may lose before it ends as an error
+AHEAD = 1000  # cells that an engine is given at once, if nobody says how many
+_SHOWN = 2  # cells in work that are named at most
+_SHARE = 20  # the verdict is written so rarely that it takes at most this part of the time
 
 
 class WorkersEnded(Failure):
@@ -38,17 +34,11 @@ class WorkersEnded(Failure):
 
 @dataclass(kw_only=True)
 class Leader:
-    """A run that this process leads.
+    """A run that this process leads."""
 
-    Attributes:
-        worker: computes cells in this process, and knows the provenance of each.
-        ledger: the run folder, of which this process is the writer.
-        rows: of the finished cells, by their id.
-    """
-
-    worker: CellWorker
-    ledger: RunLedger
-    rows: dict[str, Row] = field(default_factory=dict)
+    worker: CellWorker  # computes cells in this process, and knows the provenance of each
+    ledger: RunLedger  # the run folder, of which this process is the writer
+    rows: dict[str, Row] = field(default_factory=dict)  # of the finished cells, by their id
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
     _judged: tuple[float, float] = field(init=False, default=(0.0, 0.0))  # when it ended, and what it took

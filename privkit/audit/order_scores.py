@@ -40,7 +40,7 @@ class OrderAccuracy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrangementScores:
+class _ArrangementScores:
     """The accuracy of a guessed order.
 
     Attributes:
@@ -77,7 +77,7 @@ def arrangement_scores(
     kinds: Tensor | None = None,
     confidence: float = 0.95,
     most_bits: float | None = None,
-) -> ArrangementScores:
+) -> _ArrangementScores:
     """Score a guessed order against the true one.
 
     Args:
@@ -136,7 +136,7 @@ def arrangement_scores(
         float(patch_entropy_bits(secret, share))
         for share in (direct.sound_low, accuracy_lower_limit(1.0, units, confidence))
     )
-    return ArrangementScores(
+    return _ArrangementScores(
         direct=direct,
         neighbor=accuracy(neighbor_accuracy, 2 * side * (side - 1)) if side > 1 and side * side == t else None,
         membership=accuracy(membership_accuracy, t),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from privkit.errors import UnfinishedRun, UsageError
+from privkit.errors import UsageError
 from privkit.parts.threats import threats_of
 from privkit.reports.registry import Entry, Place, entries, place, place_differences, read_registry, settings
 from privkit.reports.schema import Row
 from privkit.reports.strongest import counted
-from privkit.run.records import read_rows
+from privkit.run.records import finished_rows
 
 
 def entries_of(rows: Sequence[Row]) -> list[Entry]:
@@ -23,9 +23,6 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
 def placed(run: Path) -> tuple[list[Place], list[str]]:
     """Where a run's defenses lie among the registered ones.
 
-    Args:
-        run: a run folder.
-
     Returns:
         A place for each setting and adversary, and where the runs behind the registry differ, one sentence each.
 
@@ -34,9 +31,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
         UnfinishedRun: if no cell is finished.
         UsageError: if no defended record was attacked, or nothing comparable is registered.
     """
-    rows = read_rows(run)
-    if not rows:
-        raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    _, rows = finished_rows(run)
     own, registered = settings(entries_of(rows)), settings(read_registry())
     if not own:
         if all(row.accuracy is None for row in rows):

@@ -39,24 +39,17 @@ from privkit.wire.channel import black_box_query, moved_view, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
-_ROUNDED = 1e-6
-"""Labels by which a share of them may miss a whole number, since it is stored as a quotient."""
+_ROUNDED = 1e-6  # labels by which a share of them may miss a whole number, since it is stored as a quotient
 _DECLARED = "ε is of the mechanism that the recording declares; privkit did not run it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedContext(AttackContext):
-    """One cell on a recording.
+class _RecordedContext(AttackContext):
+    """One cell on a recording."""
 
-    Attributes:
-        source: the recording.
-        device: where the attack computes.
-        declared: how the recording agrees with itself.
-    """
-
-    source: Recording
-    device: torch.device
-    declared: Declared
+    source: Recording  # the recording
+    device: torch.device  # where the attack computes
+    declared: Declared  # how the recording agrees with itself
 
     def refuse(self) -> None:
         """Refuse what the attack's goal refuses, a server with another loss, and more passes than were recorded."""
@@ -220,7 +213,7 @@ class RecordedContext(AttackContext):
         return defense_of(self._lower, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
 
 
-def recorded_context(start: AttackContext) -> RecordedContext:
+def recorded_context(start: AttackContext) -> _RecordedContext:
     """The context of a cell on a recording. Its row holds the fields that do not depend on the attack's result."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
@@ -243,7 +236,7 @@ def recorded_context(start: AttackContext) -> RecordedContext:
         "device": device,
         "declared": declared,
     }
-    return RecordedContext(**{**vars(start), **made})
+    return _RecordedContext(**{**vars(start), **made})
 
 
 def _accuracy(source: Recording) -> Interval | None:

@@ -42,7 +42,6 @@ def build(
     """Write RUN/report and RUN/verdict.json and return the report's page.
 
     Args:
-        run: a run folder.
         rows: its rows in the order to show; None for those of `results.jsonl`.
         gates: the user's; None for those of the last command on this run.
         pictures: whether the page shows the first private records and the guesses at them; without, RUN/report holds

@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     from privkit.domains.domain import Domain
     from privkit.metrics.perception import Perception
 
-RESAMPLES = 2_000
-FEW = 20
-"""Records below which a row says that its intervals are too narrow."""
+_RESAMPLES = 2_000
+FEW = 20  # records below which a row says that its intervals are too narrow
 
-_AT_ONCE = 256
-"""Guesses that are held against all attacked records at once."""
-_ROUNDING = 1e-3
-"""How far a guess may lie outside its range; half precision rounds by half of it."""
+_AT_ONCE = 256  # guesses that are held against all attacked records at once
+_ROUNDING = 1e-3  # how far a guess may lie outside its range; half precision rounds by half of it
 
 Scores = dict[str, Values]
 """Metric -> one value an image."""
@@ -39,8 +36,6 @@ def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     """Refuse guesses that are no valid records: on another scale they would look like a failure of the attack.
 
     Args:
-        attack: its name.
-        domain: of the records.
         guess: what the attack returned, [N, *domain.shape].
 
     Raises:
@@ -175,7 +170,7 @@ def bootstrap_mean(values: Values, *, higher_is_closer: bool, seed: int, confide
     """
     draws = np.random.default_rng(seed)
     with np.errstate(invalid="ignore"):
-        means = values[draws.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
+        means = values[draws.integers(0, len(values), (_RESAMPLES, len(values)))].mean(1)
         low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     exact = bool(np.isinf(values).any())  # an exact copy has an infinite PSNR, and so has the mean
     return Metric(
@@ -222,7 +217,6 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
     """How much closer an attack came to the records than each constant guess: the mean difference over records.
 
     Args:
-        scores: of the attack.
         guesses: name of a guess -> its scores of the same records.
         seed: of the bootstrap.
         closer: metric -> whether higher values are closer.

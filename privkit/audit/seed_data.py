@@ -32,45 +32,27 @@ from privkit.torch_utils.clock import clock
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedRecords:
-    """The records of one seed: which client holds them, and which are attacked.
+class _SeedRecords:
+    """The records of one seed: which client holds them, and which are attacked."""
 
-    Attributes:
-        splits: private, auxiliary and test records, on the device.
-        shares: the private records of each client.
-        victims: the attacked records.
-        auxiliary: the adversary's records.
-        dropped: auxiliary records left out, because they are private or attacked ones.
-        hashes: part -> SHA-256 of its records.
-        warnings: on images that look clipped and records that were left out, one sentence each.
-        labeled: whether the adversary's records have labels; a recording may lack them.
-    """
-
-    splits: Splits
-    shares: ClientPartition
-    victims: Batch
-    auxiliary: Batch
-    dropped: int
-    hashes: dict[str, str]
-    warnings: tuple[str, ...] = ()
-    labeled: bool = True
+    splits: Splits  # private, auxiliary and test records, on the device
+    shares: ClientPartition  # the private records of each client
+    victims: Batch  # the attacked records
+    auxiliary: Batch  # the adversary's records
+    dropped: int  # auxiliary records left out, because they are private or attacked ones
+    hashes: dict[str, str]  # part -> SHA-256 of its records
+    warnings: tuple[str, ...] = ()  # on images that look clipped and records that were left out, one sentence each
+    labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedData(SeedRecords):
-    """What all cells of one seed share.
+class SeedData(_SeedRecords):
+    """What all cells of one seed share."""
 
-    Attributes:
-        guesses: scores of the constant guesses, record by record, as `scored` gives them.
-        floors: metrics of the constant guesses.
-        perception: networks and metrics that score reconstructions, beside pixels.
-        memory: what attacks learned from the auxiliary records.
-    """
-
-    guesses: dict[str, dict[str, Scores]]
-    floors: dict[str, dict[str, Metrics]]
-    perception: Perception
-    memory: Memory = field(default_factory=Memory)
+    guesses: dict[str, dict[str, Scores]]  # scores of the constant guesses, record by record, as `scored` gives them
+    floors: dict[str, dict[str, Metrics]]  # metrics of the constant guesses
+    perception: Perception  # networks and metrics that score reconstructions, beside pixels
+    memory: Memory = field(default_factory=Memory)  # what attacks learned from the auxiliary records
 
     @property
     def own_images(self) -> Tensor | None:
@@ -107,7 +89,7 @@ class SeedData(SeedRecords):
         return parts | own
 
 
-def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedRecords:
+def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedRecords:
     """Open the data, split them and choose the attacked and the auxiliary records.
 
     Raises:
@@ -137,7 +119,7 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedRe
         hashes[config.auxiliary] = auxiliary.sha256()
     elif len(auxiliary) + dropped > len(splits.auxiliary):
         hashes["auxiliary"] = auxiliary.sha256()
-    return SeedRecords(
+    return _SeedRecords(
         splits=splits,
         shares=shares,
         victims=victims,
@@ -199,7 +181,6 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
 
     Args:
         own: the adversary's records.
-        victims: the attacked ones.
         classes: whether both have labels of the same classes.
     """
     domain, count = victims.domain, len(victims)
@@ -225,7 +206,6 @@ def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool
     """Why there is no guess by the true label, in a sentence; empty if there is one.
 
     Args:
-        config: of the run.
         own: the adversary's records.
         victims: the attacked ones.
         labeled: whether the own records have labels.
@@ -263,14 +243,14 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
     return floors
 
 
-def _recorded(recording: Recording, device: torch.device) -> SeedRecords:
+def _recorded(recording: Recording, device: torch.device) -> _SeedRecords:
     """The true images of a recording that are known, and the adversary's own without these; other parts are empty."""
     own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
     empty, clipped = none.to(device), recording.domain.warning(recording.truth.x)
-    return SeedRecords(
+    return _SeedRecords(
         splits=Splits(private=empty, auxiliary=own.to(device), test=empty, classes=recording.classes),
         shares=nobody,
         victims=recording.truth.to(device),

@@ -15,12 +15,6 @@ _DIGITS = 3
 class Spent:
     """Counts the seconds of a cell's stages while it runs.
 
-    Attributes:
-        clock: `privkit.torch_utils.clock`.
-        training: seconds of the cell's model, even if another cell trained it; None for a recording.
-        controls: seconds of the attack's control experiments, even if another cell ran them.
-        earlier: seconds of the attack in earlier starts of an interrupted cell.
-
     >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
     >>> spent = Spent(clock=lambda: next(times))
     >>> spent.trained(3.5)
@@ -30,10 +24,10 @@ class Spent:
     Seconds(training=3.5, attack=2.0, controls=2.0)
     """
 
-    clock: Callable[[], float]
-    training: float | None = None
-    controls: float = 0.0
-    earlier: float = 0.0
+    clock: Callable[[], float]  # `privkit.torch_utils.clock`
+    training: float | None = None  # seconds of the cell's model, even if another cell trained it; None for a recording
+    controls: float = 0.0  # seconds of the attack's control experiments, even if another cell ran them
+    earlier: float = 0.0  # seconds of the attack in earlier starts of an interrupted cell
     _since: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -162,29 +162,20 @@ def _changed(attack: Component, values: Mapping[str, Any]) -> Component:
     return replace(attack.replace(**values), label=label)
 
 
-_DIGITS = 3
-"""Significant digits of a tuned number, so that it can be written down."""
-_RANDOM = 5
-"""Trials drawn at random before the sampler learns from their outcomes."""
+_DIGITS = 3  # significant digits of a tuned number, so that it can be written down
+_RANDOM = 5  # trials drawn at random before the sampler learns from their outcomes
 _SEEDS = 2**32
-Space = Mapping[str, Range | Choice]
+_Space = Mapping[str, Range | Choice]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One set of tried values.
+    """One set of tried values."""
 
-    Attributes:
-        values: field -> value; other fields are as given.
-        objective: smaller for a stronger attack; infinite if the trial failed.
-        reason: why the trial failed.
-        queries: rounds of own records that the trial sent.
-    """
-
-    values: dict[str, Any]
-    objective: float
-    reason: str = ""
-    queries: int = 0
+    values: dict[str, Any]  # field -> value; other fields are as given
+    objective: float  # smaller for a stronger attack; infinite if the trial failed
+    reason: str = ""  # why the trial failed
+    queries: int = 0  # rounds of own records that the trial sent
 
 
 def _read(path: Path, cell: str) -> list[Trial]:
@@ -211,7 +202,7 @@ def _append(path: Path, cell: str, number: int, trial: Trial) -> None:
     append_line(path, sealed({"cell": cell, "trial": number, **asdict(trial), "objective": objective}))
 
 
-def suggested(space: Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
+def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
     """The values to try next.
 
     Args:

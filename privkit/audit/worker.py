@@ -44,25 +44,15 @@ from privkit.torch_utils.precision import computes_bfloat16
 
 @dataclass(kw_only=True)
 class CellWorker:
-    """Computes cells of a run in this process.
+    """Computes cells of a run in this process."""
 
-    Attributes:
-        config: of the run.
-        device: where to compute.
-        threads: of the CPU.
-        progress: shows what happens.
-        cells: the plan.
-        here: provenance that all numbers of this process share.
-        made_of: provenance of each cell without its images, by its id.
-    """
-
-    config: AuditConfig
-    device: torch.device
-    threads: int
-    progress: Progress
-    cells: list[Cell] = field(init=False)
-    here: Provenance = field(init=False)
-    made_of: dict[str, Ingredients] = field(init=False)
+    config: AuditConfig  # of the run
+    device: torch.device  # where to compute
+    threads: int  # of the CPU
+    progress: Progress  # shows what happens
+    cells: list[Cell] = field(init=False)  # the plan
+    here: Provenance = field(init=False)  # provenance that all numbers of this process share
+    made_of: dict[str, Ingredients] = field(init=False)  # provenance of each cell without its images, by its id
     _parts: dict[str, AuditConfig] = field(init=False)
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)
@@ -117,65 +107,38 @@ class CellWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker needs from the run.
+    """What a worker needs from the run."""
 
-    Attributes:
-        settings: of the run, as they were given.
-        trust: modules that its recording may build segments from.
-        run: path of the run's folder; a worker may be unable to read it.
-        token: token of the leading command.
-        device: "cpu", "cuda" or "auto".
-        threads: of each worker.
-        versions: versions that the command uses; a worker must have the same.
-    """
-
-    settings: dict[str, Any]
-    trust: tuple[str, ...]
-    run: str
-    token: str
-    device: str
-    threads: int
-    versions: dict[str, str]
+    settings: dict[str, Any]  # of the run, as they were given
+    trust: tuple[str, ...]  # modules that its recording may build segments from
+    run: str  # path of the run's folder; a worker may be unable to read it
+    token: str  # token of the leading command
+    device: str  # "cpu", "cuda" or "auto"
+    threads: int  # of each worker
+    versions: dict[str, str]  # versions that the command uses; a worker must have the same
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A cell for a worker.
+    """A cell for a worker."""
 
-    Attributes:
-        cell: its id.
-        number: the task's number, unique in a run.
-        names: names of the files in the run folder from which it continues.
-        files: their contents by name; None for a worker that reads them itself.
-    """
-
-    cell: str
-    number: int
-    names: tuple[str, ...]
-    files: dict[str, bytes] | None = None
+    cell: str  # its id
+    number: int  # the task's number, unique in a run
+    names: tuple[str, ...]  # names of the files in the run folder from which it continues
+    files: dict[str, bytes] | None = None  # their contents by name; None for a worker that reads them itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """A worker's result of a task.
+    """A worker's result of a task."""
 
-    Attributes:
-        row: the sealed row; empty without one.
-        files: path in the run folder -> content, of new files.
-        gone: paths of files that are no longer needed.
-        notes: sentences for the user.
-        seconds: elapsed time.
-        unseen: whether the worker could not read the run folder, so the task must contain the files.
-        error: error that ends the run.
-    """
-
-    row: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0
-    unseen: bool = False
-    error: Exception | None = None
+    row: str = ""  # the sealed row; empty without one
+    files: dict[str, bytes] = field(default_factory=dict)  # path in the run folder -> content, of new files
+    gone: tuple[str, ...] = ()  # paths of files that are no longer needed
+    notes: tuple[str, ...] = ()  # sentences for the user
+    seconds: float = 0.0  # elapsed time
+    unseen: bool = False  # whether the worker could not read the run folder, so the task must contain the files
+    error: Exception | None = None  # error that ends the run
 
 
 class _Notes(Silent):

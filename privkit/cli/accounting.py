@@ -30,7 +30,7 @@ _FORMATS = (".csv", ".json", ".md", ".tex")
 _NOISE = ("sigma", "noise_parameter")
 _SEARCHED = (*_NOISE, "rounds", "group", "delta")
 
-Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
+_Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
 Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi bounds only: no numerical composition.")]
 
@@ -48,7 +48,7 @@ def epsilon(
     table: Annotated[
         str | None, typer.Argument(help="Parameter table: CSV, TOML or JSON; - reads CSV from standard input.")
     ] = None,
-    delta: Delta = None,
+    delta: _Delta = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside it the published formula, and the factor.")
     ] = False,
@@ -70,7 +70,9 @@ def epsilon(
     Every row is checked on its own: the others are computed and written even if one is wrong.
     """
     if show_schema:
-        _print_schema()
+        for column in schema():
+            default = f" [{column['default']}]" if column["default"] else ""
+            say(f"{column['column']:<14} {column['what']}{default}")
         return
     given = {name: value for name, value in columns.items() if value is not None}
     if table is None and not given:
@@ -359,9 +361,3 @@ def _print_terms(row: BudgetRow) -> None:
         say(f"{row.name}: {row.statement}")
     for term, text in row.terms:
         say(f"  {term}: {text}")
-
-
-def _print_schema() -> None:
-    for column in schema():
-        default = f" [{column['default']}]" if column["default"] else ""
-        say(f"{column['column']:<14} {column['what']}{default}")

@@ -28,8 +28,7 @@ _BY_MIXER = (
     "the mixer adds the noise, as noise_site is empty; the defense dp_cutmixsl lets each client add it unless it has "
     "site=mixer: give noise_site = client for its ε"
 )
-CHUNK = 2_000
-"""Rows that are computed in one vectorised pass."""
+_CHUNK = 2_000  # rows that are computed in one vectorised pass
 
 
 def budgets(
@@ -48,7 +47,7 @@ def budgets(
     ['ok', 'error']
     """
     iterator = iter(entries)
-    while chunk := list(islice(iterator, CHUNK)):
+    while chunk := list(islice(iterator, _CHUNK)):
         answers = _computed([entry for entry in chunk if not entry.error], tight)
         for entry in chunk:
             row, certificate = _row(entry, entry.error or answers[entry.row], compare)
@@ -117,29 +116,20 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
     return row, outcome
 
 
-_NAMED = 3
-"""Rows that a message names; the others are counted."""
-_SHOWN = 100
-"""Rows that are printed; a longer table belongs into a file."""
+_NAMED = 3  # rows that a message names; the others are counted
+_SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts the rows of a table as a command passes them on, and keeps the first ones and the reasons of refusals.
+    """Counts the rows of a table as a command passes them on, and keeps the first ones and the reasons of refusals."""
 
-    Attributes:
-        rows: rows seen, refused or not.
-        shown: the first of those with a result.
-        last: certificate of the last row; None if that was refused.
-        reasons: reason of a refusal -> names of the first rows with it, and their number.
-        counted: what the numbers of rows count: lines of a CSV file, as an editor does, or rows.
-    """
-
-    rows: int = 0
-    shown: list[BudgetRow] = field(default_factory=list)
-    last: Certificate | None = None
+    rows: int = 0  # rows seen, refused or not
+    shown: list[BudgetRow] = field(default_factory=list)  # the first of those with a result
+    last: Certificate | None = None  # certificate of the last row; None if that was refused
+    # reason of a refusal -> names of the first rows with it, and their number
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
-    counted: str = "row"
+    counted: str = "row"  # what the numbers of rows count: lines of a CSV file, as an editor does, or rows
 
     def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
         """The rows of `budgets`, counted as they pass. A terminal shows the count."""

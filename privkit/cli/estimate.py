@@ -24,26 +24,20 @@ from privkit.torch_utils.freed_memory import keep_freed_memory
 
 _PROBE_SECONDS = 0.8
 """For timing attacks, all together; opening the data and some steps of training for every defense come on top."""
-_FORWARD = 1 / 3
-"""Of a step of training, the share that sends records through the networks and takes no gradient."""
+_FORWARD = 1 / 3  # of a step of training, the share that sends records through the networks and takes no gradient
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """About how long cells take.
+class _Estimate:
+    """About how long cells take."""
 
-    Attributes:
-        cells: each with its time, in the order of the plan.
-        sentence: the time of all of them without twins, with their controls; and of all of them if their attacks fail.
-        needs: what the run needs in addition to its command, in a sentence; empty if nothing.
-    """
-
-    cells: list[tuple[Cell, Timed]]
+    cells: list[tuple[Cell, Timed]]  # each with its time, in the order of the plan
+    # the time of all of them without twins, with their controls; and of all of them if their attacks fail
     sentence: str
-    needs: list[str]
+    needs: list[str]  # what the run needs in addition to its command, in a sentence; empty if nothing
 
 
-def estimate(parts: Sequence[AuditConfig]) -> Estimate:
+def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
     """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
     Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
@@ -80,7 +74,7 @@ def estimate(parts: Sequence[AuditConfig]) -> Estimate:
         name for part in parts if not part.data_root for name in (part.dataset.name, part.auxiliary.partition(":")[0])
     ]
     unseen = [name for name in dict.fromkeys(named) if name in OFFICIAL]
-    return Estimate(
+    return _Estimate(
         cells=cells,
         sentence=f"{least}about {total:.0f} s with controls on {where}{further}",
         needs=[f"the run needs --data-root with the files of {' and '.join(unseen)}"] if unseen else [],

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from privkit.cli.show import Shown
     from privkit.settings.config import AuditConfig
 
-ASKED = 1000
-"""Cells above which a grid needs --yes."""
+ASKED = 1000  # cells above which a grid needs --yes
 _AXES = ("dataset", "model")
 
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from privkit.shared.interval import Interval
 
 
-TextTable = tuple[list[str], list[list[str]]]
-"""Heading and rows of a table."""
+TextTable = tuple[list[str], list[list[str]]]  # heading and rows of a table
 
 
 def papers(

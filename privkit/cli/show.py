@@ -26,18 +26,12 @@ Annotations = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """How a command shows a run.
+    """How a command shows a run."""
 
-    Attributes:
-        as_json: events and the result as JSON, one object a line; with `quiet` the result alone.
-        quiet: whether only failures are shown.
-        junit: file of the JUnit XML, None for none.
-        annotations: whether failures are printed as annotations of GitHub Actions; None prints them if it runs there.
-    """
-
-    as_json: bool = False
-    quiet: bool = False
-    junit: Path | None = None
+    as_json: bool = False  # events and the result as JSON, one object a line; with `quiet` the result alone
+    quiet: bool = False  # whether only failures are shown
+    junit: Path | None = None  # file of the JUnit XML, None for none
+    # whether failures are printed as annotations of GitHub Actions; None prints them if it runs there
     annotations: str | None = None
 
     def __post_init__(self) -> None:

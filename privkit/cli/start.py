@@ -14,14 +14,12 @@ from privkit.reports.escape import terminal
 from privkit.run.stopping import Stopped, heeded
 from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 
-INTERNAL_FAULT = 70
-"""Exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h."""
+INTERNAL_FAULT = 70  # exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h
 _LEAST_MEMORY = 300 * 2**20
 """Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
 _HEAVY = {"audit": "privkit.audit.run, privkit.audit.report", "list": "torch"}
 """Command -> what it imports: torch, which under a limit may end the process by itself as well."""
-_READER_GONE = 141
-"""What a shell says of a program that SIGPIPE ended."""
+_READER_GONE = 141  # what a shell says of a program that SIGPIPE ended
 
 
 class Output(io.FileIO):
@@ -135,12 +133,9 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Refuse a memory limit that is too small to load the libraries, which would end the process without a message.
+    """Refuse, by a `MemoryError`, a limit too small for the libraries, which would end the process without a message.
 
     If there is a limit, a child process tries it.
-
-    Raises:
-        MemoryError: it says how much is allowed.
     """
     try:
         import resource

@@ -18,8 +18,7 @@ from privkit.shared.certificate import Certificate
 Place = Literal["client", "mixer", "server"]
 """Who runs a stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""
 
-Level = Literal["smashed", "input"]
-"""What a defense is given: smashed data or, at the input layer, images."""
+Level = Literal["smashed", "input"]  # what a defense is given: smashed data or, at the input layer, images
 
 Drawn = Literal["every_round", "once"]
 """When a mixing defense draws its ratios: afresh in every round, or once for the whole run."""
@@ -56,32 +55,21 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases one record or one client; a receipt describes one round and cannot know it.
+    """How often a run releases one record or one client; a receipt describes one round and cannot know it."""
 
-    Attributes:
-        rounds: rounds in which a client takes part.
-        epochs: releases of one record over the run.
-        batch_size: releases of one client in a round.
-        copies: releases of one record in a round: several if a client has fewer records than a batch.
-        clients: n.
-        lower_model: "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy
-            updates that trained it.
-        delta: the δ at which ε is wanted.
-        unmatched: clients in the last, smaller group if k does not divide n; otherwise 0.
-    """
-
-    rounds: Count = 1
-    epochs: Count = 1
-    batch_size: Count = 1
-    copies: Count = 1
-    clients: Count = 1
+    rounds: Count = 1  # rounds in which a client takes part
+    epochs: Count = 1  # releases of one record over the run
+    batch_size: Count = 1  # releases of one client in a round
+    copies: Count = 1  # releases of one record in a round: several if a client has fewer records than a batch
+    clients: Count = 1  # n
+    # "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy updates that
+    # trained it
     lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "frozen"
-    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
-    unmatched: Whole = 0
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5  # the δ at which ε is wanted
+    unmatched: Whole = 0  # clients in the last, smaller group if k does not divide n; otherwise 0
 
 
-ONE_RELEASE = ReleaseCount()
-"""One record, released once by a frozen lower segment."""
+ONE_RELEASE = ReleaseCount()  # one record, released once by a frozen lower segment
 
 
 class Receipt(ABC):

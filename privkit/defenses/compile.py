@@ -237,7 +237,7 @@ def _beside(step: StageReceipt, made: Certificate, number: int, first: int, main
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sites:
+class _Sites:
     """The stages of a defense, sorted by place."""
 
     images: tuple[Defense, ...]
@@ -245,10 +245,10 @@ class Sites:
     server: tuple[Defense, ...]
 
 
-def sites_of(stages: Sequence[Defense]) -> Sites:
+def sites_of(stages: Sequence[Defense]) -> _Sites:
     """Stages on images, stages on smashed data before the server holds them, and the server's own."""
     sent = [stage for stage in stages if stage.place != "server"]
-    return Sites(
+    return _Sites(
         images=tuple(stage for stage in sent if stage.level == "input"),
         smashed=tuple(stage for stage in sent if stage.level != "input"),
         server=tuple(stage for stage in stages if stage.place == "server"),

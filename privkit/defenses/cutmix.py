@@ -28,7 +28,7 @@ from privkit.defenses.receipts import Mixed
 from privkit.torch_utils.patches import patchify, unpatchify
 
 
-class MixedClients(Defense):
+class _MixedClients(Defense):
     """Mixes the smashed data and labels of every group. The images of a group share its weights.
 
     Attributes:
@@ -85,7 +85,7 @@ class MixedClients(Defense):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixup(MixedClients):
+class Mixup(_MixedClients):
     """Superposes the smashed data of k clients with ratios of a Dirichlet law; nothing is proven.
 
     Attributes:
@@ -119,7 +119,7 @@ class Mixup(MixedClients):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCutMix(MixedClients):
+class RandomCutMix(_MixedClients):
     """Fills each message from k clients by exclusive masks of Dirichlet-multinomial sizes; nothing is proven.
 
     Attributes:

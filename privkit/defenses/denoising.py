@@ -26,7 +26,7 @@ weights of its first layer learn from unscaled numbers. "logits": on the server'
 "straight_through_logits": likewise, and the gradient passes as if the stage were not there.
 """
 
-Automatic = Literal["auto"]
+_Automatic = Literal["auto"]
 """The setting with the least mean squared error, from running estimates (`privkit.defenses.denoising`)."""
 
 
@@ -94,10 +94,10 @@ class Denoising(OnSmashed[Nothing]):
         return smashed if unchanged else self.applied(smashed, generator), self.receipt
 
     def head(self) -> nn.Module | None:
-        return OnLogits(self) if self.on_logits else None
+        return _OnLogits(self) if self.on_logits else None
 
 
-class ServerStage(nn.Module):
+class _ServerStage(nn.Module):
     """A stage inside the server's segment.
 
     Attributes:
@@ -107,7 +107,7 @@ class ServerStage(nn.Module):
     off = False
 
 
-class OnLogits(ServerStage):
+class _OnLogits(_ServerStage):
     """A stage behind the server's segment. Masks act in training only: a masked logit would be a guess."""
 
     def __init__(self, stage: Denoising) -> None:
@@ -128,14 +128,12 @@ class OnLogits(ServerStage):
 def switch(upper: nn.Module, *, off: bool) -> None:
     """Turn every stage inside a server's segment off or on again; values then pass unchanged."""
     for stage in upper.modules():
-        if isinstance(stage, ServerStage):
+        if isinstance(stage, _ServerStage):
             stage.off = off
 
 
-_MEMORY = 100
-"""Rounds over which estimates are averaged: they follow the weights, which move slowly."""
-_SMALLEST = 1e-3
-"""Of λ: where no signal is seen yet, a server that gets nothing would never learn to see one."""
+_MEMORY = 100  # rounds over which estimates are averaged: they follow the weights, which move slowly
+_SMALLEST = 1e-3  # of λ: where no signal is seen yet, a server that gets nothing would never learn to see one
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
@@ -157,7 +155,7 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
     return found
 
 
-class Denoiser(ServerStage):
+class Denoiser(_ServerStage):
     """Estimates λ* or p* in every round of training, and applies it.
 
     With X̃ = X + Z the smashed data that arrive and M the first layer, E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² = B + σ²F.
@@ -288,7 +286,7 @@ class Masking(Denoising):
     setting: ClassVar[str] = "keep"
     receipt: ClassVar[Nothing] = Nothing(reason=f"the coordinates that a mask kept are released as they are, {NOT_DP}")
 
-    keep: Probability | Automatic = 0.2
+    keep: Probability | _Automatic = 0.2
     place: Place = "server"
     variant: Variant = "exact"
     at_inference: bool = True
@@ -331,7 +329,7 @@ class Scaling(Denoising):
         reason="scaled smashed data are divided by the factor again; no differential privacy"
     )
 
-    factor: Positive | Automatic = 0.2
+    factor: Positive | _Automatic = 0.2
     place: Place = "server"
     variant: Variant = "exact"
 

@@ -19,11 +19,10 @@ from privkit.defenses.charge import Mixing, Noised, equal_counts
 
 Pair = tuple[Tensor, Tensor]
 
-Site = Literal["client", "mixer"]
-"""Who adds the noise: each client before mixing, or the mixer once."""
+_Site = Literal["client", "mixer"]  # who adds the noise: each client before mixing, or the mixer once
 
 
-class BoundedNoise(Defense):
+class _BoundedNoise(Defense):
     """The Gaussian mechanism of DP-CutMixSL: Eq. 14 alone, Eq. 5 before mixing, Eq. 15 and 16 after it.
 
     Attributes:
@@ -72,7 +71,7 @@ class BoundedNoise(Defense):
         smashed = noise.gaussian(smashed, self.sigma, generator)
         return smashed, labels if self.sigma_labels is None else noise.gaussian(labels, self.sigma_labels, generator)
 
-    def receipt(self, coordinates: int, site: Site = "client") -> Noised:
+    def receipt(self, coordinates: int, site: _Site = "client") -> Noised:
         low_high = self.interval
         return Noised(
             clip=None if low_high is None else Clamp(low=low_high[0], high=low_high[1], dimensions=coordinates),
@@ -86,7 +85,7 @@ class BoundedNoise(Defense):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpSl(BoundedNoise):
+class DpSl(_BoundedNoise):
     """Differentially private split learning: clamp and add Gaussian noise to smashed data and labels.
 
     Attributes:
@@ -125,7 +124,7 @@ class DpSl(BoundedNoise):
         return Release(smashed=noisy.to(smashed.dtype), labels=label), self.receipt(coordinates)
 
 
-class MixedNoise(BoundedNoise):
+class _MixedNoise(_BoundedNoise):
     """Bounded smashed data of a group, mixed by random weights, with the clients' noise or the mixer's.
 
     Attributes:
@@ -138,7 +137,7 @@ class MixedNoise(BoundedNoise):
     at_inference = False
 
     concentration: float
-    site: Site
+    site: _Site
     side: int | None = None
 
     def __post_init__(self) -> None:
@@ -202,7 +201,7 @@ class MixedNoise(BoundedNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpMixSl(MixedNoise):
+class DpMixSl(_MixedNoise):
     """Differentially private Mixup: Σ λ_i·s_i of clamped smashed data, λ ~ Dirichlet, and Gaussian noise.
 
     Attributes:
@@ -239,7 +238,7 @@ class DpMixSl(MixedNoise):
     sigma_labels: Positive | None = 16 / 255
     bound: Positive | None = 0.15
     signed: bool = False
-    site: Site = "mixer"
+    site: _Site = "mixer"
     place: Literal["mixer", "server"] = "mixer"
     level: Level = "smashed"
     published: bool = True
@@ -258,7 +257,7 @@ class DpMixSl(MixedNoise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpCutMixSl(MixedNoise):
+class DpCutMixSl(_MixedNoise):
     """Differentially private random CutMix: each position from one client, counts N_i that sum to N, Gaussian noise.
 
     Attributes:
@@ -297,7 +296,7 @@ class DpCutMixSl(MixedNoise):
     sigma_labels: Positive | None = 16 / 255
     bound: Positive | None = 0.15
     signed: bool = False
-    site: Site = "client"
+    site: _Site = "client"
     place: Literal["mixer", "server"] = "mixer"
     patch: Count | None = None
     level: Level = "smashed"

@@ -9,8 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.constraints import whole
 
-INPUT_PATCH = 2
-"""Side of a position of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)."""
+INPUT_PATCH = 2  # side of a position of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)
 
 
 def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:
@@ -53,7 +52,6 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
     Args:
         weights: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
         smashed: as for `positions`; its dtype is that of float weights that are returned.
-        patch: as for `positions`.
         leading: axes of `smashed` before one image's smashed data.
 
     >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()

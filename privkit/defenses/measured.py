@@ -22,10 +22,8 @@ from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
 from privkit.defenses.own_receipts import BATCH, CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
 
-TRIES = 48
-"""Pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst."""
-_MOST_NUMBERS = 10**7
-"""Numbers of all tries together, above which fewer pairs are tried."""
+_TRIES = 48  # pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst
+_MOST_NUMBERS = 10**7  # numbers of all tries together, above which fewer pairs are tried
 _SLACK = 1e-3
 Norm = Literal["l1", "l2"]
 
@@ -150,7 +148,7 @@ def _charge_of(trial: TrialRounds) -> _Charge | None:
 
 def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
     """The largest changes of all tries; what is wrong with the release itself; None if the stages refuse all data."""
-    moved, tried, tries = _Moved(), [], max(8, min(TRIES, _MOST_NUMBERS // trial.size))
+    moved, tried, tries = _Moved(), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
     for number in range(tries):
         pair = _Pair(trial, number, charge.covers_labels)
         released = pair.released()

@@ -16,7 +16,7 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mapped(Nothing):
+class _Mapped(Nothing):
     """A linear map of the features left the client.
 
     Attributes:
@@ -31,7 +31,7 @@ class Mapped(Nothing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrthogonalMap(OnSmashed[Mapped]):
+class OrthogonalMap(OnSmashed[_Mapped]):
     """Multiplies the features of each token or position by orthonormal columns; nothing is proven.
 
     One matrix Q serves all clients and rounds. With keep=1 it is a rotation, and with less a projection. Queries reveal
@@ -59,11 +59,11 @@ class OrthogonalMap(OnSmashed[Mapped]):
     secret: bool = True
     matrix_seed: Whole = 0
 
-    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Mapped]:
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, _Mapped]:
         require_messages(self.name, smashed)
         released = self.public_transform(smashed.flatten(0, 1)).view_as(smashed)
         left, width = self._left(smashed.shape[2 if smashed.ndim == 5 else -1])
-        return released, Mapped(
+        return released, _Mapped(
             reason=f"{left} of {width} directions of the features leave the client {NOT_DP}",
             quantities={"dimensions": float(left), "of": float(width)},
             assumptions=("the matrix is the same in every round, and queries reveal it",),

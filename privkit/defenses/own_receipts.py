@@ -22,11 +22,9 @@ from privkit.defenses.residual import LEVEL, Law, refuted_by, unlike
 from privkit.shared.array import Array
 
 CLASSES = 5
-SHAPES = ((16, 4), (4, 8, 8), (16,))
-"""Smashed data of one record: tokens, a feature map, a vector."""
+SHAPES = ((16, 4), (4, 8, 8), (16,))  # smashed data of one record: tokens, a feature map, a vector
 IMAGE = (3, 28, 28)
-BATCH = 4
-"""Records of a message where the size of a run's batches is unknown."""
+BATCH = 4  # records of a message where the size of a run's batches is unknown
 
 
 class TrialRounds:
@@ -116,14 +114,11 @@ def receipt_of_trial(stage: Defense) -> Receipt | None:
     return None if trial is None else trial.receipt()
 
 
-DRAWS = 1_500
-"""Releases of the same data from which the law of a noise is read."""
-_MOST_NUMBERS = 2 * 10**7
-"""Numbers of all draws together, above which fewer are made."""
+DRAWS = 1_500  # releases of the same data from which the law of a noise is read
+_MOST_NUMBERS = 2 * 10**7  # numbers of all draws together, above which fewer are made
 _COORDINATES = 512
 _ORDERS = 200
-_OTHERS = 8
-"""Releases whose mean one more is compared with."""
+_OTHERS = 8  # releases whose mean one more is compared with
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
 _IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
 """Effects by which a record stays in its own row."""

@@ -14,43 +14,28 @@ from torch import Tensor
 
 from privkit.shared.array import Array
 
-Law = Literal["gaussian", "laplace"]
-"""Laws whose tests are derived."""
+Law = Literal["gaussian", "laplace"]  # laws whose tests are derived
 
 LEVEL = 1e-6
 """Chance that honest noise is refuted: in one comparison by all tests together, in repeated releases by each test."""
-ROUNDED = 0.01
-"""Share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too."""
+ROUNDED = 0.01  # share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too
 _TESTS = 8
-_FLOAT = 2.0**-21
-"""Relative error of a float32 number that was computed in a few steps."""
-_MOST = 256
-"""Rows or numbers of which combinations are looked at; of more, so many drawn ones."""
-_FAR = 1e100
-"""Scales beyond which a difference is as good as any other."""
-_PAIRED = 96
-"""Rows or numbers of which pairs are compared, likewise."""
-_REPEATS = 0.1
-"""Share of draws that equal another one of their coordinate, above which a noise was rounded."""
+_FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
+_MOST = 256  # rows or numbers of which combinations are looked at; of more, so many drawn ones
+_FAR = 1e100  # scales beyond which a difference is as good as any other
+_PAIRED = 96  # rows or numbers of which pairs are compared, likewise
+_REPEATS = 0.1  # share of draws that equal another one of their coordinate, above which a noise was rounded
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """What the tests know of a law of scale 1.
+    """What the tests know of a law of scale 1."""
 
-    Attributes:
-        deviation: standard deviation.
-        power: the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom.
-        absolute: distribution function of |x|.
-        apart: distribution function of the distance of two numbers.
-        margin: of the smallest singular value of a matrix of draws, in deviations.
-    """
-
-    deviation: float
-    power: int
-    absolute: Callable[[Any], Any]
-    apart: Callable[[Any], Any]
-    margin: float
+    deviation: float  # standard deviation
+    power: int  # the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom
+    absolute: Callable[[Any], Any]  # distribution function of |x|
+    apart: Callable[[Any], Any]  # distribution function of the distance of two numbers
+    margin: float  # of the smallest singular value of a matrix of draws, in deviations
 
 
 _SHAPES = {

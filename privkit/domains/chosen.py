@@ -18,17 +18,11 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class _ChosenPool:
-    """Some records of a pool, which keep their ids.
+    """Some records of a pool, which keep their ids."""
 
-    Attributes:
-        pool: of all records.
-        rows: those of `pool` that are kept.
-        labels: the new label of each, [len(rows)].
-    """
-
-    pool: Pool
-    rows: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    pool: Pool  # of all records
+    rows: NDArray[np.int64]  # those of `pool` that are kept
+    labels: NDArray[np.int64]  # the new label of each, [len(rows)]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -79,7 +73,6 @@ def with_classes(spec: Any, classes: object) -> Any:
     """The specification of a dataset with one more field, `classes`, which keeps records of these classes alone.
 
     Args:
-        spec: the dataset's.
         classes: class numbers.
 
     Raises:

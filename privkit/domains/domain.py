@@ -10,8 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.shared.measures import Records
 
-Values = NDArray[np.float64]
-"""One number a record, [N], or a pair of them."""
+Values = NDArray[np.float64]  # one number a record, [N], or a pair of them
 
 
 class Domain(Protocol):

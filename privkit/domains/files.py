@@ -101,7 +101,6 @@ def good_rows(
 
     Args:
         name: name of the dataset.
-        path: path of the file.
         rows: the place of each row in the file, such as "line 7", and its bytes.
         parse: turns bytes into a row, or raises `BadRow`.
         skip_bad: whether bad rows are left out; otherwise the first is an error.

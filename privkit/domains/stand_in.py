@@ -17,8 +17,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 
-_ATTRIBUTES = 40
-"""Labels of a face of CelebA with `attribute=all`."""
+_ATTRIBUTES = 40  # labels of a face of CelebA with `attribute=all`
 _CATEGORIES = 1_000
 """Categories of each column of a table: how many there are follows from the file, and a step hardly feels it."""
 
@@ -27,20 +26,14 @@ _CATEGORIES = 1_000
 class RandomPool:
     """Random records with all classes in turn.
 
-    Attributes:
-        count: number of records.
-        classes: number of classes, or of labels that each record has.
-        domain: what a record is.
-        several: whether each record has several labels.
-
     >>> RandomPool(count=5, classes=3, domain=Images(shape=(1, 8, 8))).take(np.arange(4)).y
     tensor([0, 1, 2, 0])
     """
 
-    count: int
-    classes: int
-    domain: Domain
-    several: bool = False
+    count: int  # number of records
+    classes: int  # number of classes, or of labels that each record has
+    domain: Domain  # what a record is
+    several: bool = False  # whether each record has several labels
 
     def __len__(self) -> int:
         """Number of records."""

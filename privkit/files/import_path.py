@@ -145,9 +145,6 @@ def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> 
 def faults_of(what: str, part: object) -> Iterator[None]:
     """A block that turns an error of a user's own part into one sentence; errors of privkit's parts pass unchanged.
 
-    Args:
-        what: the part's name in an error.
-
     Raises:
         UsageError: with the part, its error and where it was raised.
     """

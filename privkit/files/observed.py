@@ -25,14 +25,11 @@ _CALLERS = tuple(
     f"privkit.{room}." for room in ("audit", "cli", "files.import_path", "parts", "recording", "run", "settings")
 )
 """Rooms and modules that call a part and that no part calls: outside of them, nothing belongs to the part."""
-_DATA = "privkit.audit.seed_data"
-"""It opens data, whose images are hashed themselves."""
-_LIBRARIES = ("accountants", "attacks", "reports")
-"""In a checkout they lie beside the package."""
+_DATA = "privkit.audit.seed_data"  # it opens data, whose images are hashed themselves
+_LIBRARIES = ("accountants", "attacks", "reports")  # in a checkout they lie beside the package
 _SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
 _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-ABSENT = "absent"
-"""In the place of a hash: code looked for the file, and there was none."""
+ABSENT = "absent"  # in the place of a hash: code looked for the file, and there was none
 
 _plugins: set[str] = set()  # top-level packages of the parts, which may be installed
 _read: dict[str, dict[str, None]] = {}  # source file -> files that it read
@@ -85,7 +82,6 @@ def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[st
     """File -> SHA-256 of all files that these sources read, including other sources that they ran.
 
     Args:
-        sources: paths.
         or_by_others: paths that also count if any other code read them.
 
     Raises:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from privkit.errors import RunFolderError
 
-MOST_TEXT = 1 << 30
-"""Bytes of a text file that are read; a run's largest, `results.jsonl`, has some ten thousand a row."""
+MOST_TEXT = 1 << 30  # bytes of a text file that are read; a run's largest, `results.jsonl`, has some ten thousand a row
 _LONGEST_NAME = 100
 """Characters of a part's name inside the name of a file: a cell's has two, and file systems allow 255."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)

@@ -15,10 +15,8 @@ from typing import Any
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.files.paths import inside, read_bytes
 
-_SEAL = "sha256"
-"""The field that holds the checksum."""
-AGAIN = "repeat the run's command to do that part anew"
-"""What to do once a damaged file is gone."""
+_SEAL = "sha256"  # the field that holds the checksum
+AGAIN = "repeat the run's command to do that part anew"  # what to do once a damaged file is gone
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:

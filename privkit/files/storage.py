@@ -20,8 +20,7 @@ from privkit.files.sealed import AGAIN, Broken, checked_bytes, digest, opened, s
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names of files that are being written."""
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # names of files that are being written
 _HOST = crc32(platform.node().encode())
 """Of this machine: processes of several machines, or containers, that share a folder may have one number."""
 
@@ -220,11 +219,7 @@ def save_module(path: Path, module: nn.Module) -> str:
 
 
 def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """Tensors as a safetensors file, which refuses those that share memory, as tied weights do: they are written twice.
-
-    Args:
-        metadata: of the file.
-    """
+    """Tensors as a safetensors file; those that share memory, as tied weights do, are written twice."""
     import torch
     from safetensors.torch import save
 

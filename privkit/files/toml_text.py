@@ -8,12 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-_MOST_BYTES = 1 << 18
-"""Size limit of a configuration file; those in this repository have less than one kibibyte."""
-_MOST_DOTS = 100
-"""Limit for a line: reading a dotted key takes time and memory in the square of its parts."""
-_WHOLE = 1 << 63
-"""Whole numbers of TOML have 64 bits."""
+_MOST_BYTES = 1 << 18  # size limit of a configuration file; those in this repository have less than one kibibyte
+_MOST_DOTS = 100  # limit for a line: reading a dotted key takes time and memory in the square of its parts
+_WHOLE = 1 << 63  # whole numbers of TOML have 64 bits
 
 
 class TomlError(ValueError):

@@ -68,11 +68,7 @@ class _Watched:
 
 
 class Mounted:
-    """An attack in its control experiments, which run when a law needs them.
-
-    Args:
-        attack: its specification.
-    """
+    """An attack in its control experiments, which run when a law needs them."""
 
     def __init__(self, attack: AnyAttack) -> None:
         self.attack: Any = attack

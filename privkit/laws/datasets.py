@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from privkit.domains.base import Pool, Pools, several
 
-_LOOKED_AT = 64
-"""Records of each part that are decoded."""
+_LOOKED_AT = 64  # records of each part that are decoded
 
 
 def _parts(pools: Pools) -> dict[str, Pool]:

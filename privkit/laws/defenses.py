@@ -8,7 +8,7 @@ from dataclasses import asdict
 from math import inf
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from privkit.defenses.base import Defense, Effect, Receipt, Release, ReleaseCount
@@ -22,7 +22,7 @@ from privkit.parts.registry import load, part_table
 from privkit.torch_utils.same import same
 
 CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
-COUNTS = (
+_COUNTS = (
     ReleaseCount(),
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=5, lower_model="averaged", unmatched=1),
@@ -151,7 +151,8 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
     applied(defense, z, y, generator())
-    made = [_networks(defense) for _ in range(2)]
+    shape = (TOKENS, WIDTH)
+    made = [(defense.companion(shape, (3, SIDE, SIDE), 0), defense.adapter(shape, 0)) for _ in range(2)]
     if not same(torch.random.get_rng_state(), state):
         return "it draws from torch's global generator; take the generator or the seed that is given"
     if not (same(z, kept[0]) and same(y, kept[1])):
@@ -164,10 +165,6 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
             if not (pairs and all(same(a, b) for a, b in pairs)):
                 return "the same seed gives other weights of its network, or the network has no weights"
     return ""
-
-
-def _networks(defense: Defense) -> tuple[nn.Module | None, nn.Module | None]:
-    return defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0), defense.adapter((TOKENS, WIDTH), 0)
 
 
 def _gradient_is_the_derivative(defense: Defense) -> str:
@@ -233,7 +230,7 @@ def _receipts_make_certificates(defense: Defense) -> str:
     """A receipt gives a JSON certificate for any number of releases; an ε is claimed only as differential privacy."""
     z, y = inputs(defense)
     receipt = applied(defense, z, y, generator())[1]
-    for count in COUNTS:
+    for count in _COUNTS:
         certificate = receipt.certificate(count)
         json.dumps(asdict(certificate))
         if (certificate.kind == "differential_privacy") != (certificate.epsilon < inf):

@@ -22,8 +22,7 @@ from privkit.models.imported import hides_places
 CLASSES = 10
 IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))
 """What a model of images is tried on, until one fits."""
-_CLOSE = 2e-5
-"""Rounding of two ways to compute the same logits."""
+_CLOSE = 2e-5  # rounding of two ways to compute the same logits
 
 
 def _records(domain: Domain, count: int) -> Tensor:

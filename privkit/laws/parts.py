@@ -18,10 +18,8 @@ from privkit.parts import docstrings
 from privkit.parts.own_parts import is_own_name, kind_noun, kinds_of
 from privkit.parts.registry import Component, is_pair, load, parse, part_table, read_part, stages_given
 
-KINDS = ("defenses", "attacks", "datasets", "models", "metrics")
-"""Kinds of parts that have laws."""
-_SHORTEST = 20
-"""Characters of a docstring's first line."""
+KINDS = ("defenses", "attacks", "datasets", "models", "metrics")  # kinds of parts that have laws
+_SHORTEST = 20  # characters of a docstring's first line
 
 
 def _is_frozen(component: Component, kind: str) -> str:

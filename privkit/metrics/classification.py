@@ -21,10 +21,7 @@ def _delta_method(value: float, influence: Floats, within: tuple[float, float], 
     range, and the limits are transformed back; on (-1, 1) this is Fisher's z.
 
     Args:
-        value: of the statistic.
         influence: [N], derivative of the statistic in the weight of each record, of mean zero.
-        within: the range of the statistic.
-        scale: its name, for `method`.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
     """

@@ -17,8 +17,7 @@ from torch.utils._pytree import tree_iter
 from privkit.constraints import choice, real, whole
 from privkit.shared.costs import Costs
 
-FLOAT = 4
-"""Bytes of a number on the wire: float32."""
+FLOAT = 4  # bytes of a number on the wire: float32
 
 
 def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
@@ -95,7 +94,7 @@ class _LiveTensors(TorchDispatchMode):
         return result
 
 
-Routing = Literal["unicast", "broadcast", "average"]
+_Routing = Literal["unicast", "broadcast", "average"]
 
 
 def costs_of(
@@ -105,7 +104,7 @@ def costs_of(
     trained: bool,
     batch_size: int = 1,
     kept: float = 1.0,
-    gradient: Routing = "unicast",
+    gradient: _Routing = "unicast",
     label_bytes: float = 0.0,
     seed_bytes: int = 0,
     averaged_every: int | None = None,
@@ -163,7 +162,7 @@ def _check(
         raise ValueError(f"record must be one record [1, ...], got shape {list(record.shape)}")
     whole("batch_size", batch_size)
     real("kept", kept, least=0, most=1)
-    choice("gradient", gradient, get_args(Routing))
+    choice("gradient", gradient, get_args(_Routing))
     real("label_bytes", labels, least=0)
     real("seed_bytes", seed, least=0)
     if averaged_every is not None:

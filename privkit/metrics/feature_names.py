@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from privkit.errors import UsageError
 
-TRUNKS = ("alex", "vgg", "squeeze")
-"""Of LPIPS."""
+TRUNKS = ("alex", "vgg", "squeeze")  # of LPIPS
 
 
 def check_names(names: Sequence[str]) -> None:

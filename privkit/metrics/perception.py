@@ -33,21 +33,13 @@ _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
 
 @dataclass(frozen=True, kw_only=True)
 class Perception:
-    """Networks and metrics that score reconstructions, in addition to pixels.
+    """Networks and metrics that score reconstructions, in addition to pixels."""
 
-    Attributes:
-        network: for F-SIM and identification, or None.
-        trunk: trunk of LPIPS, or "".
-        classifier: classifier of guesses, or None.
-        learns: whether the classifier is one that `fitted` trains.
-        own: label -> metric of a user's own.
-    """
-
-    network: FeatureNetwork | None = None
-    trunk: str = ""
-    classifier: FeatureNetwork | None = None
-    learns: bool = False
-    own: Mapping[str, ImageMetric] = field(default_factory=dict)
+    network: FeatureNetwork | None = None  # for F-SIM and identification, or None
+    trunk: str = ""  # trunk of LPIPS, or ""
+    classifier: FeatureNetwork | None = None  # classifier of guesses, or None
+    learns: bool = False  # whether the classifier is one that `fitted` trains
+    own: Mapping[str, ImageMetric] = field(default_factory=dict)  # label -> metric of a user's own
 
     @classmethod
     def of(

@@ -32,7 +32,6 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     Args:
         truth: [N, C, H, W] in [0, 1].
         guess: the same shape.
-        network: of features.
 
     Returns:
         float64 [N], in [0, 1]; 0 if all features are 0.
@@ -51,7 +50,6 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
     Args:
         truth: [N, C, H, W] in [0, 1].
         labels: int64 [N].
-        network: of features.
 
     Returns:
         "same_class" and "other_class"; one without a pair is left out.
@@ -173,11 +171,9 @@ def _values(values: Tensor) -> Values:
 
 
 _CHANNELS = 16
-_SIDE = 7
-"""Side of the maps that the last layer reads, at most."""
+_SIDE = 7  # side of the maps that the last layer reads, at most
 _BATCH, _STEPS, _RATE = 64, 400, 5e-3
-_JITTER = 0.1
-"""Standard deviation of the noise on the images it learns from: guesses are not clean."""
+_JITTER = 0.1  # standard deviation of the noise on the images it learns from: guesses are not clean
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
@@ -207,7 +203,6 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
     Args:
         truth: [N, C, H, W] in [0, 1], N ≥ 2.
         labels: int64 [N].
-        classifier: as in `recognized`.
 
     Returns:
         "originals", and "other_originals": the mean over all pairs of different originals.

@@ -79,8 +79,7 @@ class Cnn(NamedCuts):
         return split
 
 
-CNN = Cnn()
-"""The network of accurate_sl on MNIST, cut after its first linear layer."""
+CNN = Cnn()  # the network of accurate_sl on MNIST, cut after its first linear layer
 
 
 _SMALLEST = 12  # pixels a side, which leave 1×1 after the second pooling
@@ -128,8 +127,7 @@ class LeNet5(NamedCuts):
         return cut_chain(pieces, self.cut)
 
 
-LENET5 = LeNet5()
-"""LeNet-5, cut after the second convolution."""
+LENET5 = LeNet5()  # LeNet-5, cut after the second convolution
 
 
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # configuration D
@@ -183,5 +181,4 @@ class Vgg16(NamedCuts):
         return cut_chain(pieces, self.cut)
 
 
-VGG16 = Vgg16()
-"""VGG-16, cut after two convolutions and one pooling."""
+VGG16 = Vgg16()  # VGG-16, cut after two convolutions and one pooling

@@ -21,8 +21,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.seeded import seeded
 from privkit.training.losses import next_token
 
-_CLOSE = 1e-3
-"""Rounding of a cut network, as a share of its largest number; a wrong cut changes far more."""
+_CLOSE = 1e-3  # rounding of a cut network, as a share of its largest number; a wrong cut changes far more
 _ONLY_READ = ("config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -238,8 +237,7 @@ def _close(given: Tensor, wanted: Tensor) -> bool:
     return bool((given - wanted).abs().max() <= _CLOSE * wanted.abs().max())
 
 
-_LINEAR = ("Linear", "Conv1D")
-"""Classes of linear layers; the second is GPT-2's."""
+_LINEAR = ("Linear", "Conv1D")  # classes of linear layers; the second is GPT-2's
 
 
 @contextmanager
@@ -368,5 +366,4 @@ def _freeze_unused(segment: nn.Module, outputs: Tensor) -> None:
         weight.requires_grad_(gradient is not None)
 
 
-HUGGING_FACE = HuggingFace()
-"""Its folder must be named."""
+HUGGING_FACE = HuggingFace()  # its folder must be named

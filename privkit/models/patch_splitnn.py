@@ -99,8 +99,7 @@ def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
     return networks[0]
 
 
-_HIDDEN = (512, 256)
-"""Widths inside AdaptationNet, table 1."""
+_HIDDEN = (512, 256)  # widths inside AdaptationNet, table 1
 
 
 class Patches(nn.Module):

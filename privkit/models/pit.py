@@ -131,5 +131,4 @@ class Pit(NamedCuts):
         )
 
 
-PIT_TINY = Pit()
-"""PiT-Ti, cut after the embedding."""
+PIT_TINY = Pit()  # PiT-Ti, cut after the embedding

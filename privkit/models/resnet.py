@@ -21,7 +21,7 @@ _CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64), 50: (64, 128, 256, 512)}
 _MAX_SIDE = 2  # of the map that the pooling by maxima leaves
 
 Depth = Literal[18, 20, 50]
-Activation = Literal["relu", "tanh"]
+_Activation = Literal["relu", "tanh"]
 Pooling = Literal["mean", "max"]
 
 
@@ -64,7 +64,7 @@ class ResNet(NamedCuts):
     domain: ClassVar[str] = "images"
 
     depth: Depth = 18
-    activation: Activation = "relu"
+    activation: _Activation = "relu"
     pooling: Pooling = "mean"
     cut: str = "stage1"
 
@@ -79,7 +79,7 @@ class ResNet(NamedCuts):
 
 
 def pieces(
-    depth: Depth, shape: Sequence[int], classes: int, *, activation: Activation = "relu", pooling: Pooling = "mean"
+    depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
     """The network as a chain: name -> stem, stages, pool and head, with fresh weights; arguments as in `ResNet`."""
     from timm.models import resnet
@@ -117,14 +117,11 @@ def pieces(
     return {"stem": nn.Sequential(OrderedDict(stem)), **stages, "pool": pool, "head": head}
 
 
-RESNET18 = ResNet()
-"""ResNet-18, cut after the first stage."""
+RESNET18 = ResNet()  # ResNet-18, cut after the first stage
 
-RESNET50 = ResNet(depth=50)
-"""ResNet-50, cut after the first stage."""
+RESNET50 = ResNet(depth=50)  # ResNet-50, cut after the first stage
 
-RESNET20 = ResNet(depth=20)
-"""ResNet-20 of CIFAR, cut after the first stage."""
+RESNET20 = ResNet(depth=20)  # ResNet-20 of CIFAR, cut after the first stage
 
 RESNET20_TANH = ResNet(depth=20, activation="tanh", pooling="max", cut="pool")
 """The network of accurate_sl on CIFAR-10: 256 numbers in [−1, 1] go to its classifier, and 8,192 leave "stage2"."""

@@ -183,5 +183,4 @@ def sinusoids(length: int, width: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)[None].float()
 
 
-T2T_VIT = T2tVit()
-"""T2T-ViT-14, cut after the tokens-to-token module."""
+T2T_VIT = T2tVit()  # T2T-ViT-14, cut after the tokens-to-token module

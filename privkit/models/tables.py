@@ -18,7 +18,7 @@ from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableMlp(NamedCuts):
+class _TableMlp(NamedCuts):
     """Categories are embedded, dense columns pass unchanged, and hidden layers of one width follow.
 
     Smashed data are vectors [N, D]: a defense that moves tokens cannot run on them.
@@ -83,16 +83,14 @@ class Columns(nn.Module):
         return torch.cat([numbers, categories.flatten(1)], 1)
 
 
-TABLE_MLP = TableMlp()
-"""Three hidden layers of width 64, cut after the first."""
+TABLE_MLP = _TableMlp()  # three hidden layers of width 64, cut after the first
 
 
-_SPREAD = 0.1
-"""Standard deviation of the fields' vectors at the start."""
+_SPREAD = 0.1  # standard deviation of the fields' vectors at the start
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difm(NamedCuts):
+class _Difm(NamedCuts):
     """Dual input-aware factorization machine: each column of a table is a field, and each field a token.
 
     Field i has a weight w_i and a vector v_i: those of its category, or, for a dense column, those of the column times
@@ -259,5 +257,4 @@ class _FactorizationMachine(nn.Module):
         return torch.stack([torch.zeros_like(click), click], 1)
 
 
-DIFM = Difm()
-"""Vectors of four numbers, eight heads of eight, cut in front of the prediction layer."""
+DIFM = _Difm()  # vectors of four numbers, eight heads of eight, cut in front of the prediction layer

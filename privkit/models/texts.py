@@ -18,7 +18,7 @@ from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextMlp(NamedCuts):
+class _TextMlp(NamedCuts):
     """Token embedding, the mean over all places, and one hidden layer, with tanh between them.
 
     Padding is embedded as zeros and counts in the mean, since the server does not know the mask.
@@ -61,8 +61,7 @@ class _Mean(nn.Module):
         return tokens.mean(1)
 
 
-TEXT_MLP = TextMlp()
-"""The network of accurate_sl on IMDB, cut after its hidden layer."""
+TEXT_MLP = _TextMlp()  # the network of accurate_sl on IMDB, cut after its hidden layer
 
 
 _LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
@@ -137,10 +136,8 @@ class _LastState(nn.Module):
         return states[:, -1]
 
 
-LSTM = Recurrent()
-"""One LSTM layer of width 64, cut at its last state: trains in seconds."""
-RNN = Recurrent(kind="rnn")
-"""The same with a plain recurrent layer."""
+LSTM = Recurrent()  # one LSTM layer of width 64, cut at its last state: trains in seconds
+RNN = Recurrent(kind="rnn")  # the same with a plain recurrent layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +212,7 @@ class _TokenLower(nn.Module):
         return encoded
 
 
-TRANSFORMER_MICRO = Transformer()
-"""Three blocks of width 64, cut after the first: trains in seconds."""
+TRANSFORMER_MICRO = Transformer()  # three blocks of width 64, cut after the first: trains in seconds
 
 
 _EMBEDDING, _PLACES = 128, 512
@@ -296,5 +292,4 @@ class _Pooled(nn.Module):
         return pooled
 
 
-ALBERT = Albert()
-"""ALBERT-base-v2: 768 numbers go to the classifier."""
+ALBERT = Albert()  # ALBERT-base-v2: 768 numbers go to the classifier

@@ -22,8 +22,7 @@ from privkit.models.tables import Columns
 from privkit.models.tokens import centered
 from privkit.torch_utils.seeded import seeded
 
-Ranges = tuple[tuple[int, int], ...]
-"""Columns that one party holds: from, up to."""
+Ranges = tuple[tuple[int, int], ...]  # columns that one party holds: from, up to
 
 
 class Parties(nn.Module):
@@ -200,5 +199,4 @@ class Vertical(Checked):
         return [(int(part[0]), int(part[-1]) + 1) for part in torch.arange(count).tensor_split(self.parties)]
 
 
-VERTICAL = Vertical()
-"""Two parties, each with half of the columns."""
+VERTICAL = Vertical()  # two parties, each with half of the columns

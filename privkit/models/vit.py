@@ -143,8 +143,7 @@ def _timms() -> Any:
     return VisionTransformer
 
 
-VIT_MICRO = Vit()
-"""Seconds on two CPU cores: 96 wide, four blocks, 4×4 patches."""
+VIT_MICRO = Vit()  # seconds on two CPU cores: 96 wide, four blocks, 4×4 patches
 
 VIT_TINY = Vit(width=192, depth=12, heads=3, grid=8)
 """ViT-Tiny: 192 wide, twelve blocks; 4-pixel patches on 28 or 32 pixels."""
@@ -152,5 +151,4 @@ VIT_TINY = Vit(width=192, depth=12, heads=3, grid=8)
 VIT_TINY6 = Vit(width=192, depth=6, heads=3, grid=8, cut="embedding")
 """ViT-Tiny with six blocks, cut after the embedding (CutMixSL §4)."""
 
-VIT_BASE = Vit(width=768, depth=12, heads=12, grid=14)
-"""ViT-B/16 at 224 pixels: 768 wide, twelve blocks, 14×14 patches."""
+VIT_BASE = Vit(width=768, depth=12, heads=12, grid=14)  # ViT-B/16 at 224 pixels: 768 wide, twelve blocks, 14×14 patches

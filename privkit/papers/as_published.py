@@ -15,8 +15,7 @@ from privkit.papers.dp_cutmixsl.setting import GroupRelease
 from privkit.shared.certificate import Certificate
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
-TABLE_1_ORDER = 2.0
-"""The Rényi order that DP-CutMixSL's Table 1 fixes, beside its δ = .5."""
+TABLE_1_ORDER = 2.0  # the Rényi order that DP-CutMixSL's Table 1 fixes, beside its δ = .5
 
 
 def as_published(

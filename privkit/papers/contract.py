@@ -24,25 +24,15 @@ Basis = Literal["reduced", "formula", "print"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedClaim:
-    """One claim of a paper beside our result.
+    """One claim of a paper beside our result."""
 
-    Attributes:
-        claim: the paper's statement and its place.
-        published: its number, or None without one.
-        ours: the number that decides, or None if `why` suffices.
-        quantity: meaning of both numbers.
-        verdict: computed from them; see `Verdict`.
-        why: the reason, in one sentence.
-        basis: what `ours` comes from.
-    """
-
-    claim: str
-    published: float | None = None
-    ours: float | None = None
-    quantity: str = ""
-    verdict: Verdict
-    why: str
-    basis: Basis = "formula"
+    claim: str  # the paper's statement and its place
+    published: float | None = None  # its number, or None without one
+    ours: float | None = None  # the number that decides, or None if `why` suffices
+    quantity: str = ""  # meaning of both numbers
+    verdict: Verdict  # computed from them; see `Verdict`
+    why: str  # the reason, in one sentence
+    basis: Basis = "formula"  # what `ours` comes from
 
 
 class Effects(Protocol):
@@ -57,19 +47,12 @@ class Effects(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """One paper: a folder of this package with its formulas, printed numbers and experiments.
-
-    Attributes:
-        name: of the folder.
-        title: of the paper.
-        citation: authors and short title, as a certificate cites it.
-        from_runs: whether its module `figures` can also draw a run folder's models, by `of_run`.
-    """
+    """One paper: a folder of this package with its formulas, printed numbers and experiments."""
 
     name: str
     title: str
-    citation: str
-    from_runs: bool = False
+    citation: str  # authors and short title, as a certificate cites it
+    from_runs: bool = False  # whether its module `figures` can also draw a run folder's models, by `of_run`
 
     @property
     def folder(self) -> Path:

@@ -27,29 +27,20 @@ _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardise
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageEntry:
-    """What covers some printed numbers of a paper, or one of its figures; read from `coverage.toml` in its folder.
+    """What covers some printed numbers of a paper, or one of its figures; read from `coverage.toml` in its folder."""
 
-    Attributes:
-        table: table, figure or section; one without printed numbers is a figure that is only drawn.
-        rows: pattern of its rows, with * for any text.
-        columns: pattern of its columns.
-        claims: patterns of claims of `Paper.comparisons`, each of which must have a verdict; its basis is the state.
-        methods: methods of the paper, each of which must be in an ordering of the printed quantity that was run.
-        experiment: configuration in the paper's folder `experiments`, without its ending.
-        settings: settings that replace those of the configuration, such as the model.
-        reason: why there is no better coverage, in a sentence.
-        page: page of docs/results with own runs of these quantities in the paper's setting.
-    """
-
-    table: str
-    rows: str = "*"
-    columns: str = "*"
+    table: str  # table, figure or section; one without printed numbers is a figure that is only drawn
+    rows: str = "*"  # pattern of its rows, with * for any text
+    columns: str = "*"  # pattern of its columns
+    # patterns of claims of `Paper.comparisons`, each of which must have a verdict; its basis is the state
     claims: Sequence[str] = ()
+    # methods of the paper, each of which must be in an ordering of the printed quantity that was run
     methods: Sequence[str] = ()
-    experiment: str = ""
+    experiment: str = ""  # configuration in the paper's folder `experiments`, without its ending
+    # settings that replace those of the configuration, such as the model
     settings: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""
-    page: str = ""
+    reason: str = ""  # why there is no better coverage, in a sentence
+    page: str = ""  # page of docs/results with own runs of these quantities in the paper's setting
 
     def matches(self, value: PrintedValue) -> bool:
         """Whether the entry covers a printed number."""
@@ -60,19 +51,12 @@ class CoverageEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Covered:
-    """An entry and its state.
+    """An entry and its state."""
 
-    Attributes:
-        entry: the entry.
-        state: the best state that it can show.
-        by: the claims, methods, configuration or reason behind it.
-        values: printed numbers that are its own: no better entry covers them.
-    """
-
-    entry: CoverageEntry
-    state: State
-    by: str
-    values: tuple[PrintedValue, ...]
+    entry: CoverageEntry  # the entry
+    state: State  # the best state that it can show
+    by: str  # the claims, methods, configuration or reason behind it
+    values: tuple[PrintedValue, ...]  # printed numbers that are its own: no better entry covers them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,7 @@ QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
 }
 """What an ordering may be of, and where a row of an audit has it."""
-FLOOR = "mean_image"
-"""Field of a row with the error of the mean own image: what a guess without a release has."""
+FLOOR = "mean_image"  # field of a row with the error of the mean own image: what a guess without a release has
 Size = Literal["small", "medium"]
 """Of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
 ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
@@ -47,24 +46,16 @@ def floor_of(row: Row) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ordering:
-    """A published statement that a quantity of one method is larger than that of another.
+class _Ordering:
+    """A published statement that a quantity of one method is larger than that of another."""
 
-    Attributes:
-        claim: the statement.
-        source: table or figure of the paper.
-        better: name of the method with the larger value.
-        worse: name of the other method.
-        quantity: one of `QUANTITIES`.
-        numbers: row and column of the printed values of `source`, first of the better method; None if the numbers are
-            not printed, or were printed for other data.
-    """
-
-    claim: str
-    source: str
-    better: str
-    worse: str
-    quantity: str = "accuracy"
+    claim: str  # the statement
+    source: str  # table or figure of the paper
+    better: str  # name of the method with the larger value
+    worse: str  # name of the other method
+    quantity: str = "accuracy"  # one of `QUANTITIES`
+    # row and column of the printed values of `source`, first of the better method; None if the numbers are not printed,
+    # or were printed for other data
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
 
     def published(self, paper: str) -> float | None:
@@ -77,23 +68,15 @@ class Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A quantity of one method, seed by seed.
+    """A quantity of one method, seed by seed."""
 
-    Attributes:
-        method: its name in the paper's orderings.
-        quantity: one of `QUANTITIES`.
-        values: seed -> value.
-        floors: seed -> the error of the mean own image, where rows have it.
-        seconds: of a seed, on the average of the rows that say it; at most, since machines were shared.
-        size: of the runs; None for those of a user.
-    """
-
-    method: str
-    quantity: str
-    values: Mapping[int, float]
+    method: str  # its name in the paper's orderings
+    quantity: str  # one of `QUANTITIES`
+    values: Mapping[int, float]  # seed -> value
+    # seed -> the error of the mean own image, where rows have it
     floors: Mapping[int, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    size: Size | None = None
+    seconds: float = 0.0  # of a seed, on the average of the rows that say it; at most, since machines were shared
+    size: Size | None = None  # of the runs; None for those of a user
 
     @property
     def interval(self) -> Interval | None:
@@ -123,7 +106,7 @@ class Judged:
         size: of the runs that were judged; None for those of a user.
     """
 
-    ordering: Ordering
+    ordering: _Ordering
     published: float | None
     difference: Interval | None
     verdict: Verdict
@@ -133,13 +116,13 @@ class Judged:
     size: Size | None = None
 
 
-def orderings(paper: str) -> tuple[Ordering, ...]:
+def orderings(paper: str) -> tuple[_Ordering, ...]:
     """A paper's orderings, from `orderings.toml` of its folder.
 
     >>> orderings("dp_cutmixsl")[0].claim
     'CutMixSL > PSL + Mixup'
     """
-    return tuple(Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
+    return tuple(_Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
 
 
 def on_other_data(method: str) -> bool:
@@ -228,7 +211,6 @@ def ordering_verdicts(
     """The verdict on each ordering of a paper, from differences of the same seeds.
 
     Args:
-        paper: its name.
         measurements: of its methods, as `measured` returns them.
         counted: which of the differences count, from all of them by seed; all by default.
     """

@@ -34,19 +34,12 @@ _TINY: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One cell that a published ordering needs.
+    """One cell that a published ordering needs."""
 
-    Attributes:
-        experiment: its configuration, such as cutmixsl/table_2_small.
-        config: an audit of this cell alone.
-        row: the method's own data and model, which the result names at any scale.
-        quantities: the recorded quantities.
-    """
-
-    experiment: str
-    config: AuditConfig
-    row: dict[str, Any]
-    quantities: tuple[str, ...]
+    experiment: str  # its configuration, such as cutmixsl/table_2_small
+    config: AuditConfig  # an audit of this cell alone
+    row: dict[str, Any]  # the method's own data and model, which the result names at any scale
+    quantities: tuple[str, ...]  # the recorded quantities
 
 
 def work(
@@ -56,7 +49,6 @@ def work(
 
     Args:
         experiment: its name, such as cutmixsl/table_2_small.
-        path: its file.
         changes: settings that replace its own; the rows still name its data and model.
         judged: the paper whose orderings count; that of the experiment unless named.
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
@@ -97,14 +89,10 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
     found = {name: QUANTITIES[name](row) or 0.0 for name in one.quantities}
     if "mse" in found and (floor := floor_of(row)) is not None:
         found[FLOOR] = floor
-    ran = {name: label for name, label in _ran(one.config).items() if label != one.row[name]}
+    own = {"dataset": one.config.dataset.label, "model": one.config.model.label}
+    ran = {name: label for name, label in own.items() if label != one.row[name]}  # at tiny scale they are smaller ones
     rounded = {name: round(value, 6) for name, value in found.items()}
     return {**one.row, **rounded, **({"ran": ran} if ran else {})}
-
-
-def _ran(config: AuditConfig) -> dict[str, str]:
-    """The data and the model of a cell, which are smaller ones than the method's own at tiny scale."""
-    return {"dataset": config.dataset.label, "model": config.model.label}
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
@@ -153,7 +141,6 @@ def reproduce(
     """Measure a table of a paper, or continue to.
 
     Args:
-        name: of the paper.
         table: as `privkit papers NAME --coverage` lists it.
         scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, "medium" with the paper's
             network as well, or "paper".

@@ -24,25 +24,16 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduced:
-    """A table of a paper with new measurements.
+    """A table of a paper with new measurements."""
 
-    Attributes:
-        paper: its name.
-        table: the table.
-        scale: scale of the measurement.
-        claims: claims that need no audit.
-        methods: the measured quantities of each method, with `published` beside them.
-        published: (method, quantity) -> printed number, as a share if the paper prints per cent.
-        orderings: the verdict on each printed ordering.
-    """
-
-    paper: str
-    table: str
-    scale: Scale
-    claims: tuple[ComparedClaim, ...]
-    methods: tuple[Measured, ...]
+    paper: str  # its name
+    table: str  # the table
+    scale: Scale  # scale of the measurement
+    claims: tuple[ComparedClaim, ...]  # claims that need no audit
+    methods: tuple[Measured, ...]  # the measured quantities of each method, with `published` beside them
+    # (method, quantity) -> printed number, as a share if the paper prints per cent
     published: Mapping[tuple[str, str], float]
-    orderings: tuple[Judged, ...]
+    orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
         """Whether the printed number lies in the measured interval. At a smaller scale, numbers differ in any case."""

@@ -12,25 +12,16 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
-    """One printed number.
+    """One printed number."""
 
-    Attributes:
-        table: table, figure or section of the paper, with row and column.
-        value: as printed; None if the cell holds words, which `note` then gives.
-        note: beside a setting, why the experiments of `privkit.papers` take another one.
-        spread: the number after ±, or None.
-        unit: unit, and the range of the data for an error of images.
-        line: the line of the paper's text with this value.
-    """
-
-    table: str
+    table: str  # table, figure or section of the paper, with row and column
     row: str
     column: str
-    value: float | None
-    spread: float | None
-    unit: str
-    line: int
-    note: str
+    value: float | None  # as printed; None if the cell holds words, which `note` then gives
+    spread: float | None  # the number after ±, or None
+    unit: str  # unit, and the range of the data for an error of images
+    line: int  # the line of the paper's text with this value
+    note: str  # beside a setting, why the experiments of `privkit.papers` take another one
 
 
 @cache

@@ -29,34 +29,25 @@ TABLES = {
     "bounds": "privkit.accountants.bounds:BOUNDS",
 }
 """Kind -> its table; a third party adds names by entry points in the group `privkit.<kind>`."""
-_OURS = frozenset({"bounds"})
-"""Kinds without entry points: an installed package cannot lower an ε."""
+_OURS = frozenset({"bounds"})  # kinds without entry points: an installed package cannot lower an ε
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 """What a plug-in may be called: its name stands in paths, tables and commands."""
 _REPAIR = "repair the file or package that brings it"
-_COMMA = re.compile(r",(?![^\[\]]*\])")
-"""A comma between options, and not between the values of a list."""
-_BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")
-"""The point of a number such as .5, which TOML writes 0.5."""
+_COMMA = re.compile(r",(?![^\[\]]*\])")  # a comma between options, and not between the values of a list
+_BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")  # the point of a number such as .5, which TOML writes 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """A named, fully specified part of a run.
+    """A named, fully specified part of a run."""
 
-    Attributes:
-        name: in the registry.
-        spec: the frozen dataclass instance.
-        label: the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults.
-        stages: of a chain of defenses; empty for everything else.
-    """
-
-    name: str
-    spec: Any
+    name: str  # in the registry
+    spec: Any  # the frozen dataclass instance
+    # the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults
     label: str
-    stages: tuple[Component, ...] = ()
+    stages: tuple[Component, ...] = ()  # of a chain of defenses; empty for everything else
 
     def to_json(self) -> dict[str, Any]:
         """Name and every field, including defaults; for a chain, those of its stages."""
@@ -293,7 +284,6 @@ def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
 
     Args:
         given: what a user wrote, for errors.
-        text: the options in it.
         what: the setting, if it has options and no name.
 
     >>> read_options("keep=.5,order=auto", "keep=.5,order=auto")

@@ -9,8 +9,7 @@ from privkit.recording.replay import Ask
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 
-_FLOAT = 1e-5
-"""Of a number's median over the batch: what another order of the same sums may change."""
+_FLOAT = 1e-5  # of a number's median over the batch: what another order of the same sums may change
 
 
 @torch.no_grad()

@@ -27,23 +27,16 @@ if TYPE_CHECKING:
 
 _NUMBERS, _LONGEST = 2**18, 2**14
 """Numbers of all tested rows together, and of a row: of larger releases a drawn part is tested."""
-_LARGER = 1.5
-"""Times the declared noise from which on a difference is not taken for it."""
+_LARGER = 1.5  # times the declared noise from which on a difference is not taken for it
 
 
 @dataclass(kw_only=True)
 class Compared:
-    """The result of comparing a declaration with data, which grows with each test.
+    """The result of comparing a declaration with data, which grows with each test."""
 
-    Attributes:
-        refuted: sentences that begin "the recording declares …, but …".
-        checked: compared declarations that are not refuted.
-        unchecked: declarations that could not be compared, each with its reason.
-    """
-
-    refuted: list[str] = field(default_factory=list)
-    checked: list[str] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
+    refuted: list[str] = field(default_factory=list)  # sentences that begin "the recording declares …, but …"
+    checked: list[str] = field(default_factory=list)  # compared declarations that are not refuted
+    unchecked: list[str] = field(default_factory=list)  # declarations that could not be compared, each with its reason
 
     @property
     def sentence(self) -> str:

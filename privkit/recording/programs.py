@@ -19,10 +19,8 @@ from privkit.errors import DataError, one_line
 from privkit.files.import_path import Untrusted, is_trusted
 from privkit.recording.files import Files, archived
 
-_EXPORTED = "torch.export"
-"""The reader of exported programs, which evaluates text of the file as Python."""
-_OBJECTS = ("custom_obj_", "opaque_obj_")
-"""How members of an exported program begin that hold pickled objects."""
+_EXPORTED = "torch.export"  # the reader of exported programs, which evaluates text of the file as Python
+_OBJECTS = ("custom_obj_", "opaque_obj_")  # how members of an exported program begin that hold pickled objects
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _MEMBER = re.compile(
     r"code/[\w/]+\.py(?:\.debug_pkl)?|(?:data|constants|traced_inputs)(?:\.pkl|/\d+)|version|byteorder"
@@ -51,7 +49,6 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     must be trusted by name.
 
     Args:
-        name: of its file.
         trust: modules that the command named.
 
     Raises:

@@ -29,46 +29,29 @@ from privkit.recording.second_cut import OF_ROUND, second_cut
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
 _ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
-_MOST_SEATS = 1 << 26
-"""Of all released rows, in numbers of true records."""
+_MOST_SEATS = 1 << 26  # of all released rows, in numbers of true records
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A recording of a training, read and checked.
+    """A recording of a training, read and checked."""
 
-    Attributes:
-        description: its `recording.json`.
-        views: what crossed the cut, round after round and pass after pass.
-        own: the adversary's own records, perhaps none.
-        own_labels: whether these have labels.
-        truth: the true records, perhaps none; their labels are 0 if only records are known.
-        labels: true labels of all records, int64 [M], or [M, L] of 0 and 1; None if they are not known.
-        members: int64 [R·N, k], for all rounds of one pass: the true record on each seat of each released row; −1 if
-            unknown.
-        mechanism: the mechanism for the certificate, with the first pass counted; or None.
-        left_out: fields that are missing in an old recording's mechanism, so that it proves nothing.
-        trust: modules that its segments and its defense may be built from, beside privkit.
-        second: the second cut of a U-shape in each of these rounds, with features as `smashed`; or none.
-        untrimmed: the recording before it was cut to a budget; None if it was not cut.
-        files: file -> SHA-256 of what was read.
-        folder: of the recording.
-    """
-
-    description: Description
-    views: tuple[View, ...]
-    own: Batch
-    own_labels: bool
-    truth: Batch
-    labels: Tensor | None
+    description: Description  # its `recording.json`
+    views: tuple[View, ...]  # what crossed the cut, round after round and pass after pass
+    own: Batch  # the adversary's own records, perhaps none
+    own_labels: bool  # whether these have labels
+    truth: Batch  # the true records, perhaps none; their labels are 0 if only records are known
+    labels: Tensor | None  # true labels of all records, int64 [M], or [M, L] of 0 and 1; None if they are not known
+    # int64 [R·N, k], for all rounds of one pass: the true record on each seat of each released row; −1 if unknown
     members: Tensor
-    mechanism: SplitMechanism | None
-    files: Mapping[str, str]
-    folder: Path
-    left_out: tuple[str, ...] = ()
-    trust: tuple[str, ...] = ()
+    mechanism: SplitMechanism | None  # the mechanism for the certificate, with the first pass counted; or None
+    files: Mapping[str, str]  # file -> SHA-256 of what was read
+    folder: Path  # of the recording
+    left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
+    trust: tuple[str, ...] = ()  # modules that its segments and its defense may be built from, beside privkit
+    # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
     second: tuple[View, ...] = ()
-    untrimmed: Recording | None = None
+    untrimmed: Recording | None = None  # the recording before it was cut to a budget; None if it was not cut
 
     @property
     def whole(self) -> Recording:

@@ -21,12 +21,9 @@ from privkit.recording.files import Files
 from privkit.recording.schema import MOST_CLASSES, Description, parsed
 
 _FILE = "records.json"
-_MOST_BYTES = 16 << 20
-"""Of the file: a vocabulary of a million words."""
-_MOST_NUMBERS = 1 << 30
-"""Of all records of a round: a hundred clients with fifty of ImageNet's each have 750 million."""
-_MOST_COUNTS = 1 << 27
-"""Places of a text, times words: floors count each word at each place."""
+_MOST_BYTES = 16 << 20  # of the file: a vocabulary of a million words
+_MOST_NUMBERS = 1 << 30  # of all records of a round: a hundred clients with fifty of ImageNet's each have 750 million
+_MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word at each place
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -79,9 +76,6 @@ def records(
     """Records of one kind with their labels, which are 0 if there are none; and the labels, if they are known.
 
     Args:
-        described: the recording's description.
-        domain: what one record is.
-        tensors: of the recording, by their names.
         kind: "own" or "truth".
         here: file of the tensors, for sentences.
 

@@ -18,37 +18,27 @@ from privkit.torch_utils.seeded import seeded
 if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
-FAR = 0.05
-"""Relative distance from which on a lower segment is not taken for what made the release."""
+FAR = 0.05  # relative distance from which on a lower segment is not taken for what made the release
 Ask = Callable[[Tensor], Tensor]
 """The records of a round [N, ...] to what is made of each before its noise, [N, ...]; it may draw."""
 
-_DRAWS = 8
-"""Answers over which a segment that draws is averaged."""
+_DRAWS = 8  # answers over which a segment that draws is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """Share of the variance of answers, and their ranges below the least of them, under which a release is quieter."""
-_CHANCE = 4.0
-"""Standard errors of the noise that are taken off a distance."""
+_CHANCE = 4.0  # standard errors of the noise that are taken off a distance
 _NUMBERS = 2**21
 """Of all records that a quick check sends again, and of all their releases; one round is sent in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """One round, sent again.
+    """One round, sent again."""
 
-    Attributes:
-        released: float [N, ...], as it was recorded.
-        clean: float [N, ...], the mean of the segment's outputs.
-        spread: standard deviation of one output; 0 for a segment without randomness.
-        draws: number of outputs.
-        apart: mean squares of the release and of every output about the mean of them all; none without randomness.
-    """
-
-    released: Tensor
-    clean: Tensor
-    spread: float = 0.0
-    draws: int = 1
+    released: Tensor  # float [N, ...], as it was recorded
+    clean: Tensor  # float [N, ...], the mean of the segment's outputs
+    spread: float = 0.0  # standard deviation of one output; 0 for a segment without randomness
+    draws: int = 1  # number of outputs
+    # mean squares of the release and of every output about the mean of them all; none without randomness
     apart: tuple[float, ...] = ()
 
     @property

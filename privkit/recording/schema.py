@@ -16,11 +16,9 @@ SCHEMA_VERSION = 2
 """Raised when earlier readers would misread the folder: 2 is sealed, and its mechanism leaves nothing out."""
 FILE = "recording.json"
 
-_MOST_BYTES = 4 << 20
-"""Of `recording.json`."""
+_MOST_BYTES = 4 << 20  # of `recording.json`
 MOST_CLASSES = 100_000
-_MOST_SEATS = 100_000
-"""Of clients, of messages, and of records in a row."""
+_MOST_SEATS = 100_000  # of clients, of messages, and of records in a row
 
 
 def _printable(text: str) -> str:
@@ -66,7 +64,7 @@ class Network(_Frozen):
         return self
 
 
-class OwnerMeasurements(_Frozen):
+class _OwnerMeasurements(_Frozen):
     """What the recording's owner measured; privkit repeats it and does not check it.
 
     Attributes:
@@ -82,13 +80,13 @@ class OwnerMeasurements(_Frozen):
     bytes_down: _Amount | None = None
 
     @model_validator(mode="after")
-    def _with_its_number(self) -> OwnerMeasurements:
+    def _with_its_number(self) -> _OwnerMeasurements:
         if (self.accuracy is None) != (self.test_images is None):
             raise ValueError("accuracy and test_images belong together: the interval needs both")
         return self
 
 
-class Replayed(_Frozen):
+class _Replayed(_Frozen):
     """The last round sent again through the lower segment as it was written; an audit measures it anew.
 
     Attributes:
@@ -148,9 +146,9 @@ class Description(_Frozen):
     lower: Network | None = None
     defense: Annotated[str, Field(max_length=10_000)] = ""
     upper: Network | None = None
-    replay: Replayed | None = None
+    replay: _Replayed | None = None
     mechanism: dict[str, Any] | None = None
-    measured: OwnerMeasurements = OwnerMeasurements()
+    measured: _OwnerMeasurements = _OwnerMeasurements()
     dataset: _Name = "recorded"
     model: _Name = "recorded"
     protocol: _Name = "recorded"

@@ -11,8 +11,7 @@ from privkit.attacks.base import View
 from privkit.errors import DataError
 
 _DOWN, _UP = "features", "features_gradient"
-OF_ROUND = (_DOWN, _UP)
-"""Tensors of one round."""
+OF_ROUND = (_DOWN, _UP)  # tensors of one round
 
 
 def named(views: Sequence[View]) -> dict[str, Tensor | None]:
@@ -29,7 +28,6 @@ def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) 
 
     Args:
         sent: the first cut in each round.
-        tensors: of the recording, by their names.
         here: file of the tensors, for sentences.
 
     Returns:

@@ -18,8 +18,7 @@ from privkit.files.storage import packed
 from privkit.recording.apart import carried
 from privkit.recording.replay import FAR, Ask, replay
 
-Sent = tuple[Tensor, Tensor]
-"""Records of a round, and what was released."""
+Sent = tuple[Tensor, Tensor]  # records of a round, and what was released
 _NO_EVIDENCE = f"(more than {FAR:g}), so that an attack with lower or queries that fails on it shows nothing"
 
 
@@ -39,7 +38,6 @@ def lower_fields(
     in training mode where records meet in that alone.
 
     Args:
-        module: the segment.
         builder: "module:object", or empty for a program.
         sample: records that a program is traced on.
         rounds: with nothing behind the segment.

@@ -23,16 +23,11 @@ from privkit.errors import PrivkitError, UsageError, one_line, unknown
 from privkit.files.import_path import imported
 from privkit.parts.registry import read_options
 
-device = ""
-"""The device of this process, if its engine gave it one."""
+device = ""  # the device of this process, if its engine gave it one
 
 
 class Processes(Executor):
-    """Pools of one process each, so that a lost process loses only its own task.
-
-    Args:
-        devices: device of each process.
-    """
+    """Pools of one process each, so that a lost process loses only its own task."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices, self._lock = devices, Lock()
@@ -230,20 +225,14 @@ def _submitit_module() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The requirements of a run on its engine.
+    """The requirements of a run on its engine."""
 
-    Attributes:
-        devices: one device for each worker.
-        threads: threads of each worker.
-        run: the run folder.
-    """
-
-    devices: Sequence[str]
-    threads: int
-    run: Path
+    devices: Sequence[str]  # one device for each worker
+    threads: int  # threads of each worker
+    run: Path  # the run folder
 
 
-Factory = Callable[[str, Wanted], Iterator[Executor]]
+_Factory = Callable[[str, Wanted], Iterator[Executor]]
 """Of an engine: what stands behind its name and a colon, and what the run asks."""
 
 
@@ -276,7 +265,7 @@ def _submitit(given: str, wanted: Wanted) -> Iterator[Executor]:
     yield _Jobs(wanted.run.with_name(f"{wanted.run.name}.jobs"), options)
 
 
-ENGINES: dict[str, Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit}
+ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit}
 """Name -> what makes its executor; without a name, the processes of `--workers` compute."""
 
 

@@ -18,8 +18,7 @@ from privkit.run.sources import as_it_is_now
 if TYPE_CHECKING:
     from privkit.run.ingredients import Ingredients
 
-_OF_THE_RUN = ("result.json", STRIP)
-"""Files of a cell that its computation neither reads nor writes."""
+_OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation neither reads nor writes
 
 
 class RunFolder:

@@ -17,23 +17,16 @@ from privkit.run.provenance import versions
 from privkit.run.sources import files_read, sources
 from privkit.settings.config import AuditConfig
 
-_TRAINED_ON = ("private", "validation", "test")
-"""Parts of the data that a defended model and its accuracy are made of."""
+_TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defended model and its accuracy are made of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
-    """The provenance of one cell, and the parts of it that other cells share.
+    """The provenance of one cell, and the parts of it that other cells share."""
 
-    Attributes:
-        model: provenance of the defended model.
-        control: provenance of the attack's control experiments.
-        cell: provenance of the row: model, attack and metrics.
-    """
-
-    model: Provenance
-    control: Provenance
-    cell: Provenance
+    model: Provenance  # provenance of the defended model
+    control: Provenance  # provenance of the attack's control experiments
+    cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
         """The same, including the images.

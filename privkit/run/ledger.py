@@ -55,16 +55,11 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-_FLUSH = 0.1
-"""Seconds between two times that lines are flushed to the disk, if they come as fast."""
-PATIENCE = 2.0
-"""Seconds to wait for a writer that is about to end."""
-CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)
-"""Files that a cell's record lists, if they exist."""
-LEADER = ".leader.json"
-"""In the run folder while a command writes there: who it is."""
-SCRATCH = ".scratch"
-"""In the run folder: a folder for each cell that a worker computes."""
+_FLUSH = 0.1  # seconds between two times that lines are flushed to the disk, if they come as fast
+PATIENCE = 2.0  # seconds to wait for a writer that is about to end
+_CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
+LEADER = ".leader.json"  # in the run folder while a command writes there: who it is
+SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker computes
 
 
 def check_usable(path: Path) -> Manifest | None:
@@ -286,7 +281,7 @@ class RunLedger(RunFolder):
         A kill loses neither. A power failure may lose the lines of the last tenth of a second; their cells then run
         again.
         """
-        row = row.model_copy(update={"files": digests(self.cell(row.cell), CELL_FILES)})
+        row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)
         due = perf_counter() - self._flushed > _FLUSH
         append_line(self.results, line(row), flush=due)

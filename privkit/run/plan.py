@@ -15,29 +15,20 @@ from privkit.parts.registry import Component
 from privkit.settings.config import AuditConfig
 from privkit.shared.grouped import grouped
 
-_ID_VERSION = 4
-"""Raised whenever the same fields would give another answer."""
+_ID_VERSION = 4  # raised whenever the same fields would give another answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One defense, one attack, one seed.
-
-    Attributes:
-        id: of the cell.
-        model_id: of the defended model, which cells with other attacks share.
-        defense: the defense.
-        attack: the attack.
-        seed: seed of everything random in it.
-        twin_of: ids of the cells with this attack on defenses, if it meets the undefended model only where it failed on
-            one of them; empty for a cell that is computed in any case.
-    """
+    """One defense, one attack, one seed."""
 
     id: str
-    model_id: str
+    model_id: str  # of the defended model, which cells with other attacks share
     defense: Component
     attack: Component
-    seed: int
+    seed: int  # seed of everything random in it
+    # ids of the cells with this attack on defenses, if it meets the undefended model only where it failed on one of
+    # them; empty for a cell that is computed in any case
     twin_of: tuple[str, ...] = ()
 
     @property

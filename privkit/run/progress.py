@@ -12,8 +12,7 @@ from typing import Any
 
 from privkit.reports.escape import terminal, terminal_json
 
-SILENCE = 30.0
-"""Seconds after which a log hears of a stage that is still running."""
+_SILENCE = 30.0  # seconds after which a log hears of a stage that is still running
 
 
 class Progress:
@@ -54,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one a stage, one a cell, and one every `SILENCE` seconds of a long stage."""
+    """Plain lines for logs and CI: one a stage, one a cell, and one every `_SILENCE` seconds of a long stage."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()
@@ -87,7 +86,7 @@ class Lines(Progress):
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
         now = perf_counter()
-        if done == total or now - self._heard > SILENCE:
+        if done == total or now - self._heard > _SILENCE:
             steps = f"{total}" if done == total else f"{done} of {total}"
             shown = "" if value is None else f"{value:.4f}, "
             self.note(f"{self._name}: {steps} {self._unit}, {shown}{now - self._start:.1f} s")

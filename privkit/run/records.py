@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError
+from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError, UnfinishedRun
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
 from privkit.files.storage import present_bytes, read_record, write_record
@@ -20,25 +20,18 @@ from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
 from privkit.reports.verdict import Verdict, judge
 from privkit.settings.budgets import LEARNS_FROM
 
-MADE_OF = "made_of.json"
-"""In the folder of a model or a cell: its provenance, written before its first number."""
+MADE_OF = "made_of.json"  # in the folder of a model or a cell: its provenance, written before its first number
 SCORES = "scores.npz"
 """In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
-PICTURES = "per_example.npz"
-"""In a cell's folder: every image's metrics, and the first images with their guesses."""
-STRIP = "reconstructions.png"
-"""In a cell's folder: the first images above their guesses, which the report draws."""
+PICTURES = "per_example.npz"  # in a cell's folder: every image's metrics, and the first images with their guesses
+STRIP = "reconstructions.png"  # in a cell's folder: the first images above their guesses, which the report draws
 GUESSES = "guesses.npz"
 """In a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H, W, C]
 for images, and as ids or fields for others."""
-TRIALS = "trials.jsonl"
-"""In a cell's folder: the trials of its attack's tuning, one a line."""
-TRAINED = "trained.json"
-"""In a model's folder: its record, which lists its weights."""
-LOG = "log.txt"
-"""In a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own."""
-BEGUN = "start"
-"""Text of the first line that a computation writes into the log."""
+TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one a line
+TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
+LOG = "log.txt"  # in a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own
+BEGUN = "start"  # text of the first line that a computation writes into the log
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -143,6 +136,18 @@ def read_rows(path: Path) -> list[Row]:
         if rows.setdefault(row.cell, row) != row:
             raise DamagedFile(f"{where} contradicts an earlier line of {row.cell}; repeat the run's command")
     return sorted(rows.values(), key=lambda row: places[row.cell])
+
+
+def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
+    """The manifest of a run folder and all its rows, at least one; raises what `read_rows` does.
+
+    Raises:
+        UnfinishedRun: if no cell is finished.
+    """
+    manifest, rows = read_manifest(path), read_rows(path)
+    if manifest is None or not rows:
+        raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")
+    return manifest, rows
 
 
 def lines_of(results: Path) -> list[bytes]:

@@ -29,8 +29,7 @@ _LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skima
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
 """How the names of files end that code may load weights from."""
 
-_IMPORTS = ("import_module", "__import__")
-"""Functions that import a module by a name."""
+_IMPORTS = ("import_module", "__import__")  # functions that import a module by a name
 
 _seen: dict[str, tuple[object, str]] = {}
 """Module -> its specification in this process and the hash of its file when it was first looked at."""

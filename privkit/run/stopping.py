@@ -23,7 +23,6 @@ class Stopped(BaseException):
     a stopped cell does not count as a failed one.
 
     Attributes:
-        signal: the signal.
         kept: what is kept, in a few words; empty if this is unknown, for example while libraries load.
     """
 
@@ -86,7 +85,6 @@ def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
     """How many cells a stopped run has finished, in words.
 
     Args:
-        folder: of the run.
         planned: number of cells to compute in any case.
         twins: number of further ones, each of which is computed only if its attack fails on a defense.
 

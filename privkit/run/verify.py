@@ -36,22 +36,15 @@ Found = TypeVar("Found")
 
 
 @dataclass
-class Examination:
-    """The result of checking a run folder.
+class _Examination:
+    """The result of checking a run folder."""
 
-    Attributes:
-        run: the folder.
-        checked: files that were checked, by their path in the run.
-        faults: (path in the run, what is wrong with it and what to do).
-        left: temporary files of killed writes.
-        verdict: the run's verdict in a sentence; empty if it cannot be read.
-    """
-
-    run: Path
-    checked: list[str] = field(default_factory=list)
+    run: Path  # the folder
+    checked: list[str] = field(default_factory=list)  # files that were checked, by their path in the run
+    # (path in the run, what is wrong with it and what to do)
     faults: list[tuple[str, str]] = field(default_factory=list)
-    left: int = 0
-    verdict: str = ""
+    left: int = 0  # temporary files of killed writes
+    verdict: str = ""  # the run's verdict in a sentence; empty if it cannot be read
 
     @property
     def exit_code(self) -> int:
@@ -106,7 +99,7 @@ class Examination:
         return path.relative_to(self.run).as_posix()
 
 
-def examine(run: Path) -> Examination:
+def examine(run: Path) -> _Examination:
     """Check a whole run folder without changing anything in it.
 
     Args:
@@ -115,7 +108,7 @@ def examine(run: Path) -> Examination:
     Raises:
         RunFolderError: if it is no run folder, or of a schema version that this privkit does not read.
     """
-    examination = Examination(run=root(run))
+    examination = _Examination(run=root(run))
     home, manifest = examination.run, None
     try:
         manifest = read_manifest(home)
@@ -147,7 +140,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
 
 
-def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
+def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
     for home in (*_files(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
         cure, result = f"{_REPEAT}: the cell is restored or done again", home / "result.json"
@@ -166,7 +159,7 @@ def _cells(examination: Examination, manifest: Manifest | None) -> Iterator[tupl
         yield home.name, row
 
 
-def _models(examination: Examination) -> None:
+def _models(examination: _Examination) -> None:
     for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
         examination.record(home / MADE_OF, cure, of=home.name)
@@ -175,7 +168,7 @@ def _models(examination: Examination) -> None:
         examination.listed(home, trained.get("files"), cure)
 
 
-def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
+def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """Records that a finished cell rests on, and that are no longer there."""
     needed: dict[Path, None] = {}
     for cell in manifest.cells:
@@ -187,7 +180,7 @@ def _gone(examination: Examination, manifest: Manifest, rows: dict[str, Row]) ->
             examination.fault(path, "is missing", "restore it from a copy; the rows stand without it")
 
 
-def _links(examination: Examination) -> None:
+def _links(examination: _Examination) -> None:
     named = {path for path, _ in examination.faults}
     for folder, folders, names in os.walk(examination.run):
         for path in (Path(folder, name) for name in (*folders, *names)):
@@ -195,7 +188,7 @@ def _links(examination: Examination) -> None:
                 examination.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
 
 
-def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
+def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
     path = examination.run / "results.jsonl"
     seen: dict[str, int] = {}
     cure = f"{_REPEAT}: it is written anew from the cells"
@@ -223,7 +216,7 @@ def _lines(examination: Examination, manifest: Manifest | None, rows: dict[str, 
         examination.fault(path, f"the line of {cell} is missing", cure)
 
 
-def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
+def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
     """The verdict against the rows, and the report against the verdict."""
     path = examination.run / VERDICT
     stored = examination.found(path, f"delete it and {_REPEAT}", lambda: read_verdict(examination.run, manifest))
@@ -239,7 +232,7 @@ def _verdict(examination: Examination, manifest: Manifest, rows: dict[str, Row])
     examination.listed(examination.run, stored.files, _REPORT)
 
 
-def _evidence(examination: Examination, manifest: Manifest) -> None:
+def _evidence(examination: _Examination, manifest: Manifest) -> None:
     """Evidence, its page, and whether the run is still the one that it is about."""
     path = examination.run / EVIDENCE
     found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)

@@ -30,22 +30,14 @@ _SILENT = ("gates", "recording", "settings", "remarks")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The parts of a run: those that a user named, or a recording that stands for them.
+    """The parts of a run: those that a user named, or a recording that stands for them."""
 
-    Attributes:
-        dataset: the private dataset.
-        model: the network that is split.
-        pairs: each protocol with its defenses.
-        training: options of the training.
-        recording: None to train.
-        chosen: function that gives the attacks of `auto` on a recording; None if they follow from the defense.
-    """
-
-    dataset: Component
-    model: Component
-    pairs: Sequence[Part]
-    training: Mapping[str, Any]
-    recording: Recording | None = None
+    dataset: Component  # the private dataset
+    model: Component  # the network that is split
+    pairs: Sequence[Part]  # each protocol with its defenses
+    training: Mapping[str, Any]  # options of the training
+    recording: Recording | None = None  # None to train
+    # function that gives the attacks of `auto` on a recording; None if they follow from the defense
     chosen: Callable[[], Chosen] | None = None
 
 

@@ -22,15 +22,10 @@ LINKED = ("white_box", "white_box:passes=8")
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The attacks that `auto` mounts on one defense.
+    """The attacks that `auto` mounts on one defense."""
 
-    Attributes:
-        attacks: their names as on the command line.
-        remark: a sentence, if the table lacks this defense with these options.
-    """
-
-    attacks: tuple[str, ...]
-    remark: str = ""
+    attacks: tuple[str, ...]  # their names as on the command line
+    remark: str = ""  # a sentence, if the table lacks this defense with these options
 
 
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:

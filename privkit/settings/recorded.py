@@ -19,19 +19,12 @@ from privkit.settings.values import as_trust
 from privkit.shared.measures import IMAGES
 from privkit.training.protocol import SplitProtocol
 
-_NAME = "recorded"
-"""In ids and configurations, of each part that a recording stands for."""
+_NAME = "recorded"  # in ids and configurations, of each part that a recording stands for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One part of a run that a recording replaces.
-
-    Attributes:
-        part: name of the part.
-        sha256: SHA-256 of the recording's files.
-        builders: modules that build its segments.
-    """
+    """One part of a run that a recording replaces."""
 
     name: ClassVar[str] = _NAME
     domain: ClassVar[str] = IMAGES.name
@@ -39,9 +32,9 @@ class Recorded:
     smallest_batch: ClassVar[int] = 1
     position_embedding: ClassVar[bool] = True
 
-    part: str
-    sha256: Mapping[str, str]
-    builders: tuple[str, ...] = ()
+    part: str  # name of the part
+    sha256: Mapping[str, str]  # SHA-256 of the recording's files
+    builders: tuple[str, ...] = ()  # modules that build its segments
 
     def imports(self) -> Iterable[str]:
         """User modules whose source takes part."""

@@ -37,34 +37,21 @@ DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting, or one flag of the command.
+    """One setting, or one flag of the command."""
 
-    Attributes:
-        name: key of a configuration file and keyword in Python; the flag writes it with hyphens.
-        help: what it means, in one sentence.
-        kind: what its flag reads: str, int, float, Path, or bool for a switch.
-        many: whether several values may be given, by a flag that is repeated or a list in a file.
-        default: None if there is none, or if it depends on other settings.
-        absent: what applies without it, in words, if `default` does not show it.
-        check: function from a value of a flag, a file or Python to its checked form; raises UsageError. Without one, a
-            switch is a bool, and `many` values are a list.
-        answer: whether it may change an answer, so that the fingerprint of a run depends on it.
-        file: whether a configuration file may hold it.
-        recorded: whether an audit of a recording may have it; others describe a training.
-        of_cell: whether the command of one cell repeats it from the command of its run.
-    """
-
-    name: str
-    help: str
-    kind: type = str
-    many: bool = False
-    default: Any = None
-    absent: str = ""
+    name: str  # key of a configuration file and keyword in Python; the flag writes it with hyphens
+    help: str  # what it means, in one sentence
+    kind: type = str  # what its flag reads: str, int, float, Path, or bool for a switch
+    many: bool = False  # whether several values may be given, by a flag that is repeated or a list in a file
+    default: Any = None  # None if there is none, or if it depends on other settings
+    absent: str = ""  # what applies without it, in words, if `default` does not show it
+    # function from a value of a flag, a file or Python to its checked form; raises UsageError. Without one, a switch is
+    # a bool, and `many` values are a list.
     check: Callable[[Any], Any] = lambda given: given
-    answer: bool = True
-    file: bool = True
-    recorded: bool = False
-    of_cell: bool = True
+    answer: bool = True  # whether it may change an answer, so that the fingerprint of a run depends on it
+    file: bool = True  # whether a configuration file may hold it
+    recorded: bool = False  # whether an audit of a recording may have it; others describe a training
+    of_cell: bool = True  # whether the command of one cell repeats it from the command of its run
 
     @property
     def flag(self) -> str:

@@ -5,5 +5,4 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-"""float64, of any shape."""
+Array = NDArray[np.float64]  # float64, of any shape

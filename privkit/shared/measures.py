@@ -15,29 +15,18 @@ UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One number that says how close a guess is.
+    """One number that says how close a guess is."""
 
-    Attributes:
-        name: its column in rows, tables and gates.
-        title: its name in sentences, charts and cards; empty for `name`.
-        heading: heading of its table column; empty for the title with an arrow in the defender's favor.
-        spoken: its name in a check; empty for the title.
-        higher_is_closer: whether a higher value means a closer guess; None if either may, as for an AUC.
-        within: its range (low, high), which limits intervals over seeds.
-        unit: empty for numbers without one.
-        digits: decimals.
-        compared: whether attacks and runs are compared by it; False if another measure says the same.
-    """
-
-    name: str
-    title: str = ""
-    heading: str = ""
-    spoken: str = ""
+    name: str  # its column in rows, tables and gates
+    title: str = ""  # its name in sentences, charts and cards; empty for `name`
+    heading: str = ""  # heading of its table column; empty for the title with an arrow in the defender's favor
+    spoken: str = ""  # its name in a check; empty for the title
+    # whether a higher value means a closer guess; None if either may, as for an AUC
     higher_is_closer: bool | None = True
-    within: tuple[float, float] = UNIT
-    unit: str = ""
-    digits: int = 3
-    compared: bool = True
+    within: tuple[float, float] = UNIT  # its range (low, high), which limits intervals over seeds
+    unit: str = ""  # empty for numbers without one
+    digits: int = 3  # decimals
+    compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
 
     def __post_init__(self) -> None:
         title = self.title or self.name
@@ -49,57 +38,34 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A guess at a record that needs no release. An attack must do better than this.
+    """A guess at a record that needs no release. An attack must do better than this."""
 
-    Attributes:
-        name: key of the guess in a row's `floors`.
-        title: its name in tables.
-        gate: its name in a gate.
-        beaten: name of the check that an attack is better; empty if there is no such check.
-        mounted: whether it is also registered as an attack.
-        labels: whether it uses each record's true label; it then separates what belongs to the record from what belongs
-            to its class.
-    """
-
-    name: str
-    title: str
-    gate: str
-    beaten: str = ""
-    mounted: bool = False
+    name: str  # key of the guess in a row's `floors`
+    title: str  # its name in tables
+    gate: str  # its name in a gate
+    beaten: str = ""  # name of the check that an attack is better; empty if there is no such check
+    mounted: bool = False  # whether it is also registered as an attack
+    # whether it uses each record's true label; it then separates what belongs to the record from what belongs to its
+    # class
     labels: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """One kind of record: its measures, its floors, and the defaults of a run.
+    """One kind of record: its measures, its floors, and the defaults of a run."""
 
-    Attributes:
-        name: of the domain, which datasets, models and attacks name.
-        noun: the plural noun of sentences, which a row's `records` has.
-        measures: measures of guesses, first the one that compares attacks.
-        perceived: measures by networks, with a column only in runs that have them.
-        likeness: name of the measure that shows how much a guess reveals; higher values reveal more.
-        floors: guesses that need no release.
-        note: note below a table of these measures.
-        model: default model of a run.
-        baseline: the attack that `auto` mounts on an undefended model.
-        general: attacks that `auto` mounts where nothing was measured: all quick ones.
-        passive: those that `auto` mounts where the release alone was recorded.
-        pictures: whether records are shown as pictures.
-    """
-
-    name: str
-    noun: str
-    measures: tuple[Measure, ...]
-    likeness: str
-    floors: tuple[Floor, ...]
-    note: str
-    model: str
-    baseline: str
-    general: tuple[str, ...]
-    passive: tuple[str, ...] = ()
-    perceived: tuple[Measure, ...] = ()
-    pictures: bool = False
+    name: str  # of the domain, which datasets, models and attacks name
+    noun: str  # the plural noun of sentences, which a row's `records` has
+    measures: tuple[Measure, ...]  # measures of guesses, first the one that compares attacks
+    likeness: str  # name of the measure that shows how much a guess reveals; higher values reveal more
+    floors: tuple[Floor, ...]  # guesses that need no release
+    note: str  # note below a table of these measures
+    model: str  # default model of a run
+    baseline: str  # the attack that `auto` mounts on an undefended model
+    general: tuple[str, ...]  # attacks that `auto` mounts where nothing was measured: all quick ones
+    passive: tuple[str, ...] = ()  # those that `auto` mounts where the release alone was recorded
+    perceived: tuple[Measure, ...] = ()  # measures by networks, with a column only in runs that have them
+    pictures: bool = False  # whether records are shown as pictures
 
     @property
     def directions(self) -> dict[str, bool]:

@@ -21,7 +21,6 @@ def along(
     Args:
         function: records [B, *shape] to anything [B, ...]; a module in evaluation mode, whose rows do not depend on
             each other. It draws no random numbers.
-        shape: of one record.
         dtype: of the function's input.
         chunk: directions that are computed together; each takes the memory of one record's pass.
 

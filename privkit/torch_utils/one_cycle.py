@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
-WARM_UP = 0.1
-"""Share of the steps in which the learning rate rises."""
+WARM_UP = 0.1  # share of the steps in which the learning rate rises
 
 
 def one_cycle(

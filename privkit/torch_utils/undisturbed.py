@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as modules
 
-_Setting = tuple[Callable[[], Any], Callable[[Any], object]]
-"""How a setting is read, and how it is set."""
+_Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # how a setting is read, and how it is set
 
 
 def _hooks() -> dict[str, dict[int, Any]]:

@@ -13,8 +13,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 Step = Callable[..., tuple[Tensor, ...]]
 """Tensors on the GPU -> tensors on the GPU; weights and gradients change beside."""
-_WAITS = "called a synchronizing CUDA operation"
-"""How torch's `set_sync_debug_mode` warns."""
+_WAITS = "called a synchronizing CUDA operation"  # how torch's `set_sync_debug_mode` warns
 _KNOWN = ("privkit", "torch", "torchvision", "timm")
 """Packages whose code keeps no count of steps in Python, as far as a capture is concerned."""
 WARM_UP = 3  # steps before the capture: optimizers and libraries make their buffers in the first ones

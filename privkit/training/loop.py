@@ -37,17 +37,11 @@ CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """A defended model as it was after an epoch.
+    """A defended model as it was after an epoch."""
 
-    Attributes:
-        number: the epoch's number, counted from 1.
-        edge: the clients' weights, as a state dictionary.
-        upper: the server's weights, likewise.
-    """
-
-    number: int
-    edge: dict[str, Tensor]
-    upper: dict[str, Tensor]
+    number: int  # the epoch's number, counted from 1
+    edge: dict[str, Tensor]  # the clients' weights, as a state dictionary
+    upper: dict[str, Tensor]  # the server's weights, likewise
 
 
 @dataclass

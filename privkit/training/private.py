@@ -19,8 +19,7 @@ from privkit.shared.certificate import Certificate
 from privkit.training.clients import Clients
 from privkit.training.spec import TrainingSpec
 
-_ROUNDED = 1 - 1e-6
-"""Clipping aims this much below the norm, so that float32 does not end above it."""
+_ROUNDED = 1 - 1e-6  # clipping aims this much below the norm, so that float32 does not end above it
 _NOT_ALONE = (
     "the updates of the lower segments are noisy, but the smashed data are not covered: the server's gradients carry "
     "them into the updates of other records, so noisy updates alone prove nothing"

@@ -165,11 +165,9 @@ def _round_robin(n: int, number: int) -> Tensor:
     return torch.cat([rest, partner])
 
 
-STANDALONE = SplitProtocol(clients=10, upper="own")
-"""Each of ten clients trains a whole network on its own images."""
+STANDALONE = SplitProtocol(clients=10, upper="own")  # each of ten clients trains a whole network on its own images
 
-SL = SplitProtocol(lower="handed_on")
-"""Sequential split learning: one lower segment, handed on from client to client."""
+SL = SplitProtocol(lower="handed_on")  # sequential split learning: one lower segment, handed on from client to client
 
 PSL = SplitProtocol(clients=10)
 """Parallel split learning: ten lower segments, one server update a round with weights d_i."""

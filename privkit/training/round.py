@@ -16,8 +16,7 @@ from privkit.training.losses import Outputs, message_losses, own_loss
 from privkit.training.protocol import SplitProtocol
 from privkit.training.u_shape import SecondCut, UShaped
 
-_ONE_SERVER = SplitProtocol()
-"""Who trains with whom as one message sees it."""
+_ONE_SERVER = SplitProtocol()  # who trains with whom as one message sees it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,8 @@ def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Out
     """The servers' outputs, [M·B, ...]: each upper segment evaluates the messages [M, B, ...] of its own clients."""
     if not protocol.stacked:
         return upper(messages.flatten(0, 1))
-    return tree_map(_rows, upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2)))
+    outputs = upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
+    return tree_map(lambda output: output.flatten(0, 1), outputs)
 
 
 def _together(
@@ -200,10 +200,6 @@ def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
     if shares is None:
         return present.sum(1) / present.sum()
     return torch.where(present, shares[groups.clamp(min=0)], 0).sum(1)
-
-
-def _rows(output: Tensor) -> Tensor:
-    return output.flatten(0, 1)
 
 
 def _as(weights: Tensor, like: Tensor) -> Tensor:

@@ -31,9 +31,8 @@ _SCHEDULES_WITH = {
 Optimizer = Literal["adamw", "adam", "sgd"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Schedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
-Momentum = Annotated[float, Ge(0), Lt(1)]
-Scale = Annotated[float, Ge(1e-9), Le(1e9)]
-"""A norm or a noise of DP-SGD."""
+_Momentum = Annotated[float, Ge(0), Lt(1)]
+Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a norm or a noise of DP-SGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class OptimizerSpec(Checked):
 
     optimizer: Optimizer = "adamw"
     learning_rate: Positive = 2e-3
-    momentum: Momentum | None = None
+    momentum: _Momentum | None = None
     weight_decay: NonNegative | None = None
     schedule: Schedule = "one_cycle"
     warm_up: Probability | None = None
@@ -132,7 +131,7 @@ class TrainingSpec(OptimizerSpec):
     precision: Precision = "auto"
     upper_optimizer: Optimizer | None = None
     upper_learning_rate: Positive | None = None
-    upper_momentum: Momentum | None = None
+    upper_momentum: _Momentum | None = None
     upper_weight_decay: NonNegative | None = None
     upper_schedule: Schedule | None = None
     upper_warm_up: Probability | None = None
@@ -185,10 +184,8 @@ class TrainingSpec(OptimizerSpec):
                 )
 
 
-_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}
-"""Of each optimizer, if the user names none."""
-_DECAY = 0.1
-"""The factor of multi_step, if the user names none."""
+_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}  # of each optimizer, if the user names none
+_DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:

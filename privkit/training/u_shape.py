@@ -16,15 +16,10 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class SecondCut:
-    """What crosses the second cut of a U-shape in one round; detached.
+    """What crosses the second cut of a U-shape in one round; detached."""
 
-    Attributes:
-        features: [M, B, ...], the server's output, which goes down to the clients.
-        gradient: [M, B, ...], of each message's own loss at the features, as its client sends it up.
-    """
-
-    features: Tensor
-    gradient: Tensor
+    features: Tensor  # [M, B, ...], the server's output, which goes down to the clients
+    gradient: Tensor  # [M, B, ...], of each message's own loss at the features, as its client sends it up
 
 
 class UShaped(nn.Module):

@@ -22,17 +22,12 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRounds:
-    """What crossed the wire, and information for the trusted side only.
+    """What crossed the wire, and information for the trusted side only."""
 
-    Attributes:
-        views: for the adversary, pass after pass.
-        receipts: for the accountant, one a view.
-        members: int64 [P·N·k], for scoring: the victim on each seat of each row of the views; −1 on an empty seat. An
-            attack's guesses are compared with the first pass.
-    """
-
-    views: list[View]
-    receipts: list[Receipt]
+    views: list[View]  # for the adversary, pass after pass
+    receipts: list[Receipt]  # for the accountant, one a view
+    # int64 [P·N·k], for scoring: the victim on each seat of each row of the views; −1 on an empty seat. An attack's
+    # guesses are compared with the first pass.
     members: Tensor
 
 

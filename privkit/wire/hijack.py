@@ -30,8 +30,7 @@ from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec, optimizer_of
 from privkit.wire.channel import answer_of, holds_all, record_rounds
 
-_FAKES = 0.1
-"""Share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many."""
+_FAKES = 0.1  # share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many
 HONEST_ROUNDS = 250
 """Of honest training that a hijack's detection is held against, or as many as it took: 15 CPU seconds in an audit."""
 _LOUD = 100.0

@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, Scores, Session, View
 from privkit.attacks.goals.labels import LabelObservation
-from privkit.audit.goals.label_truth import other_labels
+from privkit.audit.goals.label_adversary import other_labels
 from privkit.audit.goals.labels import asked
 from privkit.wire.transcript import RecordedRound, Transcript
 

@@ -50,7 +50,7 @@ def test_a_run_without_an_accuracy_is_refused_with_the_reason(
     copied: Path, registered: Path, small_run: AuditRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [row.model_copy(update={"accuracy": None}) for row in small_run.rows]
-    monkeypatch.setattr("privkit.audit.place.read_rows", lambda run: rows)
+    monkeypatch.setattr("privkit.audit.place.finished_rows", lambda run: (None, rows))
     with pytest.raises(UsageError, match="knows no accuracy, by which defenses are placed"):
         placed(copied)
 

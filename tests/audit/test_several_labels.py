@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from privkit import domains, run_audit
-from privkit.audit.goals.label_truth import one_of
+from privkit.audit.goals.label_adversary import one_of
 from privkit.domains.base import Batch, Pools, RecordPool
 from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.partition import Dirichlet

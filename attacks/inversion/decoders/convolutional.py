@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
 
-CONVOLUTIONAL_RATE = 0.003
-"""Peak learning rate of the networks that halve pictures."""
+_CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 
 _SHRINKAGE = 1e-3  # share of the channels' mean variance in each one's own: a channel that is always the same has none
 _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's loss: pix2pix's default
@@ -166,7 +165,7 @@ class Autoencoder(Decoder):
 
     @property
     def learning_rate(self) -> float:
-        return CONVOLUTIONAL_RATE
+        return _CONVOLUTIONAL_RATE
 
     def forward(self, release: Tensor) -> Tensor:
         cells = as_maps(release, self.geometry)
@@ -201,7 +200,7 @@ class UNet(Decoder):
 
     @property
     def learning_rate(self) -> float:
-        return CONVOLUTIONAL_RATE
+        return _CONVOLUTIONAL_RATE
 
     def forward(self, release: Tensor) -> Tensor:
         images: Tensor = self.body(self.paint(release)) + 0.5

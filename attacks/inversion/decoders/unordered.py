@@ -24,8 +24,7 @@ _SINKHORN_STEPS = 2
 _TEMPERATURE = 0.05  # squared distance of patches, summed over pixels, at which the teacher doubts which is which
 _PLACING_WEIGHT = 0.02
 _CONTENT_RIDGE = 1e-4
-_SHARPNESS = 3.0
-"""Power of the probabilities of places in a crisp drawing."""
+_SHARPNESS = 3.0  # power of the probabilities of places in a crisp drawing
 _CRISP_MAY_COST = 1.2
 """An image is drawn crisp if that costs at most this factor of the error, as training found it of late. A crisp guess
 shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth more."""

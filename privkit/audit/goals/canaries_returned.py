@@ -92,7 +92,6 @@ def _either_side(
         pair: int64 [2, M, B], the two labels of each row.
         defense: without its noise; what it does to gradients.
         averaged: whether everybody gets the mean over messages.
-        draws: of the defense.
 
     Returns:
         [2, M·B, F].

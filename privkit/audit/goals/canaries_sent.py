@@ -25,8 +25,7 @@ from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 _EXPECTED_FROM = 8
 """Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
-_CANDIDATES = 1_024
-"""Auxiliary images, times clients that each must see them, among which counterparts are looked for."""
+_CANDIDATES = 1_024  # auxiliary images, times clients that each must see them, among which counterparts are looked for
 
 _MEET = "the lower segment lets the images of a batch meet"
 
@@ -36,27 +35,16 @@ Look = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Sending:
-    """A run of canaries.
+    """A run of canaries."""
 
-    Attributes:
-        views: what the adversary saw.
-        rows: int64 [R, K], the row of canary i, or its counterpart, in pass r.
-        present: [K, ...] or [R, K, ...], the expected content of that row with the canary.
-        absent: likewise with its counterpart.
-        claim: the certificate that such canaries test.
-        mechanism: the claimed one; None if none is claimed.
-        shared: why canaries depend on each other; empty if they are independent trials.
-        refuted: why the run's certificate cannot stand, whatever the scores are; empty if nothing shows it.
-    """
-
-    views: list[View]
-    rows: Tensor
-    present: Tensor
-    absent: Tensor
-    claim: Certificate
-    mechanism: SplitMechanism | None
-    shared: str
-    refuted: str = ""
+    views: list[View]  # what the adversary saw
+    rows: Tensor  # int64 [R, K], the row of canary i, or its counterpart, in pass r
+    present: Tensor  # [K, ...] or [R, K, ...], the expected content of that row with the canary
+    absent: Tensor  # likewise with its counterpart
+    claim: Certificate  # the certificate that such canaries test
+    mechanism: SplitMechanism | None  # the claimed one; None if none is claimed
+    shared: str  # why canaries depend on each other; empty if they are independent trials
+    refuted: str = ""  # why the run's certificate cannot stand, whatever the scores are; empty if nothing shows it
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:

@@ -35,12 +35,10 @@ from privkit.training import Checkpoint
 from privkit.wire.channel import RecordedRounds
 from privkit.wire.transcript import Transcript
 
-ATTACK_CHECKPOINT = "attack.ckpt"
-"""In a cell's folder, while its attack runs."""
+ATTACK_CHECKPOINT = "attack.ckpt"  # in a cell's folder, while its attack runs
 
-FALSE_POSITIVES = 0.01
-"""The false positive rate at which true positives are counted."""
-REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
+_FALSE_POSITIVES = 0.01  # the false positive rate at which true positives are counted
+_REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
 """How the method of a rate ends whose scores leak in the other direction."""
 
 
@@ -50,32 +48,19 @@ class AttackContext:
 
     In this base class the methods return None. The context of a trained model returns everything that an adversary may
     ask for, the context of a recording what was recorded.
-
-    Attributes:
-        config: the run's configuration.
-        cell: the cell.
-        seed_data: what cells of one seed share.
-        folder: the run on disk.
-        progress: shows what happens.
-        log: the cell's log.
-        made_of: provenance of the cell and of everything it shares with others.
-        spent: counts the cell's seconds.
-        recording: the attacked images as they crossed the wire after training.
-        certificate: what is proven of the run; None if that is unknown.
-        row: the fields that do not depend on the attack's result.
     """
 
-    config: AuditConfig
-    cell: Cell
-    seed_data: SeedData
-    folder: RunFolder
-    progress: Progress
-    log: Callable[[str], None]
-    made_of: Ingredients
-    spent: Spent
-    recording: RecordedRounds
-    certificate: Certificate | None
-    row: Row
+    config: AuditConfig  # the run's configuration
+    cell: Cell  # the cell
+    seed_data: SeedData  # what cells of one seed share
+    folder: RunFolder  # the run on disk
+    progress: Progress  # shows what happens
+    log: Callable[[str], None]  # the cell's log
+    made_of: Ingredients  # provenance of the cell and of everything it shares with others
+    spent: Spent  # counts the cell's seconds
+    recording: RecordedRounds  # the attacked images as they crossed the wire after training
+    certificate: Certificate | None  # what is proven of the run; None if that is unknown
+    row: Row  # the fields that do not depend on the attack's result
 
     @property
     def attack(self) -> AnyAttack:
@@ -90,11 +75,7 @@ class AttackContext:
         return size
 
     def refuse(self) -> None:
-        """Refuse an attack that cannot be mounted here, for reasons other than its goal.
-
-        Raises:
-            NotApplicable: it says why.
-        """
+        """Refuse an attack that cannot be mounted here, for reasons other than its goal, by a `NotApplicable`."""
 
     def checks(self) -> tuple[Check, ...]:
         """Whether what is claimed was contradicted, and whether the model learned its task."""
@@ -220,14 +201,10 @@ class AttackContext:
 
 
 def must_read(attack: AnyAttack, domain: Domain) -> None:
-    """Refuse an attack that reconstructs records of other domains.
+    """Refuse an attack that reconstructs records of other domains, by a `NotApplicable`.
 
     Args:
-        attack: its specification.
         domain: what the attacked records are.
-
-    Raises:
-        NotApplicable: it says so.
     """
     if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
@@ -235,11 +212,7 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
 
 
 def must_have_one_label(context: AttackContext) -> None:
-    """Refuse an attack that reads one label a record if records have several.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse an attack that reads one label a record if records have several, by a `NotApplicable`."""
     if several(context.seed_data.victims.y):
         name = context.cell.attack.name
         raise NotApplicable(f"{name} reads one label a record, and these records have several each")
@@ -254,16 +227,15 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
     reversed once in forty times.
 
     Args:
-        scores: of the attack.
         positive: bool [N], the truth.
         batches: int [N], the round of each, for one AUC a round; None without rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
     turned = -values if leak.direction == "lower" else values
-    rates = {"tpr_at_1_percent": tpr_at(turned, truth, FALSE_POSITIVES), "advantage": advantage(turned, truth)}
+    rates = {"tpr_at_1_percent": tpr_at(turned, truth, _FALSE_POSITIVES), "advantage": advantage(turned, truth)}
     if leak.direction == "lower":
-        rates = {name: replace(rate, method=f"{rate.method}; {REVERSED}") for name, rate in rates.items()}
+        rates = {name: replace(rate, method=f"{rate.method}; {_REVERSED}") for name, rate in rates.items()}
     metrics = {"auc": leak.auc, **rates}
     if batches is not None:
         with suppress(ValueError):  # where no round holds both kinds

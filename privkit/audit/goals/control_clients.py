@@ -29,12 +29,9 @@ from privkit.wire.channel import answer_of, black_box_query, record_rounds, shar
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-_INSIDE = 0.99
-"""Derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white."""
-_WHOLE = 1e-4
-"""Share of a difference's square that a projection may miss and yet hold the whole difference."""
-_HALVINGS = 8
-"""How often records are halved, at most, until the defense's bounds leave them as they are."""
+_INSIDE = 0.99  # derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white
+_WHOLE = 1e-4  # share of a difference's square that a projection may miss and yet hold the whole difference
+_HALVINGS = 8  # how often records are halved, at most, until the defense's bounds leave them as they are
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts take something away from a record as it is."""
 
@@ -79,7 +76,6 @@ def _within_bounds(defense: Defense, white: Tensor) -> float:
     A clamp that cuts images in [0, 1] would leave the control nothing to judge. The factor is 1 where none does this.
 
     Args:
-        defense: the defense.
         white: what the lower segment gives of a white image.
     """
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
@@ -88,17 +84,11 @@ def _within_bounds(defense: Defense, white: Tensor) -> float:
 
 @dataclass
 class HonestClients:
-    """A defense's release of records; satisfies `privkit.attacks.goals.control_clients.ControlClients`.
-
-    Attributes:
-        edge: the clients.
-        domain: of the records.
-        batch_size: records a client and round.
-    """
+    """A defense's release of records; satisfies `privkit.attacks.goals.control_clients.ControlClients`."""
 
     edge: Clients
     domain: Domain
-    batch_size: int
+    batch_size: int  # records a client and round
 
     def __post_init__(self) -> None:
         edge = self.edge
@@ -113,11 +103,7 @@ class HonestClients:
         """Build clients as `Clients.build` does, with the defense's noise switched off.
 
         Args:
-            edge: as in `defense_of`.
-            domain: likewise.
             shape: of the records, which may be smaller images than the domain's.
-            batch_size: likewise.
-            seed: likewise.
             marked: whether tokens say whose they are (`Marked`), for a defense that moves or drops them.
 
         Raises:
@@ -187,7 +173,6 @@ class HonestClients:
         """All numbers that a round's images [n, B, C, H, W] show in some passes.
 
         Args:
-            passes: of them.
             rounds: of a pass.
             seed: of the coins.
             images: differentiable.

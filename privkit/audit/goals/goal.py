@@ -19,25 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """How long something takes.
+    """How long something takes."""
 
-    Attributes:
-        seconds: for all of it; of an attack that was timed on a rehearsal, at the size of that.
-        epochs: of training in these seconds, to estimate control experiments; 0 without them.
-        records: of the adversary's own in the rehearsal, which are as many as its private ones.
-        victims: attacked records of the rehearsal.
-        reason: why there is no number, or what the number leaves out; empty otherwise.
-        controls: seconds of control experiments beside.
-        most: seconds at most, if the attack fails; 0 if that is not estimated.
-    """
-
-    seconds: float = 0.0
-    epochs: int = 0
-    records: int = 1
-    victims: int = 1
-    reason: str = ""
-    controls: float = 0.0
-    most: float = 0.0
+    seconds: float = 0.0  # for all of it; of an attack that was timed on a rehearsal, at the size of that
+    epochs: int = 0  # of training in these seconds, to estimate control experiments; 0 without them
+    records: int = 1  # of the adversary's own in the rehearsal, which are as many as its private ones
+    victims: int = 1  # attacked records of the rehearsal
+    reason: str = ""  # why there is no number, or what the number leaves out; empty otherwise
+    controls: float = 0.0  # seconds of control experiments beside
+    most: float = 0.0  # seconds at most, if the attack fails; 0 if that is not estimated
 
 
 class Cost(NamedTuple):
@@ -68,11 +58,7 @@ class AuditGoal:
         raise NotImplementedError
 
     def refuse_recording(self, attack: Any, source: Recording) -> None:
-        """Refuse an attack that cannot be mounted on a recording.
-
-        Raises:
-            NotApplicable: it says why.
-        """
+        """Refuse an attack that cannot be mounted on a recording, by a `NotApplicable`."""
         raise NotApplicable(
             f"{attack.name} sends records of its own choice through the training's clients, and a recording has no "
             "clients; audit the model itself with --model"
@@ -94,7 +80,6 @@ class AuditGoal:
         """What an attack costs in a run.
 
         Args:
-            attack: its specification.
             timed: the attack on a rehearsal.
             config: a configuration with one protocol.
             sizes: number of private, auxiliary, test and attacked records ("victims"), of records of a round over all

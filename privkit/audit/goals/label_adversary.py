@@ -1,4 +1,4 @@
-"""Who wants a label, and what it holds: a client, the server of a U-shape, or parties of a vertical split."""
+"""Who wants a label (a client, the server of a U-shape, parties of a vertical split), which label, what it holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.base import known_to
+from privkit.attacks.base import NotApplicable, known_to
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
 from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.goals.context import AttackContext
@@ -23,8 +23,7 @@ from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
 """Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
-_MOST_SCORES = 2**28
-"""Of words at places, a gigabyte; the audit copies them three times."""
+_MOST_SCORES = 2**28  # of words at places, a gigabyte; the audit copies them three times
 
 
 def observed(
@@ -151,3 +150,50 @@ def party(context: AttackContext) -> str:
         return ""
     who = " and ".join(edge.held) if edge.held else "all parties together"
     return f"the adversary is {who} of a vertical split, with its columns, its outputs and the gradients of these"
+
+
+def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[Tensor, Tensor]:
+    """The label of each row of each client, [clients, N], and the round of each row, [N]."""
+    clients = len(transcript.rounds[0].received) if transcript.rounds else 0
+    read = transcript.rounds[0].received[0].cut_gradient is not None if clients else False
+    if not clients or not (read or cut != "own" or not attack.mounting.gradients):
+        raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
+    labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in transcript.rounds]
+    return torch.cat(labels, 1), torch.arange(len(labels)).repeat_interleave(labels[0].shape[1])
+
+
+def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
+    """Label of the other record that is mixed with each row, [clients, N]; −1 for a record that is alone.
+
+    Of a mixing group it is the other member's; without mixing, two clients' averaged gradient has one other record.
+
+    Raises:
+        NotApplicable: if no other record, or more than one, is in a message's gradient.
+    """
+    group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
+    if group != 2 and not (group == 1 and clients == 2 and averaged):
+        found = f"mixes groups of {group}" if group > 1 else "mixes no two clients' records"
+        raise NotApplicable(
+            f"{attack.name} asks for the label of the one other record in a gradient, but this run {found}; use a "
+            "defense with group=2, or gradient=average with clients=2"
+        )
+    parts = []
+    for kept in transcript.rounds:
+        rows = torch.arange(len(kept.labels))
+        pairs = kept.members if group == 2 else rows.view(2, -1).T
+        pairs = pairs[(pairs >= 0).all(1)]
+        labels = one_of(kept.labels, attack.positive)
+        other = torch.full((len(rows),), -1).scatter(0, pairs.flatten(), labels[pairs.flip(1).flatten()])
+        parts.append(other.unflatten(0, (clients, -1)))
+    return torch.cat(parts, 1)
+
+
+def one_of(labels: Tensor, positive: int) -> Tensor:
+    """One label a record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
+
+    >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
+    [1, 2]
+    """
+    if not several(labels):
+        return labels
+    return torch.where(labels[:, positive] == 1, positive, positive + 1)

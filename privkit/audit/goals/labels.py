@@ -22,9 +22,8 @@ from privkit.audit.contained import is_own_part
 from privkit.audit.defended import train_again
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
-from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, party
+from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, other_labels, own_labels, party
 from privkit.audit.goals.label_answers import Asked, best_cut
-from privkit.audit.goals.label_truth import other_labels, own_labels
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.domains.base import several
@@ -37,8 +36,7 @@ from privkit.training import Round
 from privkit.wire.channel import holds_all
 from privkit.wire.transcript import Transcript
 
-Stages = Callable[[str], Session]
-"""The session of one client's attack on some rounds, by its name."""
+Stages = Callable[[str], Session]  # the session of one client's attack on some rounds, by its name
 Remembered = dict[int, Tensor]
 """Client -> its records whose labels it knows, so that they are the same ones in all epochs."""
 
@@ -85,7 +83,7 @@ def ask(context: AttackContext) -> Row:
 
     # Over all epochs each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
-    found, went = escalated(mounted, _judged, checkpoint, most=doublings)
+    found, went = escalated(mounted, lambda one: better_than_chance(one.answers), checkpoint, most=doublings)
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
     asker = party(context) if cuts == ("own",) else _both_cuts(found.auc)
     who = "the adversary" if asker else "each client"
@@ -161,10 +159,6 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
     return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}; the row has the larger"
 
 
-def _judged(found: _Answered) -> tuple[bool, float]:
-    return better_than_chance(found.answers)
-
-
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
     """The share of right labels if the attack names one for each row; nothing if it asks for one label only.
 
@@ -213,9 +207,7 @@ def asked(
     """Score, label and round of every attacked row of every client.
 
     Args:
-        attack: its specification.
         transcript: of some rounds.
-        context: of the cell.
         stage: progress, see `Stages`.
         of_epoch: the record of each row of each client, [clients, N], and what earlier epochs left, filled by the first
             epoch; None if no other epoch is attacked.
@@ -276,8 +268,7 @@ def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}
-"""One replayed epoch at most."""
+_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one replayed epoch at most
 
 
 def _each_epoch(

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from privkit.attacks.base import NotApplicable, Session, known_to, threat_model
 from privkit.attacks.escalate import escalated
-from privkit.attacks.goals.control_cast import CONTROL_IMAGES, as_control
-from privkit.attacks.goals.control_size import played_by
+from privkit.attacks.goals.control_cast import CONTROL_IMAGES, as_control, played_by
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
@@ -47,10 +46,8 @@ from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
 
-SHOWN = 8
-"""Records of each cell that the report shows."""
-CLOSEST = 5
-"""Columns of a table that the row names."""
+SHOWN = 8  # records of each cell that the report shows
+_CLOSEST = 5  # columns of a table that the row names
 
 
 def ask(context: AttackContext) -> Row:
@@ -150,11 +147,7 @@ def _judged(outcome: _Outcome) -> tuple[bool, float]:
 
 
 def must_be_mountable(context: AttackContext) -> None:
-    """Refuse if no attack, or not this one, can be mounted on these records.
-
-    Raises:
-        NotApplicable: it says why.
-    """
+    """Refuse if no attack, or not this one, can be mounted on these records, by a `NotApplicable`."""
     attack = context.attack
     must_read(attack, context.seed_data.splits.domain)
     context.refuse()
@@ -168,7 +161,7 @@ def must_be_mountable(context: AttackContext) -> None:
 
 def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
     """A sentence on the columns that were recovered best."""
-    errors = sorted(table.columns(truth, guess).items(), key=lambda column: column[1])[:CLOSEST]
+    errors = sorted(table.columns(truth, guess).items(), key=lambda column: column[1])[:_CLOSEST]
     return f"smallest errors by column: {', '.join(f'{name} {error:.3f}' for name, error in errors)}"
 
 

@@ -24,22 +24,16 @@ from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
 from privkit.wire.channel import record_rounds
 
-ROUNDS = 4
-"""Rounds of random records in an epoch, and of those that the adversary holds, which are the same ones."""
+ROUNDS = 4  # rounds of random records in an epoch, and of those that the adversary holds, which are the same ones
 _NONE: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(TrainedContext):
-    """What an attack is given where a dry run times it. There is no folder and no row, and training has one epoch.
+    """What an attack is given where a dry run times it. There is no folder and no row, and training has one epoch."""
 
-    Attributes:
-        records: random ones like those of the dataset.
-        device: of the model.
-    """
-
-    records: RandomPool
-    device: torch.device
+    records: RandomPool  # random ones like those of the dataset
+    device: torch.device  # of the model
 
     @classmethod
     def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:

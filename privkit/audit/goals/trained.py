@@ -34,23 +34,16 @@ from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
-HISTORY = 16
-"""States of the server's segment that an attack may hold, the trained one among them."""
+_HISTORY = 16  # states of the server's segment that an attack may hold, the trained one among them
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedContext(AttackContext):
-    """One cell, its model trained and its wire recorded, before the attack.
+    """One cell, its model trained and its wire recorded, before the attack."""
 
-    Attributes:
-        model: the trained clients and server.
-        release_count: how often the run released what belongs to one record.
-        certificate: what is proven of the run.
-    """
-
-    model: DefendedModel
-    release_count: ReleaseCount
-    certificate: Certificate
+    model: DefendedModel  # the trained clients and server
+    release_count: ReleaseCount  # how often the run released what belongs to one record
+    certificate: Certificate  # what is proven of the run
 
     @property
     def steps(self) -> int:
@@ -142,7 +135,7 @@ class TrainedContext(AttackContext):
         if self.upper() is None:
             return None
         config, total = self.config, self.config.budget.epochs * self.steps
-        moments = {total * moment // HISTORY for moment in range(1, HISTORY)}
+        moments = {total * moment // _HISTORY for moment in range(1, _HISTORY)}
         history: list[nn.Module] = []
 
         def play(edge: Clients, upper: nn.Module, *given: Any, number: int = 0, **options: Any) -> Round:
@@ -184,21 +177,13 @@ class TrainedContext(AttackContext):
 
 
 def must_send(context: TrainedContext) -> None:
-    """Refuse clients that send nothing.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse clients that send nothing, by a `NotApplicable`."""
     if context.model.edge.protocol.upper == "own":
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
 
 
 def must_send_labels(context: TrainedContext) -> None:
-    """Refuse a U-shape, whose server gets neither labels nor predictions.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse a U-shape, whose server gets neither labels nor predictions, by a `NotApplicable`."""
     if context.model.edge.protocol.labels == "kept":
         raise NotApplicable(
             "labels=kept leaves labels and predictions to the clients, and this attack starts from them"
@@ -206,11 +191,7 @@ def must_send_labels(context: TrainedContext) -> None:
 
 
 def must_get_gradients(context: TrainedContext) -> None:
-    """Refuse clients to whom no gradient comes back, because their lower segments do not learn, or one of many.
-
-    Raises:
-        NotApplicable: it says so.
-    """
+    """Refuse, by a `NotApplicable`, clients to whom no gradient comes back, or one of many messages."""
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
         raise NotApplicable("updates=message mixes every record several times a round, and one message would be read")

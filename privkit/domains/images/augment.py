@@ -81,10 +81,8 @@ def _shifted(n: int, side: int, generator: Generator) -> Tensor:
     return shift + torch.arange(side, device=generator.device)
 
 
-_SPREAD = 0.2
-"""Factors of brightness, contrast and saturation lie within 1 ± this; the hue turns by at most this share."""
-_GREY = 0.1
-"""Odds that an image loses its colors."""
+_SPREAD = 0.2  # factors of brightness, contrast and saturation lie within 1 ± this; the hue turns by at most this share
+_GREY = 0.1  # odds that an image loses its colors
 _LUMINANCE = (0.299, 0.587, 0.114)
 
 

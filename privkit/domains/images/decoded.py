@@ -60,23 +60,14 @@ Size = Annotated[int, Ge(1), Le(1024)]
 
 @dataclass(frozen=True, kw_only=True)
 class _DecodedPool:
-    """A torchvision dataset whose pictures are decoded when taken: centre square, resampled to size×size.
+    """A torchvision dataset whose pictures are decoded when taken: centre square, resampled to size×size."""
 
-    Attributes:
-        dataset: gives (PIL image, target) by index.
-        labels: the class number of each picture, [N]; or [N, L] of 0 and 1, several labels a picture.
-        size: side in pixels.
-        channels: 3 for color, 1 for grey.
-        file: names the file of a row of the dataset, for errors.
-        first_id: id of row 0.
-    """
-
-    dataset: Any
-    labels: NDArray[np.int64]
-    size: int
-    channels: int
-    file: Callable[[Any, int], object]
-    first_id: int = 0
+    dataset: Any  # gives (PIL image, target) by index
+    labels: NDArray[np.int64]  # the class number of each picture, [N]; or [N, L] of 0 and 1, several labels a picture
+    size: int  # side in pixels
+    channels: int  # 3 for color, 1 for grey
+    file: Callable[[Any, int], object]  # names the file of a row of the dataset, for errors
+    first_id: int = 0  # id of row 0
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -146,7 +137,6 @@ def decoded_pools(
         train: gives (PIL image, target) by index.
         test: likewise; None if there is no official test part.
         size: side in pixels.
-        classes: number of labels.
         file: names the file of a row of the dataset, for errors.
         labels: the labels of a part, [N], or [N, L] of 0 and 1; a ValueError if they are not as many as its pictures.
         validation: like `test`.

@@ -19,8 +19,7 @@ from privkit.errors import DataError, UsageError
 from privkit.shared.measures import IMAGES, Records
 
 _CHANNELS = (1, 3, 4)
-_SATURATED = 0.5
-"""Share of pixels at pure white from which pictures look clipped."""
+_SATURATED = 0.5  # share of pixels at pure white from which pictures look clipped
 _DARK = 0.25
 """Brightest pixel of all below which the pictures use little of their scale, as 12-bit values in 16-bit files do."""
 

@@ -20,8 +20,7 @@ from privkit.domains.images.pictures import opened_folders
 from privkit.errors import DataError, one_line
 from privkit.files.import_path import imported
 
-_PARTS = ("train", "test")
-"""Folders that are parts of the data and no classes."""
+_PARTS = ("train", "test")  # folders that are parts of the data and no classes
 _NAMES = ("images", "labels", "test_images", "test_labels")
 
 

@@ -25,7 +25,6 @@ def csv_columns(
 
     Args:
         name: of the dataset, for errors.
-        root: the data root.
         file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
         needed: option of the dataset -> the column that it names, which the file must have.
         filled: columns that have no empty cell, if the file has them.

@@ -16,8 +16,7 @@ from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TABLES, Records
 
-_CLOSE = 0.05
-"""A dense cell counts as recovered if the guess is off by at most this share of its column's range."""
+_CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most this share of its column's range
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,6 @@ def table_pools(
         dense: column -> its numbers [N]; NaN stands for a missing one and becomes the column's median.
         categorical: column -> its words [N]; a missing one is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
-        notes: see `Pools`.
         parties: column -> its party, if several hold the columns; see `Tables`.
 
     >>> pools = table_pools({"mpg": np.array([10.0, 30.0, np.nan])}, {"fuel": ["gas", "oil", "gas"]}, ["a", "b", "a"])

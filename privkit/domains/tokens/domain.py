@@ -16,8 +16,7 @@ from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TOKENS, Records
 
-UNKNOWN = 1
-"""The id of a token outside the vocabulary; 0 stands for a place behind the end of a sequence."""
+UNKNOWN = 1  # the id of a token outside the vocabulary; 0 stands for a place behind the end of a sequence
 _ORDER = 1e-3  # less than one word more or less changes ROUGE-1 in texts of up to 1,000 words
 
 

@@ -31,16 +31,11 @@ class _Subwords:
     """A tokenizer renumbered so that padding has id 0 and the unknown token id 1; the others keep their order.
 
     ALBERT's ids have this order already, so its pretrained embedding fits.
-
-    Attributes:
-        tokenizer: a `tokenizers.Tokenizer`.
-        vocabulary: the token of each of our ids; the first two are "" and "?".
-        ids: the tokenizer's id -> our id.
     """
 
-    tokenizer: Any
-    vocabulary: tuple[str, ...]
-    ids: NDArray[np.int64]
+    tokenizer: Any  # a `tokenizers.Tokenizer`
+    vocabulary: tuple[str, ...]  # the token of each of our ids; the first two are "" and "?"
+    ids: NDArray[np.int64]  # the tokenizer's id -> our id
 
     def encode(self, texts: Sequence[str], length: int) -> list[list[int]]:
         """Our ids of each text, at most `length`, special tokens included."""
@@ -72,15 +67,12 @@ def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
 
 
 Unit = Literal["words", "characters"]
-Length = Annotated[int, Ge(1), Le(4096)]
-"""Tokens that are kept of each text."""
-Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]
-"""Number of ids."""
+Length = Annotated[int, Ge(1), Le(4096)]  # tokens that are kept of each text
+Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]  # number of ids
 
 _WORD = re.compile(r"[\w']+|[^\w\s]")
 
-Labelled = tuple[str, str]
-"""The label of a text, and the text."""
+Labelled = tuple[str, str]  # the label of a text, and the text
 
 
 def _split_text(text: str, unit: Unit) -> list[str]:

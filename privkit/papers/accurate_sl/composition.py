@@ -10,7 +10,7 @@ from privkit.papers import paper
 from privkit.papers.contract import ONE_RELEASE
 from privkit.shared.certificate import Certificate
 
-Drift = Literal["published", "kairouz_oh_viswanath"]
+_Drift = Literal["published", "kairouz_oh_viswanath"]
 LowerModel = Literal["frozen", "trained", "averaged", "dp_trained"]
 _TAKEN = {
     "dp_trained": ("updates of the lower model are private themselves, and charged",),
@@ -19,7 +19,7 @@ _TAKEN = {
 """Lower model -> what the composition takes for granted of it."""
 
 
-def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: Drift = "published") -> float:
+def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Drift = "published") -> float:
     """ε′ of T ≥ 1 rounds of ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
 
     Args:
@@ -40,8 +40,8 @@ def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: Drif
     5.29811
     """
     e, t, spread = _a7(epsilon, rounds, slack)
-    if drift not in get_args(Drift):
-        raise ValueError(f"drift must be one of {', '.join(get_args(Drift))}, got {drift!r}")
+    if drift not in get_args(_Drift):
+        raise ValueError(f"drift must be one of {', '.join(get_args(_Drift))}, got {drift!r}")
     if drift == "kairouz_oh_viswanath":
         return spread + t * e * tanh(e / 2)
     return spread + t * e * expm1(e) if e < 700 else inf
@@ -62,7 +62,7 @@ def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float
 
 
 def theorem_a7(
-    per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel, drift: Drift = "published"
+    per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel, drift: _Drift = "published"
 ) -> Certificate:
     """Certificate of T adaptive rounds by Theorem A.7.
 

@@ -23,16 +23,12 @@ from privkit.shared.array import Array
 class CutNoise(Checked):
     """Independent noise on every coordinate of the smashed data.
 
-    Attributes:
-        law: "gaussian" or "laplace".
-        scale: standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0.
-
     >>> CutNoise(law="laplace", scale=0.5).variance
     0.5
     """
 
-    law: Literal["gaussian", "laplace"]
-    scale: Positive
+    law: Literal["gaussian", "laplace"]  # "gaussian" or "laplace"
+    scale: Positive  # standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0
 
     @property
     def variance(self) -> float:
@@ -44,20 +40,15 @@ class CutNoise(Checked):
 class LinearLayer(Checked):
     """The three numbers of a linear layer on which its mean squared errors depend.
 
-    Attributes:
-        signal: A = ‖MX‖² ≥ 0.
-        diagonal: B = ‖M ⊙ X̄‖² = Σ m_ij² x_j² ≥ 0.
-        weight: F = ‖M‖² > 0, squared Frobenius norm.
-
     Source: Xu et al., accurate split learning, Theorem 3.1.
 
     >>> LinearLayer.of([[1.0, 2.0]], [1.0, -1.0])
     LinearLayer(signal=1.0, diagonal=5.0, weight=5.0)
     """
 
-    signal: NonNegative
-    diagonal: NonNegative
-    weight: Positive
+    signal: NonNegative  # A = ‖MX‖² ≥ 0
+    diagonal: NonNegative  # B = ‖M ⊙ X̄‖² = Σ m_ij² x_j² ≥ 0
+    weight: Positive  # F = ‖M‖² > 0, squared Frobenius norm
 
     @classmethod
     def of(cls, weights: ArrayLike, features: ArrayLike) -> LinearLayer:

@@ -30,7 +30,7 @@ from privkit.constraints import Checked, Count, Positive, Whole
 from privkit.papers.accurate_sl.denoising import CutNoise
 from privkit.shared.array import Array
 
-AtLeastTwo = Annotated[int, Ge(2)]
+_AtLeastTwo = Annotated[int, Ge(2)]
 
 _QUANTITIES = ("linear", "loss", "gradient")
 _OPERATORS = ("scaling", "masking")
@@ -40,25 +40,15 @@ _BLOCK = 2_000_000  # numbers of M held at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Checked):
-    """What a simulation draws.
+    """What a simulation draws."""
 
-    Attributes:
-        law: of the noise, "gaussian" or "laplace".
-        scales: σ or b, one a curve, each > 0.
-        rows: m ≥ 2 classes.
-        columns: n ≥ 1 smashed features.
-        draws: k ≥ 2.
-        points: ≥ 2 values of λ and of p, from 0 to 1.
-        seed: of numpy's default generator.
-    """
-
-    law: Literal["gaussian", "laplace"] = "gaussian"
-    scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)
-    rows: AtLeastTwo = 10
-    columns: Count = 16
-    draws: AtLeastTwo = 1000
-    points: AtLeastTwo = 21
-    seed: Whole = 0
+    law: Literal["gaussian", "laplace"] = "gaussian"  # of the noise, "gaussian" or "laplace"
+    scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)  # σ or b, one a curve, each > 0
+    rows: _AtLeastTwo = 10  # m ≥ 2 classes
+    columns: Count = 16  # n ≥ 1 smashed features
+    draws: _AtLeastTwo = 1000  # k ≥ 2
+    points: _AtLeastTwo = 21  # ≥ 2 values of λ and of p, from 0 to 1
+    seed: Whole = 0  # of numpy's default generator
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,43 +69,37 @@ class Settings(Checked):
         )
 
 
+GAUSSIAN, LAPLACE = Settings(), Settings(law="laplace")  # those of the paper's figures
+
+
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Mean squared errors of one quantity under one operator.
+    """Mean squared errors of one quantity under one operator."""
 
-    Attributes:
-        quantity: "linear" (f_1), "loss" (f_2) or "gradient" (f_2').
-        operator: "scaling" or "masking".
-        factor: λ or p, [points], from 0 to 1; the last column of `mse` is the error without denoising.
-        scale: σ or b, [levels].
-        mse: [levels, points].
-        error: standard error of `mse`, [levels, points].
-    """
-
-    quantity: str
-    operator: str
-    factor: Array
-    scale: Array
-    mse: Array
-    error: Array
+    quantity: str  # "linear" (f_1), "loss" (f_2) or "gradient" (f_2')
+    operator: str  # "scaling" or "masking"
+    factor: Array  # λ or p, [points], from 0 to 1; the last column of `mse` is the error without denoising
+    scale: Array  # σ or b, [levels]
+    mse: Array  # [levels, points]
+    error: Array  # standard error of `mse`, [levels, points]
 
 
-def figure_2(settings: Settings | None = None) -> list[Curves]:
+def figure_2(settings: Settings = GAUSSIAN) -> list[Curves]:
     """Fig. 2 of Xu et al.: Gaussian noise, forward; linear layer and loss, each under scaling and masking."""
-    return simulate(_expected(settings, "gaussian"), ("linear", "loss"))
+    return simulate(_with_law(settings, "gaussian"), ("linear", "loss"))
 
 
-def figure_6(settings: Settings | None = None) -> list[Curves]:
+def figure_6(settings: Settings = GAUSSIAN) -> list[Curves]:
     """Fig. 6 of Xu et al.: Gaussian noise, backward; the gradient at the cut under scaling and masking.
 
     The gradient of a linear layer is M, whatever the noise: there is no curve of it.
     """
-    return simulate(_expected(settings, "gaussian"), ("gradient",))
+    return simulate(_with_law(settings, "gaussian"), ("gradient",))
 
 
-def figure_7(settings: Settings | None = None) -> list[Curves]:
+def figure_7(settings: Settings = LAPLACE) -> list[Curves]:
     """Fig. 7 of Xu et al.: Laplace noise, forward and backward."""
-    return simulate(_expected(settings, "laplace"), _QUANTITIES)
+    return simulate(_with_law(settings, "laplace"))
 
 
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
@@ -215,10 +199,8 @@ def _unit_noise(generator: Generator, law: str, shape: tuple[int, int]) -> Array
     return generator.standard_normal(shape) if law == "gaussian" else generator.laplace(size=shape)
 
 
-def _expected(settings: Settings | None, law: Literal["gaussian", "laplace"]) -> Settings:
-    """The figure's settings; refused if their noise is another figure's."""
-    if settings is None:
-        return Settings(law=law)
+def _with_law(settings: Settings, law: str) -> Settings:
+    """The settings; refused if their noise is another figure's."""
     if settings.law != law:
         raise ValueError(f"settings.law must be {law!r} in this figure, got {settings.law!r}")
     return settings

@@ -22,17 +22,16 @@ from privkit.papers.accurate_sl.table_11 import row_of
 from privkit.papers.contract import ComparedClaim
 from privkit.papers.contract import Verdict as Compared
 from privkit.papers.values import printed
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
 _FOLDER = "privkit.papers.accurate_sl"
 _CONFIDENCE = 0.95
-_DEFAULT = 0.7
-"""σ and b of a noise that names none."""
+_DEFAULT = 0.7  # σ and b of a noise that names none
 _NOISES = ("gaussian_noise:", "laplace_noise:")
 
 _Verdict = Literal["survives", "vanishes", "reversed", "undecided", "not run"]
-_Run = tuple[str, str]
-"""Name of an experiment, and a defense as its rows name it."""
+_Run = tuple[str, str]  # name of an experiment, and a defense as its rows name it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class Effect:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedEffect:
+class _JudgedEffect:
     """An effect and what the runs say of it.
 
     Attributes:
@@ -166,12 +165,12 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
     return found
 
 
-def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> JudgedEffect:
+def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> _JudgedEffect:
     """The verdict on an effect, from differences of the same seeds."""
     released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, _with_derivative))
     common = sorted(sound if effect.no_fault else set(released) & set(sound))
     if len(common) < 2:
-        return JudgedEffect(effect=effect, released=None, sound=None, exact=None, verdict="not run")
+        return _JudgedEffect(effect=effect, released=None, sound=None, exact=None, verdict="not run")
     without_it = _interval(sound[seed] for seed in common)
     with_it = None if effect.no_fault else _interval(released[seed] for seed in common)
     verdict: _Verdict = "undecided"
@@ -182,7 +181,7 @@ def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) ->
     elif with_it and with_it.low > 0 and _interval(released[seed] - sound[seed] for seed in common).low > 0:
         verdict = "vanishes"
     beside = _interval(exact.values()) if len(exact) > 1 and exact != sound else None
-    return JudgedEffect(effect=effect, released=with_it, sound=without_it, exact=beside, verdict=verdict)
+    return _JudgedEffect(effect=effect, released=with_it, sound=without_it, exact=beside, verdict=verdict)
 
 
 def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]) -> dict[int, float]:
@@ -193,18 +192,17 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
     return {seed: better[seed] - worse[seed] for seed in sorted(set(better) & set(worse))}
 
 
-def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffect, ...]:
+def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
     """Every effect, judged on rows; on those that ship with the package unless others are given.
 
     Runs are compared with others of as many steps. Of several lengths, the longest decides that has the most seeds.
     """
-    by_length: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
-    for row in shipped_rows() if rows is None else rows:
-        by_length.setdefault((row.get("steps", 0), row.get("kept", "")), []).append(row)
+    given = shipped_rows() if rows is None else rows
+    by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))
     longest_first = sorted(by_length, reverse=True) or [(0, "")]
     found = {length: accuracies(by_length.get(length, ())) for length in longest_first}
 
-    def at_its_longest(effect: Effect) -> JudgedEffect:
+    def at_its_longest(effect: Effect) -> _JudgedEffect:
         ran = [
             replace(effect_verdict(effect, found[steps, kept]), length=f"{steps} steps, {_KEPT[kept]}" if steps else "")
             for steps, kept in longest_first
@@ -215,8 +213,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[JudgedEffec
     return tuple(at_its_longest(effect) for effect in effects())
 
 
-_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}
-"""Which epoch of a run was kept, in words."""
+_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}  # which epoch of a run was kept, in words
 
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[ComparedClaim]:
@@ -240,7 +237,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
         )
 
 
-def with_it(one: JudgedEffect) -> str:
+def with_it(one: _JudgedEffect) -> str:
     """What an effect is with the fault, or why the fault cannot act."""
     return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, mask_mse, scale_mse
-from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
+from privkit.papers.accurate_sl.denoising_simulation import GAUSSIAN, LAPLACE, Curves, Settings
 from privkit.reports.figures import COLORS, MUTED
 from privkit.shared.array import Array
 
@@ -35,21 +35,18 @@ _FACTORS = {
 }
 
 
-def figure_2(settings: Settings | None = None) -> Figure:
+def figure_2(settings: Settings = GAUSSIAN) -> Figure:
     """Fig. 2: Gaussian noise, forward."""
-    settings = settings or Settings()
     return _drawn(simulation.figure_2(settings), settings)
 
 
-def figure_6(settings: Settings | None = None) -> Figure:
+def figure_6(settings: Settings = GAUSSIAN) -> Figure:
     """Fig. 6: Gaussian noise, backward."""
-    settings = settings or Settings()
     return _drawn(simulation.figure_6(settings), settings)
 
 
-def figure_7(settings: Settings | None = None) -> Figure:
+def figure_7(settings: Settings = LAPLACE) -> Figure:
     """Fig. 7: Laplace noise, forward and backward."""
-    settings = settings or Settings(law="laplace")
     return _drawn(simulation.figure_7(settings), settings)
 
 
@@ -84,27 +81,16 @@ def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One set of axes.
+    """One set of axes."""
 
-    Attributes:
-        title: text above the axes.
-        xlabel: meaning of `factor`.
-        ylabel: meaning of `mse`, with its unit.
-        factor: [points], ascending; the last one stands for no denoising.
-        levels: one label a curve, written beside it.
-        mse: [levels, points].
-        error: standard error of `mse`, [levels, points].
-        exact: the same curves in closed form, [levels, points], if there is one.
-    """
-
-    title: str
-    xlabel: str
-    ylabel: str
-    factor: Array
-    levels: Sequence[str]
-    mse: Array
-    error: Array
-    exact: Array | None = None
+    title: str  # text above the axes
+    xlabel: str  # meaning of `factor`
+    ylabel: str  # meaning of `mse`, with its unit
+    factor: Array  # [points], ascending; the last one stands for no denoising
+    levels: Sequence[str]  # one label a curve, written beside it
+    mse: Array  # [levels, points]
+    error: Array  # standard error of `mse`, [levels, points]
+    exact: Array | None = None  # the same curves in closed form, [levels, points], if there is one
 
     def __post_init__(self) -> None:
         shape = (len(self.levels), len(self.factor))

@@ -18,24 +18,15 @@ _Noise = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedBound:
-    """One cell of Table 11 of the accurate split learning paper.
+class _PrintedBound:
+    """One cell of Table 11 of the accurate split learning paper."""
 
-    Attributes:
-        name: model and data set.
-        noise: "gaussian" or "laplace".
-        dimensions: n, size of the cut layer (Table 1 of that paper).
-        scale: σ of the Gaussian noise, b of the Laplace noise.
-        half: the number in parentheses; the table prints it as "(half)*2".
-        delta: 1e-5, or 0 for Laplace noise.
-    """
-
-    name: str
-    noise: _Noise
-    dimensions: int
-    scale: float
-    half: float
-    delta: float
+    name: str  # model and data set
+    noise: _Noise  # "gaussian" or "laplace"
+    dimensions: int  # n, size of the cut layer (Table 1 of that paper)
+    scale: float  # σ of the Gaussian noise, b of the Laplace noise
+    half: float  # the number in parentheses; the table prints it as "(half)*2"
+    delta: float  # 1e-5, or 0 for Laplace noise
 
     @property
     def epsilon(self) -> float:
@@ -53,8 +44,8 @@ _SPLIT_LAYERS = {
 _NAMES_BATCH = int(printed("accurate_sl", "Table 2", "LSTM on Names", "batch size"))
 """Batch size of the Names model: its printed ε is the MNIST row's over the square root of this."""
 
-TABLE_11: tuple[PrintedBound, ...] = tuple(
-    PrintedBound(
+TABLE_11: tuple[_PrintedBound, ...] = tuple(
+    _PrintedBound(
         name=name,
         noise=noise,
         dimensions=int(printed("accurate_sl", "Table 1", layer, "split layer size")),
@@ -71,20 +62,14 @@ TABLE_11: tuple[PrintedBound, ...] = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Table11Row:
-    """One printed bound beside what its formula gives and what is true.
+    """One printed bound beside what its formula gives and what is true."""
 
-    Attributes:
-        printed: the table's own numbers.
-        formula: ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b
-            for Laplace noise.
-        exact: the true ε of one release of n numbers in [−1, 1] at the same δ.
-        certificate: the printed ε, sound exactly if it is at least `exact`.
-    """
-
-    printed: PrintedBound
+    printed: _PrintedBound  # the table's own numbers
+    # ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b for
+    # Laplace noise
     formula: float
-    exact: float
-    certificate: Certificate
+    exact: float  # the true ε of one release of n numbers in [−1, 1] at the same δ
+    certificate: Certificate  # the printed ε, sound exactly if it is at least `exact`
 
 
 def table_11() -> Iterator[Table11Row]:
@@ -109,7 +94,7 @@ def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
     return next((_checked(bound) for bound in TABLE_11 if (bound.name, bound.noise, bound.scale) == wanted), None)
 
 
-def _checked(bound: PrintedBound) -> Table11Row:
+def _checked(bound: _PrintedBound) -> Table11Row:
     n, scale, claim = bound.dimensions, bound.scale, bound.epsilon
     if bound.noise == "laplace":
         formula, exact = laplace_epsilon(n, scale, norm="l2") / 2, laplace_epsilon(n, scale, norm="l1")

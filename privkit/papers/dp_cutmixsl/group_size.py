@@ -11,8 +11,7 @@ from privkit.papers.dp_cutmixsl.claims import conversion, corollary_1_epsilon, l
 from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1, table_1_value
 from privkit.shared.array import Array
 
-_SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))
-"""σ_s = σ_y of Table 1."""
+_SIGMAS = tuple(table_1_value(f"σ·255, value {number}") / 255 for number in (1, 2, 3))  # σ_s = σ_y of Table 1
 ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 """Rényi order and δ of Table 1."""
 

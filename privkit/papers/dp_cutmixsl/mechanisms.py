@@ -14,27 +14,19 @@ from privkit.papers.dp_cutmixsl.group_size import ORDER
 from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1, table_1_value
 from privkit.shared.certificate import Certificate
 
-_CONCENTRATION = 2.0
-"""α_M of the ratios that the paper's experiments draw."""
+_CONCENTRATION = 2.0  # α_M of the ratios that the paper's experiments draw
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One mechanism in the setting of Table 1.
+    """One mechanism in the setting of Table 1."""
 
-    Attributes:
-        name: the mechanism.
-        group: k clients in a mixing group.
-        sigma: σ_s = σ_y.
-        rounds: T releases.
-        drawn: False for the corollary's assumptions (λ = 1/k, a secret k of 10 clients). True for the paper's
-            experiments: ratios from Dir(2) and round-robin groups.
-    """
-
-    name: Mechanism
-    group: int = 2
-    sigma: float = 16 / 255
-    rounds: int = 1
+    name: Mechanism  # the mechanism
+    group: int = 2  # k clients in a mixing group
+    sigma: float = 16 / 255  # σ_s = σ_y
+    rounds: int = 1  # T releases
+    # False for the corollary's assumptions (λ = 1/k, a secret k of 10 clients). True for the paper's experiments:
+    # ratios from Dir(2) and round-robin groups.
     drawn: bool = False
 
     def proven(self, delta: float) -> Certificate:

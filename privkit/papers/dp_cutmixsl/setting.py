@@ -25,24 +25,6 @@ _Sampling = Literal["without_replacement", "partition"]
 class GroupRelease:
     """One release of a mixing group, in the terms of the paper.
 
-    Attributes:
-        mechanism: "dp_sl", "dp_mixsl" or "dp_cutmixsl".
-        sigma: σ_s > 0, standard deviation of the noise on each coordinate of the smashed data.
-        sigma_labels: σ_y > 0, of the noise on the labels; None: as `sigma`.
-        dimensions: D_s ≥ 1, numbers in the smashed data of one record.
-        clip: Δ > 0, width of the interval to which every coordinate is clamped before the noise.
-        label_dimensions: D_y ≥ 1 in the formula.
-        labels: "one_hot", "unit_box" ([0, 1]^L) or "none" (not released: the label term is zero).
-        classes: L ≥ 1, the labels' real length; None: D_y.
-        group: k ≥ 1 clients in a mixing group.
-        clients: n ≥ k.
-        mixing_ratio: λ_max in [1/k, 1]; None: 1/k for everyone.
-        concentration: α_M > 0 if the ratios are drawn from Dir(α_M) each time; None: they are fixed.
-        patches: N ≥ 1 if CutMix keeps ⌈λN⌉ whole patches; None: λN is taken to be whole.
-        noise_site: "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
-        sampling: "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round).
-        variance: not accepted; the message says which σ it stands for.
-
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
 
     >>> GroupRelease(mechanism="dp_sl", variance=0.04, dimensions=10, clip=0.15, label_dimensions=2, labels="one_hot",
@@ -51,22 +33,24 @@ class GroupRelease:
     ValueError: give a standard deviation instead of variance=0.04: sigma=0.2
     """
 
-    mechanism: Mechanism
-    sigma: float | None = None
-    sigma_labels: Positive | None = None
-    dimensions: Count
-    clip: Positive
-    label_dimensions: Count
-    labels: _Labels
-    classes: Count | None = None
-    group: Count
-    clients: Count
-    mixing_ratio: float | None = None
+    mechanism: Mechanism  # "dp_sl", "dp_mixsl" or "dp_cutmixsl"
+    sigma: float | None = None  # σ_s > 0, standard deviation of the noise on each coordinate of the smashed data
+    sigma_labels: Positive | None = None  # σ_y > 0, of the noise on the labels; None: as `sigma`
+    dimensions: Count  # D_s ≥ 1, numbers in the smashed data of one record
+    clip: Positive  # Δ > 0, width of the interval to which every coordinate is clamped before the noise
+    label_dimensions: Count  # D_y ≥ 1 in the formula
+    labels: _Labels  # "one_hot", "unit_box" ([0, 1]^L) or "none" (not released: the label term is zero)
+    classes: Count | None = None  # L ≥ 1, the labels' real length; None: D_y
+    group: Count  # k ≥ 1 clients in a mixing group
+    clients: Count  # n ≥ k
+    mixing_ratio: float | None = None  # λ_max in [1/k, 1]; None: 1/k for everyone
+    # α_M > 0 if the ratios are drawn from Dir(α_M) each time; None: they are fixed
     concentration: Positive | None = None
-    patches: Count | None = None
-    noise_site: _NoiseSite
+    patches: Count | None = None  # N ≥ 1 if CutMix keeps ⌈λN⌉ whole patches; None: λN is taken to be whole
+    noise_site: _NoiseSite  # "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
+    # "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round)
     sampling: _Sampling
-    variance: InitVar[float | None] = None
+    variance: InitVar[float | None] = None  # not accepted; the message says which σ it stands for
 
     def __post_init__(self, variance: float | None) -> None:
         if variance is not None:

@@ -11,8 +11,7 @@ from privkit.papers.patch_shuffling.claims import dp_baseline, proposition_2
 from privkit.papers.values import PrintedValue, printed, printed_values
 
 _TOKENS, _BATCH, _KEEP = 196, 50, 0.4
-_CIFAR10_STDS = (0.2023, 0.1994, 0.2010)
-"""Standard deviations of CIFAR-10's channels, by which its images are divided."""
+_CIFAR10_STDS = (0.2023, 0.1994, 0.2010)  # standard deviations of CIFAR-10's channels, by which its images are divided
 
 
 def comparisons() -> Iterator[ComparedClaim]:

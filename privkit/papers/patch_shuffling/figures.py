@@ -18,8 +18,7 @@ from privkit.files.sealed import checked_bytes
 from privkit.files.storage import read_record
 from privkit.run.records import TRAINED, read_manifest
 
-FIGURES: Mapping[str, Callable[[], Figure]] = {}
-"""Nothing can be drawn without a run."""
+FIGURES: Mapping[str, Callable[[], Figure]] = {}  # nothing can be drawn without a run
 _WEIGHTS = "client.safetensors"
 
 

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from privkit.papers.contract import ComparedClaim
 from privkit.papers.values import PrintedValue, printed, printed_values
 
-_SIDES = {"CIFAR": 32, "PCam": 96}
-"""Pixels a side of the images."""
+_SIDES = {"CIFAR": 32, "PCam": 96}  # pixels a side of the images
 _ACCURACIES = ("Table 5", "Table 6", "Table 7")
-_ALMOST_ALL = 0.9
-"""Share of the rows from which "almost all" is granted."""
+_ALMOST_ALL = 0.9  # share of the rows from which "almost all" is granted
 
 
 def comparisons() -> Iterator[ComparedClaim]:

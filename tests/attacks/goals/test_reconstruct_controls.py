@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
-from privkit.attacks.goals.control_server import _probe
+from privkit.attacks.goals.control_cast import _probe
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls, fails
