@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -131,7 +131,7 @@ def finished_grade(row: Row) -> Grade | None:
     if not floors:
         return None
     beaten = {name: beats(row, name) for name in floors}
-    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(row.recovered["unaligned"], floors.values())):
+    if all(beaten.values()) or _identifies(row, floors):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
 
@@ -159,12 +159,17 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     return as_error(class_mean[metric]) / (1 + own / max(1.0, found.value * found.n))
 
 
-def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:
-    """Whether guesses identify more records than chance, which is the most that floors reach."""
-    found = ours.get(IDENTIFIED.name)
-    return found is not None and all(
-        IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors
-    )
+def _identifies(row: Row, floors: Mapping[str, Metrics]) -> bool:
+    """Whether guesses identify more records than any guess by the label alone: at most one of each label.
+
+    The class mean says how many that are. Where there is none, such as beside own records of other classes, the labels
+    of the attacked records are counted. Where nobody knows them, nothing follows.
+    """
+    found, labels = row.recovered["unaligned"].get(IDENTIFIED.name), row.counts.get("victim_labels", 0)
+    if found is None or not (labels or CLASS_MEAN.name in floors):
+        return False
+    known = all(IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors.values())
+    return known and found.low > labels / found.n
 
 
 def falls(row: Row) -> bool:
