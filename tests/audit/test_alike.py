@@ -19,6 +19,7 @@ SETTINGS |= {"training": "batch_size=20", "defense": "none"}
         ("bare", "vit_micro", "bare sends other data in training than afterwards"),
         ("honest", "vit_micro", ""),
         ("seeded", "vit_micro", "seeded adds the same noise in each round"),
+        ("waking", "vit_micro", "waking changed while the model was trained"),
         ("none", "two_faces:segments", "two_faces:segments sends other data in training than afterwards"),
         ("none", "two_faces:hiding", "its code reads the mode of the module (self.training)"),
         ("none", "two_faces:usual", ""),
@@ -71,6 +72,17 @@ class Seeded(OnSmashed):
     def defended(self, smashed, generator):
         noise = torch.randn(smashed.shape, generator=torch.Generator().manual_seed(0))
         return smashed + self.sigma * noise, Nothing(reason="smashed data are released with noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waking(Seeded):  # its noise grows with the rounds
+    name: ClassVar[str] = "waking"
+    calls: ClassVar[list] = []
+
+    def defended(self, smashed, generator):
+        self.calls.append(1)
+        noise = torch.randn(smashed.shape, generator=generator)
+        return smashed + min(1, len(self.calls) / 100) * self.sigma * noise, Nothing(reason="released with noise")
 
 
 class Lower(nn.Flatten):
