@@ -225,9 +225,20 @@ def undefended(defense: str) -> bool:
     return defense.partition(":")[0] == "none"
 
 
+def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
+    """The rows of the undefended model under a protocol, which defenses are compared with.
+
+    They are those of the plain one, with the fewest options. Another, such as one with a drawn frozen block, may be
+    worse at the task and harder to attack, and would flatter every defense beside it.
+    """
+    bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
+    plain = min((row.defense for row in bare), key=len, default="")
+    return [row for row in bare if row.defense == plain]
+
+
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The rows of the undefended model, in which every attack on a defense has a counterpart."""
-    bare = [row for row in rows if undefended(row.defense)]
+    """The rows of the undefended model, in which every attack on a defense has a counterpart: of the plain one first."""
+    bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
 
