@@ -237,7 +237,7 @@ def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
 
 
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The rows of the undefended model, in which every attack on a defense has a counterpart: of the plain one first."""
+    """The rows of the undefended model, a counterpart of each attack on a defense: the plain one's first."""
     bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
