@@ -109,10 +109,10 @@ class BlackBox(Checked):
         check_inputs(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None
+        device = observation.views[0].smashed.device
+        auxiliary = observation.auxiliary.to(device)
         observation, query = _of_usual_size(observation, observation.query)
         views = observation.views
-        device = views[0].smashed.device
-        auxiliary = observation.auxiliary.to(device)
         auxiliary = auxiliary[: ceil(self.fraction * len(auxiliary))]
         batch = observation.batch_size
         if len(auxiliary) < 2 * batch:
