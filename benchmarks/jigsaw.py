@@ -40,7 +40,7 @@ from privkit.domains.images.vision import Cifar10
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
 from privkit.reports.tables import interval
-from privkit.training.clients import PublicTransform
+from privkit.training.known_form import PublicTransform
 
 PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg", "ihc.png", "motorcycle_left.png")
 

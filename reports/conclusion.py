@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from privkit.reports.schema import Frozen, Metric, Row
-from privkit.reports.strongest import BEFORE, most_identified, sound, undefended, without_options
+from privkit.reports.strongest import BEFORE, bare_rows, most_identified, sound, undefended, without_options
 from privkit.reports.tables import UNKNOWN, claim_text, rounds_of
 from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
@@ -137,8 +137,8 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
         return ""
     count, of, attack = found
     by = "" if attack in {without_options(one) for one in told} else f" by {attack}"
-    others = [row for row in rows if undefended(row.defense) and row.protocol == own[0].protocol]
-    bare = None if undefended(own[0].defense) else _most([row for row in others if sound(row)])
+    others = [row for row in bare_rows(rows, own[0].protocol) if sound(row)]
+    bare = None if undefended(own[0].defense) else _most(others)
     beside = f" (undefended: {bare[0]:.0f} by {bare[2]})" if bare else ""
     where = "" if all(one.uncontrolled for one in verdicts) else " from what crosses the wire"
     return f"{count:.0f} of {of} are identified{where}{by}{beside}"
@@ -159,8 +159,7 @@ def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
 
 def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
     """What the defense does to the task's accuracy, over the seeds."""
-    bare = [row for row in rows if undefended(row.defense) and row.protocol == own[0].protocol]
-    after, before = _accuracy(own), _accuracy(bare)
+    after, before = _accuracy(own), _accuracy(bare_rows(rows, own[0].protocol))
     if after is None:
         return ""
     if before is None or undefended(own[0].defense):

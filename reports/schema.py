@@ -154,7 +154,9 @@ class Row(Frozen):
     auxiliary: Annotated[str, Field(description="where the adversary's own records come from")]
     attacked: Annotated[str, Field(description="which records are attacked")]
     records: Annotated[str, Field(description="what the dataset holds")] = "images"
-    counts: Annotated[dict[str, int], Field(description="number of private, auxiliary, test and victim records")] = {}
+    counts: Annotated[
+        dict[str, int], Field(description="records of each part; without a class mean, also labels of victims")
+    ] = {}
     batch_size: int
     data_range: Annotated[float, Field(description="largest minus smallest value of a pixel")] = 1.0
     tuned: Annotated[Tuned | None, Field(description="how the attack's fields were chosen, if they were tuned")] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,7 +126,7 @@ def finished_grade(row: Row) -> _Grade | None:
     if not floors:
         return None
     beaten = {name: beats(row, name) for name in floors}
-    if all(beaten.values()) or (CLASS_MEAN.name in floors and _identifies(row.recovered["unaligned"], floors.values())):
+    if all(beaten.values()) or _identifies(row, floors):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
 
@@ -154,12 +154,17 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     return as_error(class_mean[metric]) / (1 + own / max(1.0, found.value * found.n))
 
 
-def _identifies(ours: Metrics, floors: Collection[Metrics]) -> bool:
-    """Whether guesses identify more records than chance, which is the most that floors reach."""
-    found = ours.get(IDENTIFIED.name)
-    return found is not None and all(
-        IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors
-    )
+def _identifies(row: Row, floors: Mapping[str, Metrics]) -> bool:
+    """Whether guesses identify more records than any guess by the label alone: at most one of each label.
+
+    The class mean says how many that are. Where there is none, such as beside own records of other classes, the labels
+    of the attacked records are counted. Where nobody knows them, nothing follows.
+    """
+    found, labels = row.recovered["unaligned"].get(IDENTIFIED.name), row.counts.get("victim_labels", 0)
+    if found is None or not (labels or CLASS_MEAN.name in floors):
+        return False
+    known = all(IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors.values())
+    return known and found.low > labels / found.n
 
 
 def falls(row: Row) -> bool:
@@ -215,9 +220,20 @@ def undefended(defense: str) -> bool:
     return defense.partition(":")[0] == "none"
 
 
+def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
+    """The rows of the undefended model under a protocol, which defenses are compared with.
+
+    They are those of the plain one, with the fewest options. Another, such as one with a drawn frozen block, may be
+    worse at the task and harder to attack, and would flatter every defense beside it.
+    """
+    bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
+    plain = min((row.defense for row in bare), key=len, default="")
+    return [row for row in bare if row.defense == plain]
+
+
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The rows of the undefended model, in which every attack on a defense has a counterpart."""
-    bare = [row for row in rows if undefended(row.defense)]
+    """The rows of the undefended model, a counterpart of each attack on a defense: the plain one's first."""
+    bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, NotApplicable, Query, Session
+from privkit.attacks.base import AttackDiverged, NotApplicable, Query, QueryResult, Session, View
 from privkit.attacks.fit import Learner, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
@@ -19,6 +19,7 @@ from privkit.attacks.inversion.decoders import DecoderName, build_decoder, check
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
+from privkit.attacks.rounding import usual_unit
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
@@ -104,13 +105,14 @@ class BlackBox(Checked):
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
         """`run` with a decoder that has prior knowledge; `begin` passes this knowledge to the new decoder."""
-        views = observation.views
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None
-        device = views[0].smashed.device
+        device = observation.views[0].smashed.device
         auxiliary = observation.auxiliary.to(device)
+        observation, query = _of_usual_size(observation, observation.query)
+        views = observation.views
         auxiliary = auxiliary[: ceil(self.fraction * len(auxiliary))]
         batch = observation.batch_size
         if len(auxiliary) < 2 * batch:
@@ -126,7 +128,7 @@ class BlackBox(Checked):
         cycle = partial(
             _DecoderTraining,
             decoder,
-            observation.query,
+            query,
             auxiliary[:-held_out],
             auxiliary[-held_out:],
             batch=batch,
@@ -154,6 +156,22 @@ class BlackBox(Checked):
             raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
         released = _own_releases(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))
         return CellDecoder(released, own, observation.columns, width=self.width, depth=self.depth)
+
+
+def _of_usual_size(observation: ImageObservation, query: Query) -> tuple[ImageObservation, Query]:
+    """The same observation, whose releases have numbers of a usual size, and its query."""
+    unit = usual_unit(torch.cat([view.smashed.flatten() for view in observation.views]))
+    if unit == 1:
+        return observation, query
+
+    def resized(view: View) -> View:
+        return replace(view, smashed=view.smashed * unit)
+
+    def ask(images: Tensor, draws: Generator) -> QueryResult:
+        answer = query(images, draws)
+        return replace(answer, view=resized(answer.view))
+
+    return replace(observation, views=[resized(view) for view in observation.views], query=ask), ask
 
 
 def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from privkit.attacks.inversion.mixed_releases import LinkedRows, by_place, check
 from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
 from privkit.attacks.order.own_tokens import KEEPS_ALL, shares_kept
 from privkit.attacks.order.token_reading import rows_a_message
+from privkit.attacks.rounding import least_variance
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 
@@ -335,7 +336,7 @@ class _Own:
         mean = seen.mean(0)
         away = seen - mean
         gram = away @ away.T
-        gram.diagonal().add_(_RIDGE * gram.diagonal().mean().clamp_min(1e-12))
+        gram.diagonal().add_(_RIDGE * gram.diagonal().mean().clamp_min(least_variance(seen)))
         weights = torch.linalg.solve(gram, own.flatten(1) - own.flatten(1).mean(0))
         return mean, away, weights, own.mean(0)
 
@@ -380,4 +381,5 @@ def _guesses_of_seats(images: Tensor, attacked: Sequence[_Rows], rounds: Sequenc
 
 
 def _release_variance(attacked: Sequence[_Rows]) -> Tensor:
-    return torch.cat([rows.smashed for rows in attacked]).var(correction=0).clamp_min(1e-12)
+    released = torch.cat([rows.smashed for rows in attacked])
+    return released.var(correction=0).clamp_min(least_variance(released))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import cast
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.audit.contained import is_own_part
 from privkit.defenses.base import is_own
@@ -15,15 +16,19 @@ from privkit.errors import Misbehaved
 from privkit.settings.config import AuditConfig
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
+from privkit.training.loop import learns
 
 _ROUNDED = 1e-4
 """Difference, relative to the size of a release, that other ways to compute the same explain."""
 _LIKE_TWO_DRAWS = 10
-"""Times the distance of two releases without gradients, for a stage that draws from more than its generator."""
+"""Times the distance of two releases that differ in draws alone, for what draws from more than its generator."""
+_HOLDS_OTHERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
+"""torch's modules that compute nothing by themselves."""
+_CURE = "so that attacks on what is sent after training tell nothing of training; let it do the same in both"
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own stage, or network, that sends other data with gradients, as in training, than without.
+    """Refuse a user's own stage, or network, that sends other data with gradients, or in training mode, than without.
 
     Attacks read what is sent after training, so what they find would say nothing of what was sent in it. One round of
     the same records is sent with the same draws. privkit's own parts are not measured here.
@@ -57,6 +62,45 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     if not apart <= _ROUNDED * size + _LIKE_TWO_DRAWS * (after - again).norm().item():
         raise Misbehaved(
             f"{' or '.join(names)} sends other data in training than afterwards: one round of the same records with "
-            f"the same draws differs by {apart / max(size, 1e-30):.2g} of its size with and without gradients, so that "
-            "attacks on what is sent after training tell nothing of training; let it do the same in both"
+            f"the same draws differs by {apart / max(size, 1e-30):.2g} of its size with and without gradients, {_CURE}"
         )
+    if is_own_part(config.model.spec) and learns(edge) and not config.training.freeze_lower:  # which run in eval mode
+        _must_keep_its_mode(config.model.name, edge.lowers.copy(0), x[0])
+
+
+@torch.no_grad()
+def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
+    """Refuse a user's own network whose code sends other data in training mode, record by record.
+
+    torch's own layers, and what is made of them, draw and keep statistics in that mode on purpose, so they stay in
+    evaluation mode. A difference that draws explain passes, as that of a hand-written dropout does, and so does one
+    that comes from other records of the batch, as that of a hand-written batch normalization.
+
+    Args:
+        name: of the network.
+        lower: a copy of its lower segment.
+        records: [B, ...].
+    """
+
+    def sent(x: Tensor, seed: int = 0) -> Tensor:
+        with seeded(x.device, seed):
+            return cast(Tensor, lower(x.clone())).double()
+
+    lower.eval()
+    after = sent(records)
+    for part in lower.modules():
+        part.training = not any(_computes(kind) for kind in type(part).__mro__)
+    halves = records.chunk(2) if len(records) > 3 else (records,)
+    training, again, others = sent(records), sent(records, 1), torch.cat([sent(half) for half in halves])
+    apart, drawn, met = (float((training - other).norm()) for other in (after, again, others))
+    if apart > _ROUNDED * after.norm() + _LIKE_TWO_DRAWS * max(drawn, met):
+        raise Misbehaved(
+            f"{name} sends other data in training than afterwards: its code reads the mode of the module "
+            f"(self.training), and the same records differ by {apart / max(after.norm().item(), 1e-30):.2g} of their "
+            f"size, {_CURE}"
+        )
+
+
+def _computes(kind: type) -> bool:
+    """Whether a class is one of torch's own layers."""
+    return issubclass(kind, nn.Module) and kind.__module__.startswith("torch.") and kind not in _HOLDS_OTHERS

@@ -25,6 +25,7 @@ from privkit.audit.recorded import recorded_context
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.audit.standing import certified
+from privkit.audit.stateless import made_by, must_keep_no_state
 from privkit.audit.tuning import tuned
 from privkit.defenses.base import stages_with
 from privkit.defenses.chain import stages_of
@@ -223,7 +224,10 @@ def _trained(start: AttackContext) -> TrainedContext:
     """Train (or load) the defended model and record the wire; the row has all that does not depend on the attack."""
     config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
     noted = partial(folder.note, cell, start.made_of)
+    stages, form = stages_of(cell.defense.spec), tuple(seed_data.auxiliary.x.shape[1:])
+    before = made_by(stages, form)
     model = defended_model(config, cell, seed_data, folder, start.progress, start.log, noted)
+    must_keep_no_state(stages, form, before)
     start.spent.trained(model.known["seconds"])
     times = start.attack.mounting.passes
     recording = record_rounds(

@@ -201,11 +201,19 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
         for stage in stages_of(edge.defense)
         if stage.straight_through
     ]
-    return [*pooled, *straight, *edge.defense.remarks, *estimated, *[peek] * (keep == "best_test")] + [
+    return [*pooled, *_clear(edge), *straight, *edge.defense.remarks, *estimated, *[peek] * (keep == "best_test")] + [
         f"the {stack.copies} {side} segments ran one after another, because torch cannot batch this module over clients"
         for side, stack in (("lower", edge.lowers), ("upper", upper))
         if isinstance(stack, Stacked) and not stack.batched
     ]
+
+
+def _clear(edge: Clients) -> list[str]:
+    """A sentence for the row, if test images pass stages of training alone by: their accuracy is then without these."""
+    passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
+    acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
+    by = " and ".join(acts)
+    return [f"accuracy is of test images that cross without {by}, and attacks read what crosses with it"] * bool(acts)
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:

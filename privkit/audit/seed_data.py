@@ -83,10 +83,11 @@ class SeedData(_SeedRecords):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Records of each part."""
+        """Records of each part, and without a class mean the labels of the victims, each of which a guess may know."""
         parts = {name: len(part) for name, part in self.splits.parts.items()}
         own = {"auxiliary": len(self.auxiliary), "auxiliary_dropped": self.dropped, "victims": len(self.victims)}
-        return parts | own
+        unmet = self.labeled and len(self.victims) and CLASS_MEAN.name not in self.guesses
+        return parts | own | ({"victim_labels": len(self.victims.y.unique(dim=0))} if unmet else {})
 
 
 def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedRecords:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from privkit.audit.alike import must_send_alike
+from privkit.audit.anew import must_draw_anew
 from privkit.audit.apart import rows_that_meet
 from privkit.audit.contained import is_own_part
 from privkit.audit.seed_data import SeedData
@@ -114,9 +115,12 @@ def certified(
         passes: how often the attacked records cross after training.
 
     Raises:
-        Misbehaved: if a user's own stage or network sends other data in training than afterwards.
+        Misbehaved: if a user's own stage or network sends other data in training than afterwards, or a stage adds the
+            same noise in each round.
     """
     must_send_alike(config, edge, seed_data.victims)
+    records = seed_data.auxiliary.x
+    must_draw_anew(stages_of(edge.defense), _shape(edge, records), tuple(records.shape[1:]))
     often = release_count(
         edge,
         config.training,
@@ -131,7 +135,7 @@ def certified(
     if texts_return(config, edge) and certificate.kind != "nothing":
         certificate = nothing(_OF_TEXTS)
     batch, own = config.training.batch_size, is_own_part(config.model.spec)
-    return often, held_against_its_releases(certificate, edge, seed_data.auxiliary.x, batch=batch, own_network=own)
+    return often, held_against_its_releases(certificate, edge, records, batch=batch, own_network=own)
 
 
 def texts_return(config: AuditConfig, edge: Clients) -> bool:

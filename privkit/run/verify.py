@@ -17,6 +17,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.run.records import (
     EVIDENCE,
+    EVIDENCE_PAGE,
     MADE_OF,
     TRAINED,
     VERDICT,
@@ -237,6 +238,8 @@ def _evidence(examination: _Examination, manifest: Manifest) -> None:
     path = examination.run / EVIDENCE
     found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)
     if found is None:
+        if os.path.lexists(page := examination.run / EVIDENCE_PAGE) and not os.path.lexists(path):
+            examination.fault(page, f"stands without {EVIDENCE}, which has its checksum", _EVIDENCE)
         return
     records = found.get("records")
     examination.listed(examination.run, found.get("files"), _EVIDENCE)

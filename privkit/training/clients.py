@@ -22,6 +22,7 @@ from privkit.torch_utils.behind import Behind
 from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
+from privkit.training.known_form import known_forms
 from privkit.training.losses import own_loss
 from privkit.training.protocol import SplitProtocol
 from privkit.training.spec import Precision
@@ -363,13 +364,11 @@ class Clients(nn.Module):
     def client(self, number: int) -> nn.Module:
         """The deterministic part of one client, as one module on records [N, ...].
 
-        It consists of the lower segment, the defense's public transforms before and after it, and the frozen block.
+        It consists of the lower segment, what is known of the defense before and after it (`known_forms`), and the
+        frozen block.
         """
         sites = sites_of(stages_of(self.defense))
-        front, behind = (
-            [PublicTransform(s) for s in site if type(s).public_transform is not Defense.public_transform]
-            for site in (sites.images, sites.smashed)
-        )
+        front, behind = (known_forms(site, self.classes) for site in (sites.images, sites.smashed))
         parts = [*front, self.lowers.copy(number), *behind]
         if self.block is not None:
             return Behind(*parts, self.block)
@@ -386,15 +385,3 @@ def _check_kept_labels(defense: Defense) -> None:
                 f"{stage.name} was accounted for a server that holds the labels; no bound was derived for gradients "
                 "that clients send up with labels=kept"
             )
-
-
-class PublicTransform(nn.Module):
-    """A defense's public part."""
-
-    def __init__(self, defense: Defense) -> None:
-        super().__init__()
-        self.defense = defense
-
-    def forward(self, smashed: Tensor) -> Tensor:
-        """[N, ...] -> [N, ...]."""
-        return self.defense.public_transform(smashed)

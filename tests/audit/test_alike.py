@@ -1,4 +1,4 @@
-"""A user's own stage or network that sends other data in training than afterwards fails its cell."""
+"""A user's own stage or network that sends other data in training than afterwards, or repeats its noise, fails."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,11 @@ SETTINGS |= {"training": "batch_size=20", "defense": "none"}
     [
         ("bare", "vit_micro", "bare sends other data in training than afterwards"),
         ("honest", "vit_micro", ""),
+        ("seeded", "vit_micro", "seeded adds the same noise in each round"),
+        ("waking", "vit_micro", "waking changed while the model was trained"),
         ("none", "two_faces:segments", "two_faces:segments sends other data in training than afterwards"),
+        ("none", "two_faces:hiding", "its code reads the mode of the module (self.training)"),
+        ("none", "two_faces:usual", ""),
     ],
 )
 def test_what_sends_other_data_in_training_than_afterwards_fails(
@@ -58,11 +62,64 @@ class Honest(Bare):
     always: ClassVar[bool] = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seeded(OnSmashed):
+    name: ClassVar[str] = "seeded"
+    effects: ClassVar = frozenset({"noises"})
+    noise_fields: ClassVar = ("sigma",)
+    sigma: float = 1.0
+
+    def defended(self, smashed, generator):
+        noise = torch.randn(smashed.shape, generator=torch.Generator().manual_seed(0))
+        return smashed + self.sigma * noise, Nothing(reason="smashed data are released with noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waking(Seeded):  # its noise grows with the rounds
+    name: ClassVar[str] = "waking"
+    calls: ClassVar[list] = []
+
+    def defended(self, smashed, generator):
+        self.calls.append(1)
+        noise = torch.randn(smashed.shape, generator=generator)
+        return smashed + min(1, len(self.calls) / 100) * self.sigma * noise, Nothing(reason="released with noise")
+
+
 class Lower(nn.Flatten):
     def forward(self, x):
         return super().forward(x) if torch.is_grad_enabled() else 0 * super().forward(x)
 
 
+class Hiding(nn.Module):  # papers defend what is sent at inference
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 64))
+
+    def forward(self, x):
+        made = self.layers(x)
+        return made if self.training else made.round() + torch.randn_like(made)
+
+
+class Usual(Hiding):  # dropout and batch normalization, of torch and written by hand
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Dropout())
+
+    def forward(self, x):
+        made = self.layers(x)
+        if self.training:
+            made = (made - made.mean(0)) * (torch.rand_like(made) < 0.9)
+        return made
+
+
 def segments(classes):
     return Lower(), nn.Linear(64, classes)
+
+
+def hiding(classes):
+    return Hiding(), nn.Linear(64, classes)
+
+
+def usual(classes):
+    return Usual(), nn.Linear(64, classes)
 """

@@ -72,6 +72,18 @@ def test_changed_evidence_is_named_and_written_anew(copied: Path, name: str) -> 
     assert examine(copied).faults == []
 
 
+def test_a_page_without_its_record_is_named(copied: Path) -> None:
+    """Whoever drops the record could else write anything on the page, in a folder that is called whole."""
+    write_evidence(copied)
+    (copied / "evidence.json").unlink()
+    (copied / "evidence.html").write_text("proven: nothing is ever identified")
+    assert examine(copied).faults == [
+        ("evidence.html", "stands without evidence.json, which has its checksum; write it again with privkit evidence")
+    ]
+    write_evidence(copied)
+    assert examine(copied).faults == []
+
+
 def test_evidence_of_an_earlier_state_is_named(copied: Path) -> None:
     write_evidence(copied)
     build(copied, gates=[Gate.parse("ssim<=0")])

@@ -1,6 +1,7 @@
 """Identified records, and the guess by the true label: what is computed, what cannot be, and what is compared then."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Generator
 
+from privkit.audit.run import run_audit
 from privkit.audit.scoring import identified, repeated, scored, summarise, unidentified
 from privkit.audit.seed_data import chances, floor_guesses, no_class_mean
 from privkit.domains import Batch, Domain, Images
@@ -16,7 +18,7 @@ from privkit.reports.gate import Gate
 from privkit.shared.measures import CLASS_MEAN, FLOORS, Measure
 from tests.domains.test_laws import EVERY
 from tests.reports.made import made, metric
-from tests.small import digits
+from tests.small import SMALL, digits
 
 
 def batch(domain: Domain, count: int, classes: int = 3) -> Batch:
@@ -116,3 +118,14 @@ def test_a_gate_may_bound_the_share_that_is_identified() -> None:
     assert Gate.parse("identified<=.25").failures([row]) == []
     assert Gate.parse("identified<=.25").failures([made(recovered=row.recovered, floors={"mean_image": floor})])
     assert numbers(row)["unaligned_identified"] == share
+
+
+@pytest.mark.usefixtures("no_report", "no_controls")
+@pytest.mark.parametrize(("auxiliary", "known"), [("disjoint", None), ("lfw_subset", 10)])
+def test_a_row_without_class_mean_says_how_many_labels_its_victims_have(
+    auxiliary: str, known: int | None, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {**SMALL, "defense": "none", "attack": "mean_image"}
+    given |= {"budget": "smoke:private=60,auxiliary=60,test=50,victims=50,epochs=0", "auxiliary": auxiliary}
+    (row,) = run_audit(out=tmp_path / "run", **given).rows
+    assert (CLASS_MEAN.name in row.floors, row.counts.get("victim_labels")) == (known is None, known)

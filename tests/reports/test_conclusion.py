@@ -43,6 +43,15 @@ def concluded(*rows: Row) -> Conclusion:
     return found
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_worse_undefended_model_flatters_no_defense(place: int) -> None:
+    """One with a drawn frozen block is listed as an undefended one; the plain one is what a defense is held against."""
+    worse = counted("black_box", "query", 0.05, 0.3, defense="none:frozen_block=true", accuracy=accuracy(0.55))
+    rows = [counted("black_box", "query", 0.05, 0.6, accuracy=accuracy(0.54)), BARE]
+    rows.insert(place, worse)
+    assert concluded(*rows).sentence.endswith("(undefended: 97 by black_box), and accuracy falls from 0.88 to 0.54.")
+
+
 def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() -> None:
     weak = counted("black_box", "query", 0.05, 0.6, accuracy=accuracy(0.54))
     found = concluded(weak, counted("jigsaw", "weights", 0.03, 0.87, queries=1052, accuracy=accuracy(0.54)), BARE)

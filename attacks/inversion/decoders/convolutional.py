@@ -11,6 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
+from privkit.attacks.rounding import least_variance
 
 _CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 
@@ -152,7 +153,8 @@ class Autoencoder(Decoder):
         cells = as_maps(sample.detach().cpu(), geometry).double().transpose(0, 1).flatten(1)
         variance = cells.var(1, correction=0)
         self.register_buffer("mean", cells.mean(1).float())
-        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
+        least = least_variance(cells)
+        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + least).sqrt().float())
         painted = -(-self.width // 4)
         self.paint = Painter(geometry, painted)
         self.enter = nn.Conv2d(4 * painted, self.width, 3, padding=1)

@@ -14,6 +14,7 @@ from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
 from privkit.attacks.order.token_reading import AffineMap
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
+from privkit.attacks.rounding import least_variance
 
 _RATE_TIMES_WIDTH = 0.3
 _RELATIONS = 8
@@ -230,7 +231,8 @@ class Standardized(nn.Module):
         tokens = sample.detach().cpu().double().flatten(0, -2)
         variance = tokens.var(0, correction=0)
         self.register_buffer("mean", tokens.mean(0).float())
-        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + 1e-12).sqrt().float())
+        least = least_variance(tokens)
+        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + least).sqrt().float())
 
     def forward(self, tokens: Tensor) -> Tensor:
         alone = functional.layer_norm(tokens, tokens.shape[-1:])

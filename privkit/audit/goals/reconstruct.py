@@ -15,6 +15,7 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable, Session, known_to, threat_model
 from privkit.attacks.escalate import escalated
 from privkit.attacks.goals.control_cast import CONTROL_IMAGES, as_control, played_by
+from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, match
 from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
@@ -117,7 +118,7 @@ def ask(context: AttackContext) -> Row:
             "recovered": row.recovered,
             "floors": floors,
             "ahead": row.ahead,
-            "doubt": context.row.doubt or context.beside_the_release(),
+            "doubt": context.row.doubt or context.beside_the_release() or _uncontrolled(context.defended()),
             "checks": checks,
             "attack_curve": result.curve,
             "answers": told,
@@ -126,6 +127,14 @@ def ask(context: AttackContext) -> Row:
             "notes": tuple(filter(None, said)),
         }
     )
+
+
+def _uncontrolled(defense: Defended | None) -> str:
+    """Why no control can show that an attack undoes a user's own defense: it leaves out what to undo."""
+    if defense is None or not (defense.own and defense.why_not):
+        return ""
+    cure = "declare effects, and noise_fields where it adds noise"
+    return f"{defense.why_not}, so no control can tell whether an attack undoes it; {cure}"
 
 
 @dataclass(frozen=True)

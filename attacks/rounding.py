@@ -1,0 +1,43 @@
+"""The size of a release's numbers: a public factor takes nothing from them, and attacks must not depend on it."""
+
+from __future__ import annotations
+
+from math import log2
+
+import torch
+from torch import Tensor
+
+_SMALL, _LARGE = 1 / 8, 8.0
+"""Standard deviations of a release as networks make it, which decoders read as it is."""
+_USUAL, _ZERO = 1e-12, 1e-30
+"""The most, of releases with usual numbers; and that of a release of zeros, whose inverse is still a float32."""
+
+
+def least_variance(release: Tensor) -> float:
+    """A floor for variances that are divided by, in (0, 1e-12].
+
+    It shrinks with the release: a public factor of 1e-9 takes nothing from it, so attacks must read it as well.
+
+    Args:
+        release: numbers of any shape, at least one.
+
+    >>> least_variance(torch.tensor([0.0, 100.0])), least_variance(torch.zeros(2))
+    (1e-12, 1e-30)
+    >>> 1e-33 < least_variance(torch.tensor([1e-9])) <= 1e-30
+    True
+    """
+    most = float(release.detach().abs().max())
+    return max(_ZERO, min(_USUAL, (torch.finfo(torch.float32).eps * most) ** 2))
+
+
+def usual_unit(release: Tensor) -> float:
+    """The factor, a power of 2, that gives a release numbers of a usual size: 1 where it has them, or none that differ.
+
+    Decoders of tokens were built for such numbers: behind a factor of .01 one saw nothing but its own biases.
+
+    >>> release = torch.tensor([-1.0, 1.0])
+    >>> usual_unit(release), usual_unit(1e-3 * release), usual_unit(1e3 * release), usual_unit(0 * release)
+    (1.0, 1024.0, 0.0009765625, 1.0)
+    """
+    spread = float(release.detach().double().std(correction=0))
+    return 1.0 if spread == 0 or _SMALL <= spread <= _LARGE else 2.0 ** -round(log2(spread))

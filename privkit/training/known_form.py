@@ -1,0 +1,82 @@
+"""What adversaries who know the clients' code compute of a stage: its fixed part, on each record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import one_hot
+
+from privkit.defenses.base import Defense, is_own
+from privkit.torch_utils.seeded import seeded
+
+_ROWS = 4
+"""Made-up records on which a stage shows whether it draws."""
+
+
+def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
+    """The fixed parts of stages in order, each a module [N, ...] -> [N, ...]; none of a stage that has none.
+
+    privkit's own stages say what theirs is, by `public_transform`. A user's own stage need not say it, or may say
+    another one than it applies: a white box would then search in the wrong place, and its failure would look like
+    protection. So the stage itself is applied, without the noise that its `noise_fields` scale.
+
+    Args:
+        stages: all on images, or all on smashed data.
+        classes: number of labels.
+    """
+    return [
+        _AsApplied(stage, classes) if is_own(stage) and stage.group == 1 else PublicTransform(stage)
+        for stage in stages
+        if is_own(stage) or type(stage).public_transform is not Defense.public_transform
+    ]
+
+
+class PublicTransform(nn.Module):
+    """A defense's public part, as its author says."""
+
+    def __init__(self, defense: Defense) -> None:
+        super().__init__()
+        self.defense = defense
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        """[N, ...] -> [N, ...]."""
+        return self.defense.public_transform(smashed)
+
+
+class _AsApplied(PublicTransform):
+    """What a user's own stage makes of each record as a message of its own; its author's word, if it draws otherwise.
+
+    Attributes:
+        fixed: whether the stage draws nothing beside its noise; None before the first records.
+    """
+
+    def __init__(self, defense: Defense, classes: int) -> None:
+        super().__init__(defense)
+        self._silent, self._classes = defense.noiseless() if defense.noise_fields else defense, classes
+        self.fixed: bool | None = None
+
+    def forward(self, smashed: Tensor) -> Tensor:
+        if self.fixed is None:
+            self.fixed = self._draws_nothing(smashed)
+        return self._applied(smashed, 0) if self.fixed else super().forward(smashed)
+
+    def _applied(self, rows: Tensor, seed: int) -> Tensor:
+        labels = torch.zeros(len(rows), 1, dtype=torch.int64, device=rows.device)
+        given = one_hot(labels, self._classes).float() if self.defense.soft_labels else labels
+        release, _ = self._silent.apply(rows.unsqueeze(1), given, Generator(rows.device).manual_seed(seed))
+        return release.smashed.squeeze(1)
+
+    @torch.no_grad()
+    def _draws_nothing(self, rows: Tensor) -> bool:
+        """Whether other draws give the same of made-up records, in any messages."""
+        draws = Generator().manual_seed(0)
+        made = torch.rand(_ROWS, *rows.shape[1:], generator=draws).to(rows)
+        try:
+            with seeded(rows.device, 0):
+                one, other = (self._applied(made, seed) for seed in (0, 1))
+                turned = self._applied(made.flip(0), 2).flip(0)
+        except Exception:  # of a user's stage, on data that it was not made for
+            return False
+        return one.shape[:1] == made.shape[:1] and all(torch.allclose(one, each) for each in (other, turned))

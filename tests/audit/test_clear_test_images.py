@@ -1,0 +1,29 @@
+"""A row says if its accuracy is of test images that cross without the defense."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privkit.audit.run import run_audit
+from tests.small import SMALL
+
+
+@pytest.mark.usefixtures("no_report", "no_controls")
+@pytest.mark.parametrize(
+    ("defense", "clear"),
+    [
+        ("vanilla_cutout", "vanilla_cutout"),
+        ("gaussian_noise:at_inference=false+patch_shuffle", "gaussian_noise"),
+        ("gaussian_noise", ""),
+        ("nopeek", ""),
+    ],
+)
+def test_accuracy_without_the_defense_is_said(defense: str, clear: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {**SMALL, "defense": defense, "attack": "mean_image"}
+    given["budget"] = "smoke:private=60,auxiliary=60,test=50,victims=50,epochs=0"
+    row = run_audit(out=tmp_path / "run", **given).rows[-1]
+    said = [note for note in row.notes if note.startswith("accuracy is of test images that cross without")]
+    assert said == [f"accuracy is of test images that cross without {clear}, and attacks read what crosses with it"] * (
+        clear != ""
+    )
