@@ -9,7 +9,7 @@ WORKERS := --numprocesses 2 --dist loadfile
 # Compiled tests are kept: each of the workers, and each process that a test starts, would compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: audit test test-all lint docs dist try-dist clean
+.PHONY: audit test test-all lint docs dist try-dist image clean
 
 audit: $(VENV)/installed
 	$(BIN)/privkit audit $(AUDIT)
@@ -42,6 +42,12 @@ try-dist: dist
 	$(PYTHON) -m venv build/empty
 	build/empty/bin/python -m pip install --quiet dist/*.whl
 	cd build && empty/bin/privkit audit --defense patch_shuffle --attack mean_image --dataset tiny_digits --budget smoke --out run
+
+# The image, built, and what it audits in a mounted folder as the user who called.
+image:
+	docker build --tag privkit .
+	mkdir -p build/image
+	docker run --rm --user "$$(id -u):$$(id -g)" --volume "$$PWD/build/image:/work" privkit audit --defense patch_shuffle --attack mean_image --dataset tiny_digits --budget smoke --out run
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

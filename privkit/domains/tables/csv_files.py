@@ -19,14 +19,14 @@ _FOREIGN = re.compile("[\udc80-\udcff]")
 
 
 def csv_columns(
-    name: str, root: Path, file: str, needed: Mapping[str, str], filled: Collection[str], *, skip_bad: bool
+    name: str, root: Path, file: str, needed: Sequence[tuple[str, str]], filled: Collection[str], *, skip_bad: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     """The columns of a CSV file with a header.
 
     Args:
         name: of the dataset, for errors.
         file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
-        needed: option of the dataset -> the column that it names, which the file must have.
+        needed: options of the dataset and the column that each names, which the file must have.
         filled: columns that have no empty cell, if the file has them.
         skip_bad: whether bad rows are left out: those with missing or extra cells, or without one of `filled`.
 
@@ -45,7 +45,7 @@ def csv_columns(
         header = next(lines, [])
     if _FOREIGN.search("".join(header)):
         raise DataError(f"{name}: the header of {path} is not UTF-8 text; save the file as UTF-8")
-    for option, column in needed.items():
+    for option, column in needed:
         if column not in header:
             known = f"name one of {', '.join(header)} with {option}=…" if header else "begin it with a header"
             raise DataError(f"{name}: {path} has no column {column!r}; {known}")
@@ -77,6 +77,19 @@ def dense_and_categorical(
     """
     dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
     return dense, {name: cells for name, cells in columns.items() if name not in dense}
+
+
+def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
+    """Refuse a label column that has one value a record, as ids and measurements have.
+
+    Raises:
+        DataError: if 20 labels or more have fewer than two records a class.
+    """
+    if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
+        raise DataError(
+            f"{name}: {len(labels)} records have {len(classes)} different labels {column!r}; name a column of classes "
+            "with label=…, or write a measurement in a few ranges"
+        )
 
 
 def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from privkit.domains.base import Pools
 from privkit.domains.files import need_root
-from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical, nearly_dense
+from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical, nearly_dense, need_classes
 from privkit.domains.tables.sets import table_pools
 from privkit.errors import DataError, shortened
 
@@ -59,12 +59,13 @@ class PartyFiles:
         if self.id == self.label:
             raise DataError(f"{self.name}: {self.id!r} is both the id and the label; name two columns")
         root = need_root(self.name, root, " and ".join(self.files))
-        needed, filled = {"id": self.id}, (self.id, self.label)
+        needed, filled = [("id", self.id)], (self.id, self.label)
         read = {f: csv_columns(self.name, root, f, needed, filled, skip_bad=self.skip_bad_rows) for f in self.files}
         tables = {file: columns for file, (columns, _) in read.items()}
         self._check(tables)
         joined, sentence = self._joined(tables)
         labels = joined.pop(self.label)
+        need_classes(self.name, self.label, labels)
         holders = [file for file, columns in tables.items() if columns.keys() - {self.id, self.label}]
         parties = {column: party for party, file in enumerate(holders) for column in tables[file]}
         dense, categorical = dense_and_categorical(joined)

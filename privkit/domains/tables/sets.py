@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from privkit.constraints import Checked, Count
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.files import BadRow, good_rows, need_root, numbered_lines, utf8
-from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical, nearly_dense
+from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical, nearly_dense, need_classes
 from privkit.domains.tables.domain import Tables
-from privkit.errors import shortened
+from privkit.errors import DataError, shortened
 
 
 def table_pools(
@@ -122,11 +122,13 @@ class TableFile:
     """A user's table: a CSV file with a header in the data root.
 
     A column whose cells are all numbers or empty is dense; any other is categorical. Every column but the label is part
-    of a record, so leave ids out of the file. Ranges and categories are taken from the whole file, as public.
+    of a record, unless `ignore` names it, as it should name ids. Ranges and categories are taken from the whole file,
+    as public.
 
     Attributes:
         file: name of the file inside the data root, as it is or compressed by gzip (.gz); UTF-8.
         label: column of the label.
+        ignore: columns that are no part of a record.
         skip_bad_rows: whether rows with missing or extra cells, or without a label, are left out. The row of an audit
             says how many.
 
@@ -138,14 +140,21 @@ class TableFile:
 
     file: str = "table.csv"
     label: str = "label"
+    ignore: Sequence[str] = ()
     skip_bad_rows: bool = False
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, self.file)
-        columns, notes = csv_columns(
-            self.name, root, self.file, {"label": self.label}, (self.label,), skip_bad=self.skip_bad_rows
-        )
+        ignore = (self.ignore,) if isinstance(self.ignore, str) else self.ignore
+        needed = [("label", self.label), *(("ignore", column) for column in ignore)]
+        columns, notes = csv_columns(self.name, root, self.file, needed, (self.label,), skip_bad=self.skip_bad_rows)
         labels = columns.pop(self.label)
+        need_classes(self.name, self.label, labels)
+        columns = {column: cells for column, cells in columns.items() if column not in ignore}
+        if self.label in ignore:
+            raise DataError(f"{self.name}: {self.label!r} is both the label and ignored; name another column")
+        if not columns:
+            raise DataError(f"{self.name}: {self.file} has no column that is part of a record; add one or ignore fewer")
         dense, categorical = dense_and_categorical(columns)
         return table_pools(dense, categorical, labels, (*notes, *nearly_dense(categorical)))
 

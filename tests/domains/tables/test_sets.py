@@ -46,6 +46,7 @@ def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None
         ("a,owns\n1\n", "line 2 .* has 1 cells instead of 2"),
         ("a,owns\n1,yes\n2, \n", "line 3 .* has no owns; fill it in, or .* 1 of 2 rows that are good"),
         ("a,owns\n", "holds no row"),
+        ("owns\nyes\nno\n", "no column that is part of a record; add one"),
         ("", "no column 'owns'; begin it with a header"),
         ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row a line"),
         ("a,owns\n" + "1" * 140_000 + ",yes\n", "cannot be read .*; save it as CSV, one row a line"),
@@ -65,6 +66,28 @@ def test_a_column_that_a_few_cells_make_categorical_is_named(tmp_path: Path, cel
     (note,) = pools.notes
     assert note.startswith("the column 'age' is categorical, as 1 of its 4 cells is no number, such as ")
     assert not opened(tmp_path, "age,owns\nN/A,yes\n1,no\n").notes
+
+
+def test_columns_that_are_named_are_no_part_of_a_record(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(CSV)
+    for ignore in (["city"], "city"):
+        pools = TableFile(label="owns", ignore=ignore).open(tmp_path, download=False, train_images=1)
+        assert isinstance(pools.train, RecordPool) and isinstance(pools.train.domain, Tables)
+        assert (pools.train.domain.dense, pools.train.domain.categorical) == (("age",), ())
+    with pytest.raises(DataError, match="no column 'town'; name one of age, city, owns with ignore=…"):
+        TableFile(label="owns", ignore=["town"]).open(tmp_path, download=False, train_images=1)
+    with pytest.raises(DataError, match="no column that is part of a record; add one or ignore fewer"):
+        TableFile(label="owns", ignore=["age", "city"]).open(tmp_path, download=False, train_images=1)
+    with pytest.raises(DataError, match="'owns' is both the label and ignored; name another column"):
+        TableFile(label="owns", ignore=["owns"]).open(tmp_path, download=False, train_images=1)
+
+
+def test_an_id_is_no_label(tmp_path: Path) -> None:
+    """Each record had a class of its own, and the model learned nothing."""
+    rows = "".join(f"{n % 4},{n}\n" for n in range(20))
+    with pytest.raises(DataError, match="20 records have 20 different labels 'owns'; name a column of classes"):
+        opened(tmp_path, f"age,owns\n{rows}")
+    assert opened(tmp_path, f"owns,age\n{rows}").classes == 4
 
 
 def test_a_byte_order_mark_is_part_of_no_name(tmp_path: Path) -> None:
