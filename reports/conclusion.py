@@ -11,6 +11,7 @@ from privkit.reports.tables import UNKNOWN, claim_text, rounds_of
 from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED
+from privkit.shared.own_records import hold_attacked
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, threat_name
 
 _WORDS: dict[Outcome, str] = {
@@ -183,6 +184,10 @@ def _models(verdicts: Sequence[ThreatVerdict]) -> str:
     return " ".join(f"{words} {', '.join(models)}." for words, models in groups.items() if models)
 
 
+def _whose(row: Row) -> str:
+    return "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary
+
+
 def _arrangement(row: Row, rows: Sequence[Row]) -> str:
     """What the conclusion is about: another cut, more passes or more own records may give another one."""
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
@@ -191,7 +196,7 @@ def _arrangement(row: Row, rows: Sequence[Row]) -> str:
         (
             f"{row.model} on {row.dataset}",
             *row.arrangement,
-            *([f"{own:,} own {row.records} ({row.auxiliary})"] if own is not None else []),
+            *([f"{own:,} own {row.records} ({_whose(row)})"] if own is not None else []),
             f"{upto}{rounds_of(most)}" if most else "no queries",
         )
     )

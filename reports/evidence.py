@@ -38,6 +38,7 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE
 from privkit.shared.measures import CONSTANT_ATTACKS, TOLD_APART
+from privkit.shared.own_records import hold_attacked
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 LIMITS = (
@@ -119,7 +120,8 @@ def _audited(rows: Sequence[Row], defenses: Sequence[str], manifest: Manifest, v
     )
     return Audited(
         data=f"{_distinct(row.dataset for row in rows)}, {first.records}: {', '.join(counts) or 'not counted'}; "
-        f"{first.attacked} ones are attacked, and the adversary's own are {first.auxiliary}",
+        f"{first.attacked} ones are attacked, and the adversary's own are {first.auxiliary}"
+        + (", with the attacked ones among them" if hold_attacked(first.auxiliary, first.attacked) else ""),
         network="; ".join(network),
         defenses=tuple(defenses),
         state=verdict.sentence,

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import mixed_release
+from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Checked, Count
 from privkit.torch_utils.out_of_memory import in_chunks
 
@@ -26,8 +27,13 @@ class NearestRecord(Checked):
     sequence, it is guessed token by token, possibly from many records; fields of a table with categories are guessed
     column by column. Positions that public masks remove are left out of the distance.
 
+    If the attacked records are among the own ones (`--auxiliary candidates`), this links releases to records: behind
+    Gaussian noise of one loudness, and with many repeats, no test does so better than the nearest mean release.
+
     Attributes:
         repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.
+        passes: R ≥ 1, how often the same victims crossed; views come pass after pass, and
+            their releases are averaged.
 
     Source: the nearest neighbor in feature space as a lower bound of leakage is folklore; this form is privkit's.
     """
@@ -36,11 +42,13 @@ class NearestRecord(Checked):
     goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
     uses: ClassVar[frozenset[str]] = frozenset()
-    mounting: ClassVar[ImageMounting] = Mounting(
-        domains=("any",), any_tokens=True, returns_auxiliary=True, undoes=_UNDOES
-    )
 
     repeats: Count = 4
+    passes: Count = 1
+
+    @property
+    def mounting(self) -> ImageMounting:
+        return Mounting(passes=self.passes, domains=("any",), any_tokens=True, returns_auxiliary=True, undoes=_UNDOES)
 
     @torch.no_grad()
     def run(
@@ -56,7 +64,8 @@ class NearestRecord(Checked):
             raise NotApplicable(f"{self.name} sends {batch} own records a round, got {len(own)}")
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
         releases, kept = _mean_releases(observation.query, own, batch, self.repeats, draws)
-        seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, views), strict=True))
+        rounds = [averaged(same) for same in by_round(views, self.passes)]
+        seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, rounds), strict=True))
         if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
             if any(observation.columns):  # a category of one column is no value of another
                 sides = [part.unbind(1) for part in (seen, known, releases, kept)]

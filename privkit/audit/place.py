@@ -11,6 +11,7 @@ from privkit.reports.registry import Entry, Place, entries, place, place_differe
 from privkit.reports.schema import Row
 from privkit.reports.strongest import counted
 from privkit.run.records import finished_rows
+from privkit.shared.own_records import hold_attacked
 
 
 def entries_of(rows: Sequence[Row]) -> list[Entry]:
@@ -32,6 +33,11 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
         UsageError: if no defended record was attacked, or nothing comparable is registered.
     """
     _, rows = finished_rows(run)
+    if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):
+        raise UsageError(
+            f"in {run} the adversary holds the attacked records among its own, and nothing of this kind is registered; "
+            "audit with --auxiliary disjoint"
+        )
     own, registered = settings(entries_of(rows)), settings(read_registry())
     if not own:
         if all(row.accuracy is None for row in rows):

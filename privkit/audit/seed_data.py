@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
@@ -27,6 +27,7 @@ from privkit.recording.read import Recording
 from privkit.reports.schema import Metrics
 from privkit.settings.config import AuditConfig
 from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
+from privkit.shared.own_records import OF_THE_DATASET
 from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
 
@@ -116,10 +117,9 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedR
         sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
         _check_sizes(config, splits.domain.records, **sizes)
     hashes = splits.hashes()
-    if config.auxiliary not in ("disjoint", "training"):
-        hashes[config.auxiliary] = auxiliary.sha256()
-    elif len(auxiliary) + dropped > len(splits.auxiliary):
-        hashes["auxiliary"] = auxiliary.sha256()
+    others = config.auxiliary not in OF_THE_DATASET
+    if others or config.auxiliary == "candidates" or len(auxiliary) + dropped > len(splits.auxiliary):
+        hashes[config.auxiliary if others else "auxiliary"] = auxiliary.sha256()
     return _SeedRecords(
         splits=splits,
         shares=shares,
@@ -217,7 +217,7 @@ def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool
         why = "the adversary's own records have no labels" if len(own) else none
     elif several(victims.y) or several(own.y):
         why = "records have several labels each"
-    elif config.auxiliary not in ("disjoint", "training"):
+    elif config.auxiliary not in OF_THE_DATASET:
         why = "the adversary's own records are of other classes"
     return why and f"no class mean ({why}): guesses are compared with constant ones alone"
 
@@ -301,7 +301,7 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
     sizes = part_sizes(pools, **_wished(config))
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
-    elif config.auxiliary != "disjoint":
+    elif config.auxiliary not in OF_THE_DATASET:
         other = _opened(config, parse("datasets", config.auxiliary), stand_ins, budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
     _check_sizes(config, domain.records, **sizes)
@@ -371,7 +371,12 @@ def _auxiliary(
     while len(kept) < least and len(rest):
         count = least - len(kept)
         kept, rest = kept.joined(strange(_fitted(pool.take(rest[:count]), splits))), rest[count:]
-    return kept, dropped, left_out(dropped, splits.domain.records, others=len(kept) + dropped - len(auxiliary))
+    told = left_out(dropped, splits.domain.records, others=len(kept) + dropped - len(auxiliary))
+    if config.auxiliary == "candidates":
+        kept = kept.joined(victims)
+        places = torch.randperm(len(kept), generator=Generator().manual_seed(derive(seed, "candidates")))
+        kept = kept[places.to(kept.x.device)]
+    return kept, dropped, told
 
 
 def _fitted(batch: Batch, splits: Splits) -> Batch:

@@ -31,6 +31,7 @@ from privkit.reports.schema import Tuned
 from privkit.reports.tables import rounds_of
 from privkit.run.records import TRIALS
 from privkit.shared.measures import deciding, measure
+from privkit.shared.own_records import OF_THE_DATASET
 from privkit.shared.seeds import derive
 from privkit.wire.channel import record_rounds, shared_lower
 from privkit.wire.queries import Queries
@@ -111,7 +112,7 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
     count = max(size, min(int(share * len(own)), len(data.victims)) // size * size)
     order = torch.randperm(len(own), generator=Generator().manual_seed(seed)).to(own.x.device)
     played, rest = own[order[:count]], own[order[count:]]
-    if context.config.auxiliary not in ("disjoint", "training"):  # labels of another task, which the defense may mix
+    if context.config.auxiliary not in OF_THE_DATASET:  # labels of another task, which the defense may mix
         played = replace(played, y=torch.zeros_like(data.victims.y[:1]).expand(count, *data.victims.y.shape[1:]))
     batch, passes = context.config.training.batch_size, attack.mounting.passes
     recording = record_rounds(context.model.edge, played, batch_size=batch, seed=seed, passes=passes)

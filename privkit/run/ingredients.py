@@ -16,6 +16,7 @@ from privkit.run.plan import Cell
 from privkit.run.provenance import versions
 from privkit.run.sources import files_read, sources
 from privkit.settings.config import AuditConfig
+from privkit.shared.own_records import OF_THE_DATASET
 
 _TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defended model and its accuracy are made of
 
@@ -73,7 +74,7 @@ def ingredients(
         Provenance(files=perception.contents(), packages=versions(perception.packages())),
         *(_part("metrics", metric) for metric in config.metrics),
     )
-    if config.auxiliary not in ("disjoint", "training"):
+    if config.auxiliary not in OF_THE_DATASET:
         looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))
     if config.tune is not None:
         looks = _joined(looks, Provenance(packages=versions({"optuna"})))

@@ -68,7 +68,8 @@ class AuditConfig(ExecutionSettings):
         budget: how much work is done.
         training: how the task is trained.
         auxiliary: the adversary's images: "disjoint" (same distribution), "training" (the client's own training
-            images, the patch-shuffling paper's worst case) or the name of another dataset.
+            images, the patch-shuffling paper's worst case), "candidates" (disjoint ones with the attacked
+            ones among them) or the name of another dataset.
         victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
             was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
         queries: the queries to the defended clients that the threat model allows.

@@ -23,6 +23,7 @@ from privkit.parts.own_parts import is_own_name
 from privkit.parts.registry import TABLES, is_pair, name_and_options, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
 from privkit.settings.same_domain import check_same_domain, reads_another
+from privkit.shared.own_records import OF_THE_DATASET
 
 PART_SETTINGS = {
     "defense": "defenses",
@@ -61,7 +62,7 @@ def check_parts(settings: Mapping[str, Any]) -> None:
             if part not in ("all", AUTO) or setting != "attack":
                 _check_part(setting, kind, part)
     auxiliary = settings.get("auxiliary")
-    if auxiliary not in ("disjoint", "training"):
+    if auxiliary not in OF_THE_DATASET:
         _check_part("dataset", "datasets", auxiliary)
     training = settings.get("training")
     if isinstance(training, str):

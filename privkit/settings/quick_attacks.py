@@ -18,6 +18,8 @@ MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes", "weights_a
 """Threat models that `auto` covers."""
 LINKED = ("white_box", "white_box:passes=8")
 """Attacks on mixed images if their clients share a lower segment; in the table, each client has one of its own."""
+AMONG_CANDIDATES = ("nearest_record:repeats=64", "nearest_record:repeats=64,passes=8")
+"""Attacks that find out which of the adversary's own records crossed, one pass and several."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
 from privkit.settings.pairing import defense_pairs
-from privkit.settings.quick_attacks import AUTO, Chosen, choose
+from privkit.settings.quick_attacks import AMONG_CANDIDATES, AUTO, Chosen, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
 from privkit.settings.table import (
     DATA_ROOT_VARIABLE,
@@ -32,6 +32,7 @@ from privkit.settings.table import (
 )
 from privkit.settings.values import as_options
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, KINDS, OF_RECORDS
+from privkit.shared.own_records import OF_THE_DATASET
 
 if TYPE_CHECKING:
     from privkit.attacks.base import AnyAttack
@@ -191,6 +192,7 @@ def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSetti
         shared = training.freeze_lower or protocol.spec.average != "never"
         instead = source.chosen() if source.chosen else None
         beside = _beside(protocol, source.model, domain_of(source.dataset))
+        beside += AMONG_CANDIDATES if asked.auxiliary == "candidates" else ()
         return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], instead, shared, beside)}
     if not asked.attack:
         raise UsageError("name at least one defense and one attack")
@@ -210,7 +212,7 @@ def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) ->
 def _check_domain(config: AuditConfig) -> None:
     dataset, auxiliary = config.dataset, config.auxiliary
     domain = domain_of(dataset)
-    other = domain if auxiliary in ("disjoint", "training") else domain_of(parse("datasets", auxiliary))
+    other = domain if auxiliary in OF_THE_DATASET else domain_of(parse("datasets", auxiliary))
     augment = config.training.augment
     check_same_domain(dataset.name, domain, auxiliary=auxiliary, other=other, augment=augment, features=config.features)
     if config.metrics and not KINDS[domain].pictures:
@@ -343,13 +345,13 @@ def _automatic(
 
 def _auxiliary(given: Any, dataset: Component) -> str:
     """Where the adversary's images come from; never the private dataset itself, part by part unknown."""
-    if given in ("disjoint", "training"):
+    if given in OF_THE_DATASET:
         return str(given)
     named = parse("datasets", given)
     if named.name == dataset.name and _place(named) == _place(dataset):
         raise UsageError(
             f"auxiliary={named.label} is the private dataset itself, so private images would be among the adversary's; "
-            "use disjoint (other images of it) or training (the private ones, on purpose)"
+            "use disjoint (other images of it), training or candidates (the private or attacked ones, on purpose)"
         )
     return named.label
 

@@ -141,7 +141,9 @@ class AuditSettings:
     )
     training: Any = _setting("key=value,… such as batch_size=50,optimizer=sgd.", default={})
     delta: float = _setting("δ at which ε is given.", kind=float, default=1e-5, check=as_delta, recorded=True)
-    auxiliary: Any = _setting("The adversary's images: disjoint, training or a dataset.", default="disjoint")
+    auxiliary: Any = _setting(
+        "The adversary's images: disjoint, training, candidates or a dataset.", default="disjoint"
+    )
     victims: Literal["private", "test"] | None = _setting(
         "Attacked images: private or test.", absent="private; test if auxiliary=training", check=as_victims
     )

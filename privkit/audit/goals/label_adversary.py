@@ -16,6 +16,7 @@ from privkit.audit.goals.trained import TrainedContext
 from privkit.defenses.split_parts import held_parts
 from privkit.domains.base import several
 from privkit.models.vertical import Parties, parties_of
+from privkit.shared.own_records import OF_THE_DATASET
 from privkit.training import Clients
 from privkit.training.losses import next_tokens
 from privkit.wire.channel import HeldParts
@@ -37,7 +38,7 @@ def observed(
 ) -> LabelObservation:
     """What one client, or the server of a U-shape, holds, as far as the attack declares it."""
     declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
-    data, same_classes = context.seed_data, ("disjoint", "training")
+    data, same_classes = context.seed_data, OF_THE_DATASET
     common = LabelObservation(
         image_shape=data.splits.domain.shape,
         batch_size=context.round_size,

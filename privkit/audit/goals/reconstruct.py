@@ -43,6 +43,7 @@ from privkit.run.records import GUESSES, PICTURES
 from privkit.settings.config import AuditConfig
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN
+from privkit.shared.own_records import OF_THE_DATASET
 from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
@@ -232,7 +233,7 @@ def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageOb
     """The adversary's observation: its views, and whatever else its attack declares."""
     seed_data, rules = context.seed_data, context.config.queries
     domain = seed_data.splits.domain
-    same_classes = context.config.auxiliary in ("disjoint", "training")
+    same_classes = context.config.auxiliary in OF_THE_DATASET
     query = context.query() if "query" in declared and rules.rounds != 0 else None
     return ImageObservation(
         image_shape=cast(tuple[int, int, int], domain.shape),  # of images; else the attack reads these

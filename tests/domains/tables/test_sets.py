@@ -72,7 +72,8 @@ def test_columns_that_are_named_are_no_part_of_a_record(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(CSV)
     for ignore in (["city"], "city"):
         pools = TableFile(label="owns", ignore=ignore).open(tmp_path, download=False, train_images=1)
-        assert isinstance(pools.train, RecordPool) and isinstance(pools.train.domain, Tables)
+        assert isinstance(pools.train, RecordPool)
+        assert isinstance(pools.train.domain, Tables)
         assert (pools.train.domain.dense, pools.train.domain.categorical) == (("age",), ())
     with pytest.raises(DataError, match="no column 'town'; name one of age, city, owns with ignore=…"):
         TableFile(label="owns", ignore=["town"]).open(tmp_path, download=False, train_images=1)

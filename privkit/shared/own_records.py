@@ -1,0 +1,23 @@
+"""Where the adversary's own records come from."""
+
+from __future__ import annotations
+
+OF_THE_DATASET = ("disjoint", "training", "candidates")
+"""Records of the audited dataset; any other source is a dataset of its own.
+
+"disjoint" ones are neither private nor attacked. "training" ones are the clients' private records. "candidates" are
+disjoint ones with the attacked records among them, so that the adversary has to find out which of them crossed.
+"""
+
+
+def hold_attacked(source: str, attacked: str) -> bool:
+    """Whether attacked records are among the adversary's own.
+
+    Args:
+        source: one of `OF_THE_DATASET`, or the name of a dataset.
+        attacked: which records are attacked, "private" or "test".
+
+    >>> hold_attacked("candidates", "test"), hold_attacked("training", "test"), hold_attacked("training", "private")
+    (True, False, True)
+    """
+    return source == "candidates" or (source, attacked) == ("training", "private")
