@@ -142,7 +142,8 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
     bare = None if undefended(own[0].defense) else _most(others)
     beside = f" (undefended: {bare[0]:.0f} by {bare[2]})" if bare else ""
     where = "" if all(one.uncontrolled for one in verdicts) else " from what crosses the wire"
-    return f"{count:.0f} of {of} are identified{where}{by}{beside}"
+    who = ", by an adversary who has them" if hold_attacked(own[0].auxiliary, own[0].attacked) else ""
+    return f"{count:.0f} of {of} are identified{where}{by}{who}{beside}"
 
 
 def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:

@@ -27,8 +27,8 @@ class NearestRecord(Checked):
     sequence, it is guessed token by token, possibly from many records; fields of a table with categories are guessed
     column by column. Positions that public masks remove are left out of the distance.
 
-    If the attacked records are among the own ones (`--auxiliary candidates`), this links releases to records: behind
-    Gaussian noise of one loudness, and with many repeats, no test does so better than the nearest mean release.
+    If the attacked records are among the own ones (`--auxiliary candidates`), it links releases to records. Behind
+    Gaussian noise of one strength, and with many repeats, no test of one record's releases alone links more.
 
     Attributes:
         repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.

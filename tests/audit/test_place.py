@@ -55,6 +55,16 @@ def test_a_run_without_an_accuracy_is_refused_with_the_reason(
         placed(copied)
 
 
+def test_an_adversary_with_candidates_has_no_place(
+    copied: Path, registered: Path, small_run: AuditRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It links records that it has, and registered ones guess records that they lack."""
+    rows = [row.model_copy(update={"auxiliary": "candidates"}) for row in small_run.rows]
+    monkeypatch.setattr("privkit.audit.place.finished_rows", lambda run: (None, rows))
+    with pytest.raises(UsageError, match=r"holds the attacked records among its own.*--auxiliary disjoint"):
+        placed(copied)
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
         placed(tmp_path)

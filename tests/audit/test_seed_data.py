@@ -37,6 +37,23 @@ def test_the_papers_worst_case_attacks_test_images_with_the_training_set() -> No
     assert torch.isin(own.victims.ids, own.splits.private.ids).all()
 
 
+def test_candidates_are_disjoint_images_with_the_attacked_ones_among_them() -> None:
+    disjoint = prepare(resolve(SMALL), 0, torch.device("cpu"))
+    setting = prepare(resolve({"auxiliary": "candidates", **SMALL}), 0, torch.device("cpu"))
+    assert setting.victims.ids.tolist() == disjoint.victims.ids.tolist()
+    others = setting.auxiliary.ids[~torch.isin(setting.auxiliary.ids, setting.victims.ids)]
+    assert sorted(others.tolist()) == sorted(disjoint.auxiliary.ids.tolist())
+    assert len(setting.auxiliary) == len(others) + len(setting.victims)
+    places = torch.isin(setting.auxiliary.ids, setting.victims.ids).nonzero().flatten()
+    assert places.tolist() != list(range(len(others), len(setting.auxiliary)))  # their order gives nothing away
+    assert setting.hashes["auxiliary"] == setting.auxiliary.sha256() != disjoint.hashes["auxiliary"]
+
+
+def test_auto_links_candidates() -> None:
+    labels = [attack.label for attack in resolve({"auxiliary": "candidates", "attack": "auto"}).every_attack]
+    assert {"nearest_record:repeats=64", "nearest_record:repeats=64,passes=8"} <= set(labels)
+
+
 def test_auxiliary_images_of_another_dataset_take_the_private_shape() -> None:
     setting = prepare(resolve({"auxiliary": "lfw_subset", **SMALL}), 0, torch.device("cpu"))
     assert setting.auxiliary.x.shape == (200, 1, 8, 8)

@@ -69,6 +69,14 @@ def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() ->
     )
 
 
+@pytest.mark.parametrize("source", [{"auxiliary": "candidates"}, {"auxiliary": "training", "attacked": "private"}])
+def test_an_adversary_who_has_the_records_is_named_in_the_first_sentence(source: dict[str, str]) -> None:
+    """It has to find them again, which is easier than to draw them."""
+    found = concluded(*(row.model_copy(update=source) for row in (counted("black_box", "query", 0.05, 0.6), BARE)))
+    assert "60 of 100 are identified from what crosses the wire, by an adversary who has them (undefe" in found.sentence
+    assert "2,000 own images (the attacked ones among them)" in found.arrangement
+
+
 def test_the_conclusion_counts_the_row_that_identifies_most_whether_it_came_closest_or_not() -> None:
     """One run said "7 of 100" above a sound row with 9, and above a start with all of them."""
     close, blurred = counted("black_box", "query", 0.04, 0.07), counted("white_box", "weights", 0.05, 0.09)

@@ -73,6 +73,32 @@ def test_an_own_record_is_found_again_and_others_are_close() -> None:
     assert (guess(victims, own, noise).images - victims).square().mean() > mean
 
 
+def test_passes_and_repeats_link_records_behind_noise() -> None:
+    """One pass is confused with other records, and the mean of 16 is not."""
+    victims, own = digits()
+    draws, among = Generator().manual_seed(5), torch.cat([own, victims])
+
+    def noisy(records: Tensor, draws: Generator) -> View:
+        return View(round=0, smashed=records.flatten(1) + torch.randn(len(records), 64, generator=draws))
+
+    seen = ImageObservation(
+        image_shape=tuple(own.shape[1:]),  # type: ignore[arg-type]
+        batch_size=4,
+        views=[noisy(part, draws) for _ in range(16) for part in victims.split(4)],
+        auxiliary=among,
+        query=answering(noisy),
+    )
+
+    def linked(passes: int) -> float:
+        views = seen.views[: passes * 5]
+        attack = NearestRecord(repeats=100, passes=passes)
+        found = attack.run(replace(seen, views=views), Generator().manual_seed(0)).images
+        return float((found == victims).flatten(1).all(1).float().mean())
+
+    assert linked(1) <= 0.5  # four other seeds: .10 to .25, and .85 to .95
+    assert linked(16) >= 0.65
+
+
 def test_public_masks_are_left_out_of_the_distance() -> None:
     victims, own = digits()
     assert torch.equal(guess(victims, torch.cat([own, victims]), masked).images, victims)
