@@ -143,15 +143,17 @@ class TableFile:
     ignore: Sequence[str] = ()
     skip_bad_rows: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ignore", (self.ignore,) if isinstance(self.ignore, str) else tuple(self.ignore))
+
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, self.file)
-        ignore = (self.ignore,) if isinstance(self.ignore, str) else self.ignore
-        needed = [("label", self.label), *(("ignore", column) for column in ignore)]
+        needed = [("label", self.label), *(("ignore", column) for column in self.ignore)]
         columns, notes = csv_columns(self.name, root, self.file, needed, (self.label,), skip_bad=self.skip_bad_rows)
         labels = columns.pop(self.label)
         need_classes(self.name, self.label, labels)
-        columns = {column: cells for column, cells in columns.items() if column not in ignore}
-        if self.label in ignore:
+        columns = {column: cells for column, cells in columns.items() if column not in self.ignore}
+        if self.label in self.ignore:
             raise DataError(f"{self.name}: {self.label!r} is both the label and ignored; name another column")
         if not columns:
             raise DataError(f"{self.name}: {self.file} has no column that is part of a record; add one or ignore fewer")

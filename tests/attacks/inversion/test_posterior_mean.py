@@ -59,6 +59,7 @@ def linear_optimum(noise: float, seed: int) -> float:
     return float((guess - PRIVATE.flatten(1)).square().mean()) / FLOOR
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_loud_noise_leaves_it_as_much_as_the_best_linear_guess(seed: int) -> None:
     found = error(QUICK, observation(1.0, seed))
@@ -66,6 +67,7 @@ def test_loud_noise_leaves_it_as_much_as_the_best_linear_guess(seed: int) -> Non
     assert found < 1.03 * linear_optimum(1.0, seed)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_eight_passes_leave_it_as_much_as_noise_of_an_eighth_of_the_variance(seed: int) -> None:
     found = error(replace(QUICK, passes=8, repeats=48), observation(2.0, seed, passes=8))
