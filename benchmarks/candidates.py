@@ -1,0 +1,80 @@
+"""Measure how many attacked images an adversary links who holds them among others, behind noise.
+
+    python benchmarks/run.py candidates
+
+Each cell is one defense, one attack and one seed, on the embedded digits, at the default budget: 2,000 own images and
+the 100 attacked ones among them. A finished cell is a line of `benchmarks/results/defenses/candidates.jsonl`; the same
+command goes on with those that are missing. `privkit audit --auxiliary candidates` adds the control experiments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+from strongest import Clock, line, read_lines
+
+from privkit.audit.goals.context import AttackContext
+from privkit.audit.run import run_audit
+from privkit.settings.budgets import DEFAULT
+from privkit.settings.config import AuditConfig
+from privkit.settings.quick_attacks import AMONG_CANDIDATES
+from privkit.settings.resolve import resolve
+
+LINES = Path(__file__).resolve().parent / "results" / "defenses" / "candidates.jsonl"
+NOISE = (
+    "gaussian_noise:sigma=1.5",
+    "gaussian_noise:sigma=3.0",
+    "laplace_noise:scale=3.0",
+    "information_bottleneck",
+    "information_bottleneck:weight=0.01",
+    "dp_sl:sigma=0.3",
+    "dp_sl:sigma=1.0",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        seeds: of the cells; all defenses of a seed come before the next seed.
+        defense: with their options.
+        out: where unfinished run folders are kept.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    defense: tuple[str, ...] = NOISE
+    out: str = "privkit-runs/candidates"
+
+
+def audits(options: Options) -> Iterator[AuditConfig]:
+    """One audit for each seed and defense that is missing, without the undefended model."""
+    had = {(one["defense"], one["seed"]) for one in read_lines(LINES)}
+    for seed in options.seeds:
+        for name in options.defense:
+            asked = {"defense": name, "attack": AMONG_CANDIDATES, "auxiliary": "candidates", "threads": 1}
+            config = resolve(asked)
+            if (config.defenses[-1].label, seed) not in had:
+                yield replace(config, defenses=config.defenses[-1:], seeds=(seed,))
+
+
+def main(options: Options) -> None:
+    """Run what is missing, and append it."""
+    for config in audits(options):
+        clock = Clock()
+        with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+            run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
+        clock.stage("")
+        for row in run.rows:
+            assert row.accuracy is not None
+            found = line(row, DEFAULT, clock.of(row)) | {
+                "accuracy": round(row.accuracy.value, 6),
+                "identified": round(row.recovered["unaligned"]["identified"].value, 6),
+            }
+            with LINES.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+            print(*(found[name] for name in ("defense", "attack", "seed", "identified", "cpu_seconds")), flush=True)
