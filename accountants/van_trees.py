@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
+from privkit.shared.array import Array
 
-Array = NDArray[np.float64]
 Along = Callable[[Array, Array], NDArray[Any]]
 """(record [d], directions [d, k]) -> derivatives [m, k] of the m released numbers along each direction."""
 

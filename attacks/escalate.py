@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, Session
 from privkit.attacks.fit import TOLERATED_GAIN, gained
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 _Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
 PATIENCE = 2  # doublings without a gain after which an attack has stopped improving
 _ERRORS = "errors"
@@ -94,13 +94,13 @@ class _Further(Session):
 
 
 def escalated(
-    run: Callable[[Session], Result],
-    judged: Callable[[Result], tuple[bool, float]],
+    run: Callable[[Session], _Result],
+    judged: Callable[[_Result], tuple[bool, float]],
     session: Session | None = None,
     *,
     most: int,
     unit: str = "epochs",
-) -> tuple[Result, Escalation]:
+) -> tuple[_Result, Escalation]:
     """Run an attack; as long as it fails and may still improve, go on from its session with twice the work.
 
     A killed one goes on in the doubling in which it was.
@@ -129,7 +129,7 @@ def escalated(
     (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.125, 0.0625), epochs=8, why='', unit='epochs'))
     """
     further = _Further(session or NoSession())
-    before: tuple[Result, int] | None = None
+    before: tuple[_Result, int] | None = None
     while True:
         further.epochs = 0
         try:

@@ -25,7 +25,7 @@ from privkit.attacks.base import (
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.memory import Memory
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
-from privkit.attacks.scores.image import Images, Values, image_scores
+from privkit.attacks.scores.image import Pixels, Values, image_scores
 
 _DATA_RANGE = 1.0
 
@@ -180,7 +180,7 @@ def observe(
     )
 
 
-def match(truth: Images, guess: Images, batch_size: int) -> NDArray[np.int64]:
+def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
     """For each image, the row of the guess that is assigned to it, for the best assignment inside its message.
 
     A defense that mixes images may exchange their places; the Hungarian assignment with the smallest total MSE undoes

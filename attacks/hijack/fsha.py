@@ -13,7 +13,7 @@ from privkit.attacks.fit import fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import FshaRecipe, Server
-from privkit.attacks.hijack.gan import Norm
+from privkit.attacks.hijack.gan import PenaltyNorm
 from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Whole
 
 ROUNDS_AN_EPOCH = 100
@@ -75,7 +75,7 @@ class FSHA(Checked):
 
     recipe: Literal["strong", "released"] = "strong"
     epochs: Whole | None = None
-    penalty: Norm = "full"
+    penalty: PenaltyNorm = "full"
     penalty_weight: Positive | None = None
     learning_rate: Positive | None = None
     discriminator_rate: Positive | None = None

@@ -14,7 +14,7 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients,
 from privkit.attacks.fit import Resumable
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, hijacking_networks
-from privkit.attacks.hijack.gan import Norm, all_finite, between, gradient_penalty
+from privkit.attacks.hijack.gan import PenaltyNorm, all_finite, between, gradient_penalty
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.linear_mixtures import Unmixed
 from privkit.attacks.inversion.mixed_releases import check_public
@@ -29,7 +29,7 @@ _DECODED_AT_ONCE = 256
 class FshaRecipe:
     """The fields of `FSHA`, with the recipe's values for None; an `end` of None follows the first release's range."""
 
-    penalty: Norm
+    penalty: PenaltyNorm
     penalty_weight: float
     learning_rate: float
     discriminator_rate: float

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.constraints import choice
 
-Norm = Literal["full", "channel"]
+PenaltyNorm = Literal["full", "channel"]
 
 
 def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
@@ -22,7 +22,7 @@ def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
     return torch.lerp(fake, real, weight.to(real.dtype))
 
 
-def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: Norm = "full") -> Tensor:
+def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: PenaltyNorm = "full") -> Tensor:
     """The gradient penalty of a discriminator's loss, a scalar: mean of (‖gradient‖ − 1)² over rows.
 
     The discriminator maps rows to scores [N] or [N, 1], each from its own row alone. With `kinked` activations this
@@ -42,9 +42,9 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
     return penalty
 
 
-def _row_norms(gradient: Tensor, norm: Norm) -> Tensor:
+def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
     """Norms of each row, [N] ("full") or of each of its channels, [N, C] ("channel")."""
-    choice("norm", norm, get_args(Norm))
+    choice("norm", norm, get_args(PenaltyNorm))
     if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
     axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Images = NDArray[np.float32]
+Pixels = NDArray[np.float32]
 Values = NDArray[np.float64]
 
 _SMALLEST_SSIM_SIDE = 7  # scikit-image's default uniform window
 
 
-def _pair(truth: Images, guess: Images, data_range: float) -> tuple[Images, Images]:
+def _pair(truth: Pixels, guess: Pixels, data_range: float) -> tuple[Pixels, Pixels]:
     if truth.shape != guess.shape or truth.ndim != 4:
         raise ValueError(f"need two arrays [N, C, H, W] of one shape, got {truth.shape} and {guess.shape}")
     if not data_range > 0:
@@ -21,7 +21,7 @@ def _pair(truth: Images, guess: Images, data_range: float) -> tuple[Images, Imag
     return truth, guess
 
 
-def mse(truth: Images, guess: Images, *, data_range: float) -> Values:
+def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Mean square error an image, in units of the data range squared; lower is closer.
 
     Args:
@@ -42,7 +42,7 @@ def mse(truth: Images, guess: Images, *, data_range: float) -> Values:
     return np.asarray(np.square(difference).mean(axis=(1, 2, 3)))
 
 
-def psnr(truth: Images, guess: Images, *, data_range: float) -> Values:
+def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Peak signal-to-noise ratio an image, in dB; higher is closer, `inf` for an exact copy.
 
     PSNR of a mean MSE is not the mean PSNR: this one is taken image by image.
@@ -56,7 +56,7 @@ def psnr(truth: Images, guess: Images, *, data_range: float) -> Values:
         return np.asarray(-10 * np.log10(mse(truth, guess, data_range=data_range)))
 
 
-def ssim(truth: Images, guess: Images, *, data_range: float) -> Values:
+def ssim(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Structural similarity an image, in [−1, 1]; higher is closer. Window 7×7, uniform, averaged over channels.
 
     Raises:
@@ -81,7 +81,7 @@ IMAGE_METRICS = {"mse": mse, "psnr": psnr, "ssim": ssim}
 """The image metrics of every row, in the order of the tables."""
 
 
-def image_scores(truth: Images, guess: Images, *, data_range: float) -> dict[str, Values]:
+def image_scores(truth: Pixels, guess: Pixels, *, data_range: float) -> dict[str, Values]:
     """Every image metric, image by image; images too small for SSIM get none. See `mse` for the arguments."""
     small = min(truth.shape[2:]) < _SMALLEST_SSIM_SIDE
     metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from privkit.parts.threats import threats_of
 from privkit.reports import gallery, page
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
+from privkit.reports.page import Write
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.scores import Told
 from privkit.reports.summaries import over_seeds
@@ -32,8 +33,6 @@ from privkit.run.records import (
     write_verdict,
 )
 from privkit.shared.measures import records_called
-
-Write = Callable[[Path, bytes], None]
 
 
 def build(

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.accountants.spec.parts import NoMixing
-from privkit.accountants.spec.sensitivity import Clamp
+from privkit.accountants.spec.sensitivity import Clamp, Norm
 from privkit.defenses.base import Defense, Release, is_own, stages_with
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
@@ -25,7 +25,6 @@ from privkit.defenses.own_receipts import BATCH, CLASSES, IMAGE, TrialRounds, ma
 _TRIES = 48  # pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst
 _MOST_NUMBERS = 10**7  # numbers of all tries together, above which fewer pairs are tried
 _SLACK = 1e-3
-Norm = Literal["l1", "l2"]
 
 
 def contradiction(

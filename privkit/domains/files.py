@@ -83,7 +83,7 @@ def advice_on_missing(download: bool) -> str:
 
 
 Raw = TypeVar("Raw")
-Row = TypeVar("Row")
+_Row = TypeVar("_Row")
 
 
 class BadRow(Exception):
@@ -95,8 +95,8 @@ class BadRow(Exception):
 
 
 def good_rows(
-    name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], Row], *, skip_bad: bool
-) -> tuple[list[Row], tuple[str, ...]]:
+    name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], _Row], *, skip_bad: bool
+) -> tuple[list[_Row], tuple[str, ...]]:
     """The rows that can be read.
 
     Args:
@@ -114,7 +114,7 @@ def good_rows(
     >>> good_rows("some", Path("a.txt"), [("line 1", b"yes"), ("line 2", bytes([255]))], utf8, skip_bad=True)
     (['yes'], ('1 of 2 rows of a.txt were left out as bad, the first because line 2 is not UTF-8 text',))
     """
-    good: list[Row] = []
+    good: list[_Row] = []
     bad, first = 0, ("", "", "")
     for place, raw in rows:
         try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
 """What every published single-release bound takes for granted."""
-Verdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
+ClaimVerdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
 """A statement holds, fails on a counter-example, or lacks a proof; a number is reproduced by its source, or differs."""
 
 Basis = Literal["reduced", "formula", "print"]
@@ -30,7 +30,7 @@ class ComparedClaim:
     published: float | None = None  # its number, or None without one
     ours: float | None = None  # the number that decides, or None if `why` suffices
     quantity: str = ""  # meaning of both numbers
-    verdict: Verdict  # computed from them; see `Verdict`
+    verdict: ClaimVerdict  # computed from them; see `ClaimVerdict`
     why: str  # the reason, in one sentence
     basis: Basis = "formula"  # what `ours` comes from
 

@@ -35,7 +35,7 @@ Size = Literal["small", "medium"]
 """Of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
 ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
 """Size -> the file of its rows that ships with the package."""
-Verdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "at the floor", "not run"]
+OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "at the floor", "not run"]
 """What our rows say of a published ordering."""
 
 
@@ -109,7 +109,7 @@ class Judged:
     ordering: _Ordering
     published: float | None
     difference: Interval | None
-    verdict: Verdict
+    verdict: OrderingVerdict
     needed: int | None = 0
     hours: float | None = 0.0
     anew: bool = False
@@ -247,7 +247,7 @@ def _recovers_nothing(one: Measured) -> bool:
     return bool(known) and sum(one.values[seed] - one.floors[seed] for seed in known) >= 0
 
 
-def _verdict(gap: Interval | None, published: float | None) -> Verdict:
+def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
     if gap is None:
         return "not run"
     if gap.low > 0:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from privkit.papers import paper
 from privkit.papers.contract import ComparedClaim
 from privkit.papers.coverage import coverage
-from privkit.papers.orderings import Judged, Measured, Verdict, measured, ordering_verdicts, orderings
+from privkit.papers.orderings import Judged, Measured, OrderingVerdict, measured, ordering_verdicts, orderings
 from privkit.papers.values import printed, printed_values
 
 Scale = Literal["tiny", "small", "medium", "paper"]
@@ -74,7 +74,7 @@ def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
     return found
 
 
-def tiny_verdicts(name: str) -> dict[tuple[str, str], Verdict]:
+def tiny_verdicts(name: str) -> dict[tuple[str, str], OrderingVerdict]:
     """Table and claim of each ordering of a paper -> its verdict on the committed rows at tiny scale."""
     of_tables = [
         judged_rows(name, table, "tiny", rows).orderings for (own, table), rows in committed().items() if own == name

@@ -32,7 +32,7 @@ TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
 LOG = "log.txt"  # in a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own
 BEGUN = "start"  # text of the first line that a computation writes into the log
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def line(row: Row) -> str:
@@ -166,7 +166,7 @@ class _OtherVersion(Broken):
     """An intact record of another schema version."""
 
 
-def _parse(kind: type[Model], data: bytes | str, **identity: str) -> Model:
+def _parse(kind: type[_Model], data: bytes | str, **identity: str) -> _Model:
     try:
         return kind.model_validate_json(json.dumps(opened(data, **identity)))
     except (Broken, ValidationError) as error:

@@ -13,7 +13,7 @@ from privkit.errors import DataError, StorageError, TrainingDiverged, UsageError
 from privkit.files.storage import remove
 from privkit.torch_utils.out_of_memory import ran_out
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 _OTHER_FAULTS = (
     *(StorageError, UsageError, DataError, MemoryError, TrainingDiverged),
     *(NotApplicable, AttackDiverged, BadOutput),
@@ -21,7 +21,7 @@ _OTHER_FAULTS = (
 """Errors that a saved state does not cause."""
 
 
-def or_anew(stage: Callable[[], Result], saved: Path, tell: Callable[[str], None]) -> Result:
+def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], None]) -> _Result:
     """The result of `stage`. If it fails on a saved state, the state is removed and the stage runs once more.
 
     An intact saved state may still not fit this stage: another architecture, missing keys, wrong shapes. The cause does

@@ -194,7 +194,7 @@ def test_two_runs_at_once_are_refused() -> None:
 def test_every_method_of_an_ordering_is_declared() -> None:
     judged = [one for name in PAPERS for one in orderings.on_record(name)]
     assert len(judged) == sum(len(orderings.orderings(name)) for name in PAPERS)
-    assert {one.verdict for one in judged} <= set(get_args(orderings.Verdict))
+    assert {one.verdict for one in judged} <= set(get_args(orderings.OrderingVerdict))
 
 
 def test_no_ordering_is_judged_whose_sides_are_both_at_the_floor() -> None:

@@ -14,7 +14,7 @@ from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical,
 from privkit.domains.tables.sets import table_pools
 from privkit.errors import DataError, shortened
 
-Table = dict[str, tuple[str, ...]]
+_Columns = dict[str, tuple[str, ...]]
 """Column -> its cells."""
 
 
@@ -72,7 +72,7 @@ class PartyFiles:
         notes = (sentence, *(note for _, said in read.values() for note in said), *nearly_dense(categorical))
         return table_pools(dense, categorical, labels, notes, parties)
 
-    def _check(self, tables: Mapping[str, Table]) -> None:
+    def _check(self, tables: Mapping[str, _Columns]) -> None:
         """Refuse tables that cannot be joined."""
         for file, columns in tables.items():
             if columns.keys() == {self.id}:
@@ -94,7 +94,7 @@ class PartyFiles:
             known = ", ".join(sorted(holders))
             raise DataError(f"{self.name}: no file has a column {self.label!r}; name one of {known} with label=…")
 
-    def _joined(self, tables: Mapping[str, Table]) -> tuple[dict[str, list[str]], str]:
+    def _joined(self, tables: Mapping[str, _Columns]) -> tuple[dict[str, list[str]], str]:
         """The columns of all parties, of the ids that all of them hold, and the sentence that counts these."""
         places = [{number: row for row, number in enumerate(table[self.id])} for table in tables.values()]
         common = sorted(set.intersection(*map(set, places)))

@@ -19,8 +19,7 @@ from typing import Any, Literal
 
 from privkit.files.toml_text import parse_toml
 from privkit.papers.accurate_sl.table_11 import row_of
-from privkit.papers.contract import ComparedClaim
-from privkit.papers.contract import Verdict as Compared
+from privkit.papers.contract import ClaimVerdict, ComparedClaim
 from privkit.papers.values import printed
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
@@ -218,7 +217,7 @@ _KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}  # whi
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[ComparedClaim]:
     """The effects that were run, as claims of the paper beside our result; see `judged`."""
-    verdicts: dict[_Verdict, Compared] = {"survives": "reproduced", "undecided": "unproven"}
+    verdicts: dict[_Verdict, ClaimVerdict] = {"survives": "reproduced", "undecided": "unproven"}
     for one in judged(rows):
         if one.sound is None:
             continue

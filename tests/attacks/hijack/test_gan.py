@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.hijack.gan import Norm, between, gradient_penalty, kinked
+from privkit.attacks.hijack.gan import PenaltyNorm, between, gradient_penalty, kinked
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 4, 4), (3, 4, 6), (3, 5)])
 @pytest.mark.parametrize("norm", ["full", "channel"])
-def test_the_penalty_against_differences_of_the_discriminator(shape: tuple[int, ...], norm: Norm) -> None:
+def test_the_penalty_against_differences_of_the_discriminator(shape: tuple[int, ...], norm: PenaltyNorm) -> None:
     draws = Generator().manual_seed(0)
     points = torch.randn(shape, generator=draws, dtype=torch.float64)
     weight = torch.randn(7, points[0].numel(), generator=draws, dtype=torch.float64)
