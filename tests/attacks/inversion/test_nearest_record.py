@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls
-from privkit.attacks.inversion.nearest_record import NearestRecord
+from privkit.attacks.inversion.nearest_record import NearestRecord, _sharper
 from privkit.domains.images.embedded import TinyDigits
 from privkit.domains.tokens.domain import Tokens
 
@@ -97,6 +97,20 @@ def test_passes_and_repeats_link_records_behind_noise() -> None:
 
     assert linked(1) <= 0.5  # four other seeds: .10 to .25, and .85 to .95
     assert linked(16) >= 0.65
+
+
+@pytest.mark.parametrize(("noise", "power"), [("normal", 2.0), ("laplace", 1.0)])
+def test_differences_are_summed_as_the_noise_asks(noise: str, power: float) -> None:
+    """80 own records that are random signs: of one release each, the best power finds more again."""
+    own = torch.randn(80, 400, generator=Generator().manual_seed(1)).sign() * 0.25
+
+    def noisy(records: Tensor, draws: Generator) -> View:
+        uniform = torch.rand(records.shape, generator=draws).clamp(1e-6, 1 - 1e-6) - 0.5
+        heavy = -uniform.sign() * (1 - 2 * uniform.abs()).log()
+        added = torch.randn(records.shape, generator=draws) * 1.5 if noise == "normal" else heavy
+        return View(round=0, smashed=records + added)
+
+    assert _sharper(answering(noisy), own, own, 1, Generator().manual_seed(2)) == power
 
 
 def test_public_masks_are_left_out_of_the_distance() -> None:
