@@ -170,7 +170,7 @@ def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ..
     rounding = np.finfo(float).eps * (64 * counts.sum() + 32 * len(rows) * log(size)) * norm * exp(-1) / tilt
     outside = interval * count * exp(-tilt * interval * count)
     scale = exp(e) / float(weights @ counts) if (e := float(counts @ np.log(totals))) < 700 else inf
-    return scale * (above + rounding + outside) + beyond
+    return float(scale * (above + rounding + outside) + beyond)
 
 
 @lru_cache(maxsize=256)
