@@ -9,15 +9,20 @@ worst, in convex order: its *kind*. Each law is moved to a grid by connecting th
 below the grid is moved up; both make it larger. So does a cut at the top, if E(V − top)₊ is added to the bound.
 
 **By a contour**, if most rows are alike. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over the line Re z = θ.
-With M_t(z) = E e^{zV} of kind t, and k_t rows of the lowest weight w of kind t, E(Σ w_i·V_i)₊ is at most
+By the trapezoidal rule of step d, at z_j = θ + ijd for all whole j, it is a sum over all whole m, by Poisson's formula:
 
-    (1/2π)·∫ exp(Σ_t k_t·ln|M_t(wz)| + rest)/|z|² dτ,    z = θ + iτ.
+    (d/2π)·Σ_j e^{z_j·s}/z_j² = Σ_m (s + 2πm/d)₊·e^{−2πmθ/d} ≥ s₊.
 
-The rest sums max over t of ln|M_t(w_i·z)| over rows of other weights, whatever their kinds are. The integral is convex
-in (k_1, …, k_T), so that it is largest if all rows of the lowest weight are of one kind: no row pays for what only
-another kind could do. With τ = θ·tan φ it is a mean over φ, by the midpoint rule. A normal variable that is a quarter
-of a node wide is added to each V, which makes it larger (Jensen) and the integrand smooth. If V is normal, this is at
-most 3 % above the truth; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's integral of s₊.
+So the rule is a bound itself, for every step. With M_t(z) = E e^{zV} of kind t, and k_t rows of the lowest weight w of
+kind t, E(Σ w_i·V_i)₊ is at most
+
+    (d/2π)·Σ_j exp(Σ_t k_t·ln|M_t(w·z_j)| + rest)/|z_j|².
+
+The rest sums max over t of ln|M_t(w_i·z_j)| over rows of other weights, whatever their kinds are. The sum is convex in
+(k_1, …, k_T), so that it is largest if all rows of the lowest weight are of one kind: no row pays for what only another
+kind could do. A normal variable that is a quarter of a node wide is added to each V. This makes the sum larger (Jensen)
+and lets it fade, so that |M_t(w·z)| ≤ M_t(wθ) is a bound for all that is far. If V is normal, the bound is at most 3 % above the
+truth; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's integral of s₊.
 
 **By convolution**: the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds, in every row.
 """
@@ -25,7 +30,7 @@ most 3 % above the truth; with a heavy tail, or few rows, it is more. Source: de
 from __future__ import annotations
 
 from functools import lru_cache
-from math import erfc, exp, expm1, floor, inf, log, pi, sqrt
+from math import ceil, exp, expm1, floor, inf, log, pi, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -47,12 +52,8 @@ _FADES = 36.0
 """Exponent after which what a sum exceeds its window by is lost in rounding, and is added."""
 _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
-_ANGLES = np.append(0.0, np.tan((np.arange(64) + 0.5) * (pi / 128)))
-"""tan φ: at 0, and at the nodes of the midpoint rule."""
-_RESOLVED = 0.1
-"""Largest fall of the logarithm of an integrand up to its first node, at which the midpoint rule is exact to 1e-6."""
-_GOOD, _MANY = 1.25, 64
-"""Excess over a normal sum's δ up to which the convolution is not tried, if rows are at least so many."""
+_STEP, _STEPS = 0.5, 128
+"""d over the smaller of θ and 1/(standard deviation of the sum), and terms: the last is so far that the sum fades."""
 _WIDE = 10.0
 """Standard deviations of a normal variable that integrals reach."""
 
@@ -83,10 +84,7 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] 
     spread = sqrt(float(np.max(masses @ strikes**2 - (masses @ strikes) ** 2)) * float(weights**2 @ counts))
     apart = expm1(epsilon) / spread
     found = _by_contour((strikes, masses, calls.max(0)), interval, (weights, counts), spread, apart)
-    normal = spread * (exp(-apart * apart / 2) / sqrt(2 * pi) - apart * erfc(apart / sqrt(2)) / 2)
-    if found > _GOOD * normal + _TAIL or counts.sum() < _MANY:
-        found = min(found, _by_convolution(epsilon, mu, rows, kinds))
-    return float(min(found, gaussian.delta(epsilon, mu)))
+    return float(min(found, _by_convolution(epsilon, mu, rows, kinds), gaussian.delta(epsilon, mu)))
 
 
 def _by_contour(
@@ -96,7 +94,7 @@ def _by_contour(
     spread: float,
     apart: float,
 ) -> float:
-    """F(w); infinite if the nodes do not resolve the integrand.
+    """F(w), with terms from z = θ on; infinite if they overflow.
 
     Args:
         terms: [K] nodes, [T, K] masses of each kind, [K] largest E(V − node)₊.
@@ -111,15 +109,29 @@ def _by_contour(
     line = (saddle - 1 / saddle) / 2  # the best θ of a normal sum, instead of the best one-sided bound's
     theta = saddle * (line + sqrt(line * line + 2)) / (line + sqrt(line * line + 1)) / spread
     some = np.concatenate([masses[:, :last], masses[:, last:].sum(1, keepdims=True)], axis=1)
+    slopes, shares = _rule(theta * spread)
     x = (theta * weights)[:, None] * nodes[: last + 1]
-    sizes, phases = np.exp(x - x[:, -1:])[:, None], x[:, None] * _ANGLES[:, None]
+    sizes, phases = np.exp(x - x[:, -1:])[:, None], x[:, None] * slopes[:, None]
     squares = ((sizes * np.cos(phases)) @ some.T) ** 2 + ((sizes * np.sin(phases)) @ some.T) ** 2
-    smoothed = (theta * weights * interval / 4)[:, None] ** 2 * (1 - _ANGLES**2) / 2
-    logs = np.log(squares + 1e-300) / 2 + x[:, -1:, None] + smoothed[..., None]  # [D, φ, T]
-    sums = counts[0] * logs[0] + np.einsum("d,df->f", counts[1:], logs[1:].max(2))[:, None]
-    if np.any(sums[0] - sums[1] > _RESOLVED) or sums.max() > 600:
+    logs = np.log(squares + 1e-300) / 2 + x[:, -1:, None]  # [D, j, T]
+    sums = counts[0] * logs[0] + np.einsum("d,dj->j", counts[1:], logs[1:].max(2))[:, None]
+    smooth = float(counts @ (theta * weights * interval / 4) ** 2) / 2
+    if sums[0].max() + smooth > 600:
         return inf
-    return float(np.exp(sums[1:]).mean(0).max() / (2 * theta) + above[last])
+    fading = np.exp(smooth * (1 - slopes**2))
+    found = (shares * fading) @ np.exp(sums) + 2 / slopes[-1] * fading[-1] * np.exp(sums[0])  # [T]; the last is far
+    return float(found.max() / (2 * pi * theta) + above[last])
+
+
+def _rule(deviations: float) -> tuple[Array, Array]:
+    """[J + 1] slopes jd/θ, and weights (d/θ)·|θ/z_j|² of the terms j and −j together; the others weigh 2/(Jd/θ) at most.
+
+    Args:
+        deviations: θ times the standard deviation of the sum.
+    """
+    step = _STEP * min(1.0, 1 / deviations)
+    slopes = step * np.arange(ceil(_STEPS * _STEP / (deviations * step)) + 1)
+    return slopes, step * np.append(1.0, 2 / (1 + slopes[1:] ** 2))
 
 
 def _saddle(
