@@ -118,8 +118,9 @@ def _by_contour(
     smooth = float(counts @ (theta * weights * interval / 4) ** 2) / 2
     if sums[0].max() + smooth > 600:
         return inf
-    fading = np.exp(smooth * (1 - slopes**2))
-    found = (shares * fading) @ np.exp(sums) + 2 / slopes[-1] * fading[-1] * np.exp(sums[0])  # [T]; the last is far
+    fading = smooth * (1 - slopes**2)
+    far = 2 / slopes[-1] * np.exp(sums[0] + fading[-1])
+    found = shares @ np.exp(sums + fading[:, None]) + far  # [T]
     return float(found.max() / (2 * pi * theta) + above[last])
 
 
@@ -161,6 +162,8 @@ def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ..
     tilt = min((3 - min(mean, 0.0) / spread) / spread, _MOST_TILT / float(nodes[-1] * weights[-1]))
     tilted = masses * np.exp(tilt * weights[:, None] * nodes)
     totals = tilted.sum(1)
+    if not totals.all():  # the mean is so far below 0 that the tilted law is lost in rounding
+        return inf
     tilted /= totals[:, None]
     means = tilted @ nodes
     mean = float(weights * counts @ means)

@@ -143,3 +143,12 @@ def test_few_rows_of_a_large_shift_are_convolved() -> None:
     rows, mu, epsilon = ((1, 33), (2, 27), (4, 4), (7, 1)), 1.3, 4.0
     found, contour = hidden_delta(epsilon, mu, rows), by_contour(epsilon, mu, rows, KINDS)
     assert found == likelihood_sums._by_convolution(epsilon, mu, rows, KINDS) < contour / 100
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu", "rows"), [(1.457, 0.0038, ((1, 72136), (269, 1))), (0.6, 0.0018, ((1, 41), (278, 1)))]
+)
+def test_what_is_far_from_the_mean_is_a_number(epsilon: float, mu: float, rows: likelihood_sums.Rows) -> None:
+    for kinds in (KINDS, ((1.0, 1.0, 0.5),), ((1e-6, 1.0, 0.0),)):
+        with np.errstate(all="raise", under="ignore"):
+            assert 0 <= hidden_delta(epsilon, mu, rows, kinds) < 1e-11
