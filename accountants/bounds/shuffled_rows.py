@@ -146,7 +146,7 @@ class Hiding:
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It takes up to five seconds where μ is at most 1.1, and above it up to eight, for many records and a small `told`.
+    It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`.
 
     Args:
         records: n ≥ 2.
