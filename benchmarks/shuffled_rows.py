@@ -16,8 +16,9 @@ from time import process_time
 import numpy as np
 
 from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds.likelihood_sums import hidden_delta
 from privkit.accountants.bounds.loss_distribution import GridTooLarge, Profile
-from privkit.accountants.bounds.shuffled_rows import LARGEST_SHIFT, TOLD, hidden_delta, profile
+from privkit.accountants.bounds.shuffled_rows import LARGEST_SHIFT, TOLD, profile
 from privkit.accountants.bounds.third_record import Gram
 
 AT_OTHER, AT_X, AT_THIRD = (1.0, 1e-6, 0.0), (1e-6, 1.0, 0.0), (1.0, 1.0, 0.5)

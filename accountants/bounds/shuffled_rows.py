@@ -23,11 +23,9 @@ Against rows that hold the other records, o and o' in row i have likelihood rati
 Y_l(o) and Y_l(o') is the mean, over the second part under Q, of φ(w) = E(Σ w_i·V_i)₊ with V_i = X_i − e^ε·X'_i. These
 are independent of each other and of w. φ(w) is at most Σ w_i·E(V_i)₊ ≤ H(ε).
 
-*Terms.* φ increases in the convex order of each term. In this order all terms have a least upper bound V, whose
-E(V − c)₊ is the largest over all triples of records that are at most μ apart (`third_record.triples`). It is moved to
-a grid by connecting the dots, which makes it larger, too. Let F(w) be φ(w) with independent copies of V. F is convex,
-symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W majorizes w: for every k, the k largest of W sum to at
-least as much as those of w.
+*Terms.* Let F(w) be the largest φ(w) over all records in the rows (`likelihood_sums`). As a maximum over all of them it
+is convex, symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W majorizes w: for every k, the k largest of W
+sum to at least as much as those of w.
 
 *Weights.* Let η(κ) = Σ(w_i − κ/n)₊. Since w_i = Y_{l+1}(o_i)/(n·Q), its mean is a mean over i of the divergence of
 Y_{l+1}(o_i) from Q at κ. Q is a mean of such laws. So the mean of η(κ) is at most h(κ), by convexity again. With
@@ -42,49 +40,35 @@ Let q be κ/(n − nθ) for the lowest cap. W has the increments of T, rounded u
 the first on with which the sum would exceed 1 they are left out; and W is divided by its sum. Its partial sums are at
 least T(k), and 1 at the end. So it majorizes v', and f_s = F(W_s). Without some of its smallest rows it would hide
 less, for the same reason.
+
+**More records never hurt**: tell where some others are. The rest are in a uniform order in the rows that are left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
-from math import ceil, erfc, exp, expm1, floor, inf, log, log1p, log2, pi, sqrt
+from math import ceil, erfc, exp, expm1, floor, inf, log, log1p, log2, sqrt
 from typing import TypeAlias
 
 import numpy as np
-from scipy import fft
-from scipy.special import ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.allocation import ToldPlaces
-from privkit.accountants.bounds.fft_composition import spectrum_power
+from privkit.accountants.bounds.likelihood_sums import FINE_KINDS, Rows, hidden_delta
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.step import Pairs
-from privkit.accountants.bounds.third_record import Gram, triples
 from privkit.shared.array import Array
 
 SMALLEST_SHIFT, LARGEST_SHIFT = 1e-3, 1.5
 """μ below which there is little to gain, and above which sums of likelihood ratios need too large a grid."""
 _MOST_RECORDS = 1_000_000
 """Records of one profile; more hide better, so that this number bounds them, too."""
-_LARGEST_WINDOW = 2**19
-"""Nodes of a sum's window."""
-_TAIL, _LOW_TAIL = 1e-12, 1e-9
-"""Mean excess of a term above its grid, which is added to δ, and below it, which is moved up."""
-_FINE, _COARSE = 4, 12
-"""Nodes in a term's standard deviation near its mean, and in its distance to the mean far from it."""
-_FADES = 36.0
-"""Exponent after which what a sum exceeds its window by is lost in rounding, and is added."""
-_MOST_TILT = 20.0
-"""Largest exponent of a tilted term."""
-_COVER = triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0))
-ALL_TRIPLES = tuple(dict.fromkeys([*_COVER, *((b, a, c) for a, b, c in _COVER)]))
-"""Matrices that exceed those of all triples, in both orders of x and x'; more of them would lower ε by a hundredth."""
-_WIDE = 10.0
-"""Standard deviations of a normal variable that integrals reach."""
+_TAIL = 1e-12
+"""δ at the largest ε of a table."""
 _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
 """Values of ε, near and far, at which h_0 and other h_l are computed; between them they are linear in e^ε. Near are
 those up to so many standard deviations."""
@@ -123,8 +107,6 @@ class ShuffledRows(ToldPlaces):
         return None if hidden is None else [(hidden, count)]
 
 
-Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Weights in multiples of the lowest, and how many rows have each; they are scaled so that all sum to 1."""
 Hidden: TypeAlias = Callable[[float, float, Rows], float]
 """A bound on F at ε, μ and weights, or a guess."""
 
@@ -164,7 +146,7 @@ class Hiding:
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It takes up to two seconds where μ is at most 1.1, and above it up to 25, for many records and a small `told`.
+    It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`.
 
     Args:
         records: n ≥ 2.
@@ -182,7 +164,7 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     found = hiding(min(n, _MOST_RECORDS), m, p) if SMALLEST_SHIFT <= m <= LARGEST_SHIFT else None
     if found is None:
         return None
-    ratios, deltas = _table(found, m, hidden_delta, _NODES)
+    ratios, deltas = _table(found, m, partial(hidden_delta, kinds=FINE_KINDS), _NODES)
 
     def both(epsilon: Array) -> Array:
         inside = np.interp(np.exp(np.minimum(epsilon, 700)), ratios, deltas)
@@ -303,98 +285,3 @@ def _gaussian_delta(epsilon: float, mu: float) -> float:
     """H(ε), for scalars: `gaussian.delta` is for arrays. An upper bound up to rounding of 1e-16."""
     a, b = (mu / 2 - epsilon / mu) / sqrt(2), (mu / 2 + epsilon / mu) / sqrt(2)
     return max((erfc(-a) - exp(epsilon) * erfc(b)) / 2, 0.0) + 1e-16
-
-
-def hidden_delta(epsilon: float, mu: float, rows: Rows, triples: tuple[Gram, ...] = ALL_TRIPLES) -> float:
-    """F(W), an upper bound: a record hides in one of several rows, which hold other records else.
-
-    The sum is tilted by e^{ts} before its law is computed, so that rounding is small beside a small δ.
-
-    >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
-    [0.12545, 0.01752, 2e-05]
-    """
-    nodes, masses, interval, beyond = _term(epsilon, mu, triples)
-    weights, counts = np.array(rows, float).T
-    mean = float(masses @ nodes) * float(weights @ counts)
-    spread = sqrt(float(masses @ nodes**2 - (masses @ nodes) ** 2) * float(weights**2 @ counts))
-    tilt = min((3 - min(mean, 0.0) / spread) / spread, _MOST_TILT / float(nodes[-1] * weights[-1]))
-    tilted = masses * np.exp(tilt * weights[:, None] * nodes)
-    totals = tilted.sum(1)
-    tilted /= totals[:, None]
-    means = tilted @ nodes
-    mean = float(weights * counts @ means)
-    spread = sqrt(max(float(weights**2 * counts @ (tilted @ nodes**2 - means**2)), 0.0))
-    low, top = min(0.0, mean - 12 * spread), _FADES / tilt
-    if top - low > _LARGEST_WINDOW * interval:
-        fewer = ((rows[0][0], rows[0][1] // 2), *rows[1:])
-        return hidden_delta(epsilon, mu, fewer, triples) if rows[0][1] > 1 else _gaussian_delta(epsilon, mu)
-    first = floor(low / interval)
-    size = fft.next_fast_len(int(top / interval) - first + 2, real=True)
-    spectrum, at = np.ones(size // 2 + 1, complex), np.rint(nodes / interval).astype(int)
-    for (weight, count), some in zip(rows, tilted, strict=True):
-        spectrum *= spectrum_power(fft.rfft(np.bincount(weight * at % size, some, size)), count)
-    masses_of_sum = np.maximum(fft.irfft(spectrum, size), 0.0)
-    count = size + first  # nodes of the sum from 0 on
-    sums = interval * np.arange(count)
-    above = float(np.einsum("i,i->", sums * np.exp(-tilt * sums), masses_of_sum[:count]))
-    norm = sqrt(float(np.mean(np.abs(spectrum) ** 2)) * size)  # for an estimate of rounding, with a margin
-    rounding = np.finfo(float).eps * (64 * counts.sum() + 32 * len(rows) * log(size)) * norm * exp(-1) / tilt
-    outside = interval * count * exp(-tilt * interval * count)
-    scale = exp(e) / float(weights @ counts) if (e := float(counts @ np.log(totals))) < 700 else inf
-    return float(min(scale * (above + rounding + outside) + beyond, gaussian.delta(epsilon, mu)))
-
-
-@lru_cache(maxsize=256)
-def _term(epsilon: float, mu: float, triples: tuple[Gram, ...]) -> tuple[Array, Array, float, float]:
-    """The least upper bound of X − e^ε·X' on a grid: nodes, masses, the nodes' interval, and E(V − top)₊."""
-    scale, mean = exp(epsilon), -expm1(epsilon)
-    matrices = [tuple(mu**2 * one for one in matrix) for matrix in triples]
-    a, b, c = np.array(matrices).T
-    spread = sqrt(float(np.max(np.exp(a) + scale**2 * np.exp(b) - 2 * scale * np.exp(c) - mean**2)))
-    top = exp(gaussian.epsilon(_TAIL, 1.05 * mu))
-    bottom = -scale * exp(gaussian.epsilon(_LOW_TAIL, 1.05 * mu))
-    interval = spread / _FINE
-    places = [0]
-    while places[-1] * interval < top - mean + 2 * interval:
-        places.append(places[-1] + max(1, places[-1] // _COARSE))
-    below = [0]
-    while below[-1] * interval > bottom - mean:
-        below.append(below[-1] - max(1, -below[-1] // _COARSE))
-    strikes = (np.array([*below[:0:-1], *places]) + round(mean / interval)) * interval
-    values = np.max([excess(strikes, epsilon, *matrix) for matrix in matrices], axis=0)
-    first = max(int(np.argmax(values - (mean - strikes) > _LOW_TAIL)) - 1, 0)
-    last = (
-        max(int(np.argmax(values <= _TAIL)), int(np.argmax(strikes > 0))) if values[-1] <= _TAIL else strikes.size - 1
-    )
-    strikes, values = strikes[first : last + 1], values[first : last + 1]
-    slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(values) / np.diff(strikes), -1.0)), 0.0)
-    masses = np.diff(np.concatenate([[-1.0], slopes, [0.0]]))
-    return strikes, masses, interval, float(values[-1])
-
-
-def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
-    """[K] E(X − e^ε·X' − k)₊ at strikes k; ln X has the variance a > 0, ln X' the variance b > 0; their covariance c.
-
-    Both have mean 1, and c² < a·b. Given ln X', this is a call of Black and Scholes; given ln X, a put. The mean over
-    what is given is a sum over equidistant nodes, which converges exponentially: where the other's strike is positive.
-
-    >>> excess(np.array([0.0]), 0.0, 0.75, 0.25, 0.0).round(6).tolist()  # 2·Φ(1/2) − 1, by Margrabe
-    [0.382925]
-    """
-    values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
-    values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)
-    values[~above] = _priced(-strikes[~above], 1.0, scale, (a, b, c), call=False)
-    return values
-
-
-def _priced(strikes: Array, given: float, free: float, matrix: Gram, *, call: bool) -> Array:
-    """[K] mean call or put on `free` times a variable, at strikes k ≥ 0 plus `given` times another."""
-    (a, b, c), side = matrix, sqrt(matrix[0])
-    shift, left = c / side, sqrt(b - c * c / a)
-    step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)
-    z = np.arange(min(0.0, shift, side) - _WIDE, max(0.0, shift, side) + _WIDE, step)
-    weights = np.exp(-z * z / 2) * (step / sqrt(2 * pi))
-    forward = free * np.exp(shift * z - shift**2 / 2)
-    strike = given * np.exp(side * z - a / 2) + strikes[:, None]
-    d, sign = np.log(forward / strike) / left, 1 if call else -1
-    return np.asarray((sign * (forward * ndtr(sign * (d + left / 2)) - strike * ndtr(sign * (d - left / 2)))) @ weights)
