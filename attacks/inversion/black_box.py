@@ -19,7 +19,7 @@ from privkit.attacks.inversion.decoders import DecoderName, build_decoder, check
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
-from privkit.attacks.rounding import usual_unit
+from privkit.attacks.release_scale import usual_unit
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, Fraction, Positive, Whole
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle

@@ -28,13 +28,13 @@ class NearestRecord(Checked):
     column by column. Positions that public masks remove are left out of the distance.
 
     If the attacked records are among the own ones (`--auxiliary candidates`), it links releases to records. Behind
-    Gaussian noise of one strength, and with many repeats, no test of one record's releases alone links more. Behind
-    Laplace noise it sums absolute differences, if these find more of its own records again.
+    Gaussian noise of one strength, the nearest mean release is that of the most likely record. Behind Laplace noise it
+    sums absolute differences, if these find more of its own records again.
 
     Attributes:
         repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.
-        passes: R ≥ 1, how often the same victims crossed; views come pass after pass, and
-            their releases are averaged.
+        passes: R ≥ 1, how often the same victims crossed; views come pass after pass, and their releases are
+            averaged.
 
     Source: the nearest neighbor in feature space as a lower bound of leakage is folklore; this form is privkit's.
     """
@@ -75,9 +75,9 @@ class NearestRecord(Checked):
             seen, known, releases, kept = (part.flatten(0, 1) for part in (seen, known, releases, kept))
             nearest = _nearest_releases(seen, known, releases, kept)
             return Reconstruction(images=own.flatten()[nearest].view(-1, own.shape[1]))
-        power = (
-            _sharper(observation.query, own[:batch], releases, self.passes, draws) if bool((known == 1).all()) else 2.0
-        )
+        power = 2.0
+        if bool((known == 1).all()):
+            power = _sharper(observation.query, own[:batch], releases, self.passes, draws)
         return Reconstruction(images=own[_nearest_releases(seen, known, releases, kept, power)])
 
 

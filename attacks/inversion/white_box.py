@@ -27,7 +27,7 @@ from privkit.attacks.inversion.mixed_releases import LinkedRows, by_place, check
 from privkit.attacks.inversion.rounds import averaged, by_round, chunks_of
 from privkit.attacks.order.own_tokens import KEEPS_ALL, shares_kept
 from privkit.attacks.order.token_reading import rows_a_message
-from privkit.attacks.rounding import least_variance
+from privkit.attacks.release_scale import least_variance
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
 

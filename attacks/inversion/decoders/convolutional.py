@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
-from privkit.attacks.rounding import least_variance
+from privkit.attacks.release_scale import least_variance
 
 _CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 

@@ -14,7 +14,7 @@ from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
 from privkit.attacks.order.token_reading import AffineMap
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
-from privkit.attacks.rounding import least_variance
+from privkit.attacks.release_scale import least_variance
 
 _RATE_TIMES_WIDTH = 0.3
 _RELATIONS = 8
