@@ -69,10 +69,8 @@ def check_fields(spec: Any) -> None:
     `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses. A union may hold
     dataclasses, None, `Literal` and one of the others. Tuples and sequences of all these are checked, too. Other
     annotations are not checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice at the end of an
-    error's sentence.
-
-    Raises:
-        ValueError: with the field's name, what is allowed and what was given; booleans and NaN are no numbers.
+    error's sentence. A `ValueError` with the field's name, what is allowed and what was given; booleans and NaN are no
+    numbers.
     """
     cls: Any = type(spec)
     for name, said, usual, test in _tests(cls):

@@ -98,7 +98,6 @@ def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> 
     """The error for an unknown name, with the nearest known one and all others, or with a few near ones.
 
     Args:
-        kind: what is named.
         listed: the command that lists them, if they are too many for a sentence.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))

@@ -38,8 +38,6 @@ def budgets(
 
     Args:
         tight: whether to compose numerically where no closed form is exact.
-        compare: whether to add the value of the published formula.
-        terms: whether to add the guarantee in the terms of NIST SP 800-226.
 
     >>> from privkit.accountants import table
     >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)

@@ -45,13 +45,11 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
     for each other there use many times the seconds of their work. Opening the data, scoring and the report are not in
     the estimate. A step of training that takes long is timed on fewer images and scaled by their number. Attacks are
     timed on the first defense of each configuration, for a moment each, and extrapolated: three runs that were measured
-    (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows.
+    (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows. A `PrivkitError` for what the run itself
+    would refuse, and for a model, defense or attack that fails on the probe.
 
     Args:
         parts: with one device and one number of threads.
-
-    Raises:
-        PrivkitError: for what the run itself would refuse, and for a model, defense or attack that fails on the probe.
     """
     use_own_caches()
     keep_freed_memory()
@@ -82,14 +80,7 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
 
 
 def preview(config: AuditConfig, out: Path | None = None) -> str:
-    """A preview, a line each: the cells of a run, an estimate of its time, and its folder.
-
-    Args:
-        out: its folder; None for the default folder.
-
-    Raises:
-        PrivkitError: as `estimate`.
-    """
+    """A preview, a line each: the cells of a run, an estimate of its time, and its folder."""
     check_batches(config)
     folder = f"run folder {out or default_folder(config)}"
     if config.recording is not None:

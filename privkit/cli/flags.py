@@ -19,7 +19,6 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
     Args:
         kind: its type, such as `str` or `list[str]`; None is allowed as well if it is the default.
         words: its spelling, if not `--name VALUE`.
-        more: further arguments of `typer.Option`.
     """
     option = typer.Option(*words, help=help_, **more)
     annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]
@@ -51,10 +50,7 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
 def whole_number(given: str | int) -> int:
     """The number that a flag's text writes in digits. A range or a list is refused; a default is returned as it is.
 
-    Libraries that parse numbers may read "0-4" as -4.
-
-    Raises:
-        BadParameter: with what is allowed.
+    Libraries that parse numbers may read "0-4" as -4. A `BadParameter` with what is allowed.
 
     >>> whole_number("12"), whole_number("-1")
     (12, -1)

@@ -33,7 +33,6 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
     Args:
         settings: of an audit, except that `dataset` and `model` may be lists.
-        yes: whether a large grid is confirmed.
 
     Raises:
         UsageError: for a large grid without `yes`, and for settings that do not fit together.

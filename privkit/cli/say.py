@@ -19,11 +19,7 @@ def say(*lines: str) -> None:
 
 
 def show(shown: Any, **style: Any) -> None:
-    """Print a table, or a text that a terminal wraps at words; a file has lines of 160 characters.
-
-    Args:
-        style: further arguments of rich's `Console.print`.
-    """
+    """Print a table, or a text that a terminal wraps at words; a file has lines of 160 characters."""
     console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False, markup=False, **style)
 
 

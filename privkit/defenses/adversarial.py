@@ -167,13 +167,7 @@ class Disco(Adversarial):
 
 
 class ChannelFilter(nn.Module):
-    """Scores each channel of an image by its mean and its root mean square, and zeroes those of the lowest scores.
-
-    Args:
-        channels: C.
-        ratio: share that is zeroed.
-        width: of the hidden layer.
-    """
+    """Scores each channel of an image by its mean and its root mean square, and zeroes those of the lowest scores."""
 
     def __init__(self, channels: int, ratio: float, width: Count) -> None:
         super().__init__()

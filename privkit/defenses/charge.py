@@ -295,7 +295,6 @@ def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
 
     Args:
         certificate: differential privacy of the smashed data, computed for neighbors with equal labels.
-        lower_model: as in `ReleaseCount`.
     """
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
     rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]

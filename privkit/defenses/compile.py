@@ -265,11 +265,8 @@ def run(
     """Apply stages one after the other.
 
     Args:
-        stages: in order.
         release: M messages of B images, the first stage's input.
-        generator: the only source of randomness, on the device of the messages.
         groups: int64 [M', k], the messages on the seats of each group of the stage that mixes; −1 on an empty seat.
-        kept: generator of ratios that are drawn once; see `Defense.apply`.
 
     Returns:
         The last release, with the product of all public weights, and the receipt of each stage.

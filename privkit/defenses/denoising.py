@@ -162,11 +162,6 @@ class Denoiser(_ServerStage):
     So the server, which knows σ and M, estimates A = ‖MX‖² and B without seeing X. Both are averaged over records and
     rounds. A + σ²F, B + σ²F and σ²F are buffers and so travel with the server's weights.
 
-    Args:
-        stage: scaling or masking with "auto".
-        variance: σ² of the noise.
-        upper: the server's segment, which begins with a linear layer or a convolution.
-
     Source: accurate_sl, Theorem 3.1; the minimizers are derived (`privkit.papers.accurate_sl.denoising`).
     """
 

@@ -123,7 +123,6 @@ def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tenso
     Args:
         tokens: [N, T, D].
         sizes: [N, T, 1], how many tokens each one stands for.
-        pairs: r.
 
     Returns:
         Tokens [N, T − r, D], those at even places that stay before those at odd places, and their sizes.

@@ -16,7 +16,6 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
     """Number T of positions of one image's smashed data.
 
     Args:
-        name: of the defense, for errors.
         smashed: float [..., T, D] tokens, which are positions themselves, or [..., C, H, W] feature maps or images.
         patch: side of a position of a feature map, in its pixels; not needed for tokens.
         leading: axes before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...].
@@ -52,7 +51,6 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
     Args:
         weights: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
         smashed: as for `positions`; its dtype is that of float weights that are returned.
-        leading: axes of `smashed` before one image's smashed data.
 
     >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
     [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
@@ -110,9 +108,6 @@ def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -
 
     Args:
         areas: float64 [G, J], shares of the grid in [0, 1], falling along J ≥ 1.
-        rows: of the grid.
-        columns: of the grid.
-        generator: the only source of randomness, on the device of `areas`.
 
     Returns:
         bool [G, J, rows·columns], true inside.

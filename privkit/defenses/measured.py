@@ -37,11 +37,9 @@ def contradiction(
     """Why a claim of these stages is false, in a sentence; empty if no measurement shows it.
 
     Args:
-        stages: of a chain in order, or one.
         shape: of one record's smashed data, if known; without it tokens, feature maps and vectors are tried.
         image: (C, H, W) of a record, for stages on images.
         doubted: stages whose own receipts are measured as well; None for the user's own.
-        batch: records of a message of this shape.
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
@@ -172,9 +170,7 @@ class _Pair:
     """Two batches that differ in one record, or in all of one message.
 
     Args:
-        trial: of the stages.
         number: of the try; it decides the data, the place and the coins.
-        relabels: whether the labels of what is replaced change, too.
 
     Attributes:
         at: (m, b), the replaced record.

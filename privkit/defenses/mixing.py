@@ -21,7 +21,6 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
     Args:
         present: bool [G, k], at least one seat of every group taken.
         concentration: α_M > 0; infinite for equal ratios.
-        generator: the only source of randomness, on the device of `present`.
 
     Returns:
         float64 [G, k]; rows sum to 1, and empty seats have 0.
@@ -44,9 +43,7 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
 
     Args:
         present: as for `dirichlet_ratios`.
-        positions: N ≥ 1.
         concentration: α_M > 0; infinite for counts as equal as they can be, the remainder dealt at random.
-        generator: the only source of randomness, on the device of `present`.
 
     Returns:
         int64 [G, k]; rows sum to N exactly, and empty seats have 0.
@@ -71,8 +68,6 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
 
     Args:
         counts: int64 [G, k], rows sum to `positions`.
-        generator: draws one permutation of the positions a group, on the device of `counts`.
-        positions: T.
 
     Returns:
         bool [G, k, T]; every position of a group has one owner.
@@ -168,10 +163,8 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
     """Smashed data [G, k, B, ...], labels [G, k, B, L] and taken seats, bool [G, k], of groups of k = `group`.
 
-    Smashed data and labels of a group of one come without the axis of members; `present` is None for all seats.
-
-    Raises:
-        ValueError: if the shapes are not those of groups of k, with the name of the defense.
+    Smashed data and labels of a group of one come without the axis of members; `present` is None for all seats. A
+    `ValueError` if the shapes are not those of groups of k, with the name of the defense.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)

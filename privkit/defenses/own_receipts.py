@@ -32,9 +32,6 @@ class TrialRounds:
 
     Args:
         stages: in order, all on images or all on smashed data.
-        shape: of one record at the first stage.
-        batch: B.
-        messages: M, or the number of groups.
         dtype: of the data; float64 shows the smallest changes, and some stages hold float32 weights.
 
     Attributes:
@@ -90,10 +87,8 @@ def trial_of(
     """A trial of a shape that these stages take; None if they take none.
 
     Args:
-        stages: as for `TrialRounds`.
         shape: of one record's smashed data, if known; None tries tokens, a feature map and a vector.
         image: (C, H, W) of stages on images.
-        batch: as for `TrialRounds`.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
     for known in shapes:

@@ -248,15 +248,11 @@ def unlike(draws: Array, law: str, scale: float = 1.0) -> str:
 
     Five tests: the size of the noise in its weakest direction, its law in each coordinate, its size over all
     coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or lacking noise leaves a
-    direction with little of it; clamped noise has no tail; rounded noise repeats.
+    direction with little of it; clamped noise has no tail; rounded noise repeats. A `ValueError` for another law.
 
     Args:
         draws: [K, p], K releases of the same data with other noise, K > p.
-        law: "gaussian" or "laplace".
         scale: σ, or b.
-
-    Raises:
-        ValueError: for another law.
 
     Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
     for that of Laplace noise, with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).

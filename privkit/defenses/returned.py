@@ -12,7 +12,6 @@ def returned(name: str, made: object, lead: tuple[int, ...]) -> tuple[Release, R
     """The release and the receipt that a stage returned.
 
     Args:
-        made: what its `apply` returned.
         lead: (M, B), the messages that it is to release and the records of each.
 
     Raises:

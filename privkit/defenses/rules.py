@@ -20,9 +20,6 @@ _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"nois
 def check_chain(stages: Sequence[Defense]) -> None:
     """Refuse a chain that cannot run, or whose certificate is not derived, by a `ValueError`.
 
-    Args:
-        stages: in the order in which they are applied.
-
     >>> from privkit.defenses.noise import GaussianNoise
     >>> check_chain([GaussianNoise(), GaussianNoise(sigma=2.0)])
     Traceback (most recent call last):

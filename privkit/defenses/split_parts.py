@@ -79,8 +79,6 @@ def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
     """What an adversary holds of rows [N, T, D], [N, C, H, W] or [N, D].
 
     Args:
-        rows: of a release.
-        defense: which may split it.
         held: names of the adversary's parts; empty for all of them.
 
     Returns:

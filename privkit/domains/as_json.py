@@ -30,13 +30,7 @@ def to_json(domain: Domain) -> dict[str, Any]:
 
 
 def from_json(given: Any) -> Domain:
-    """The domain that `to_json` wrote.
-
-    Args:
-        given: what `json.loads` made of it.
-
-    Raises:
-        ValueError: if a field is missing, unknown or not allowed.
+    """The domain that `to_json` wrote; a `ValueError` if a field is missing, unknown or not allowed.
 
     >>> from_json({"name": "images", "shape": [1, 8, 8]})
     Images(shape=(1, 8, 8))

@@ -72,9 +72,6 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 def with_classes(spec: Any, classes: object) -> Any:
     """The specification of a dataset with one more field, `classes`, which keeps records of these classes alone.
 
-    Args:
-        classes: class numbers.
-
     Raises:
         ValueError: if `classes` is no list of at least two different class numbers.
 

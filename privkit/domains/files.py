@@ -97,19 +97,15 @@ class BadRow(Exception):
 def good_rows(
     name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], _Row], *, skip_bad: bool
 ) -> tuple[list[_Row], tuple[str, ...]]:
-    """The rows that can be read.
+    """The rows that can be read; a `DataError` if a row is bad, with the count of good ones; or if none is good.
 
     Args:
-        name: name of the dataset.
         rows: the place of each row in the file, such as "line 7", and its bytes.
         parse: turns bytes into a row, or raises `BadRow`.
         skip_bad: whether bad rows are left out; otherwise the first is an error.
 
     Returns:
         The good rows, and a sentence on those that were left out, if any.
-
-    Raises:
-        DataError: if a row is bad, with the count of good ones; or if none is good.
 
     >>> good_rows("some", Path("a.txt"), [("line 1", b"yes"), ("line 2", bytes([255]))], utf8, skip_bad=True)
     (['yes'], ('1 of 2 rows of a.txt were left out as bad, the first because line 2 is not UTF-8 text',))

@@ -38,15 +38,12 @@ class Partition(Protocol):
     name: ClassVar[str]
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Deal the images out.
+        """Deal the images out; a `UsageError` if there are too few images for so many clients.
 
         Args:
             labels: integers [N].
             clients: n ≥ 1.
             seed: of every draw.
-
-        Raises:
-            UsageError: if there are too few images for so many clients.
         """
 
 
@@ -151,7 +148,6 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
     Args:
         labels: integers [N].
         fraction: in (0, 1]; at least one row is taken.
-        seed: of the draw.
 
     Returns:
         Row numbers, int64, ascending.
@@ -260,7 +256,6 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
     Args:
         shares: on the generator's device.
         batch_size: B ≥ 1, images a client and round.
-        generator: draws the permutations.
         rounds: R ≥ 1.
 
     Returns:

@@ -71,7 +71,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
     `numpy.random.default_rng(seed).permutation` shuffles the rows. Private images come first, then validation images;
     auxiliary images come from the end. Test images come from the official test set or, without one, from just before
     the auxiliary images. An official validation set, if any, gives the validation images. If the pool is too small, the
-    parts shrink in proportion.
+    parts shrink in proportion. A `DataError` if the pool has not even one image for each part.
 
     Args:
         pools: the opened dataset.
@@ -80,9 +80,6 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
         test: wished number of test images, ≥ 1.
         seed: of the permutation.
         validation: wished number of validation images, ≥ 0.
-
-    Raises:
-        DataError: if the pool has not even one image for each part.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))

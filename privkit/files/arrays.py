@@ -34,7 +34,6 @@ def read_arrays(
     """Arrays of an npz file, all of one length.
 
     Args:
-        path: of the file, for errors.
         wanted: name -> numpy's kind of its numbers ("f", "u", "b", "U") and number of dimensions.
         optional: the same for arrays that the file may lack.
 

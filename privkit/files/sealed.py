@@ -35,10 +35,6 @@ class Broken(ValueError):
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
     """JSON text of the fields, followed by the SHA-256 of their canonical JSON.
 
-    Args:
-        fields: JSON-able.
-        indent: spaces a level; None for one line.
-
     >>> sealed({"cell": "c", "mse": 0.25})[:53]
     '{"cell": "c", "mse": 0.25, "sha256": "d0010522289dba8'
     """

@@ -109,7 +109,6 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
     """Append one line with a single write; a kill leaves at most a truncated last line.
 
     Args:
-        line: without its end.
         flush: whether to wait until it is on disk, so that it survives a power failure.
     """
     with writing(path):
@@ -228,13 +227,10 @@ def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:
-    """Read weights into a module.
+    """Read weights into a module; a `DamagedFile` if the file is missing or no longer what was written.
 
     Args:
         known: what `save_module` returned.
-
-    Raises:
-        DamagedFile: if the file is missing or no longer what was written.
     """
     from safetensors.torch import load
 

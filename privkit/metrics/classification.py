@@ -134,8 +134,6 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
     Args:
         labels: [N], 0..classes−1; or [N, L], several labels a record, which are then resampled together.
-        predicted: of the same shape.
-        classes: ≥ 1.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are derived.

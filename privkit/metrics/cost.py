@@ -44,7 +44,6 @@ def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: 
     Args:
         work: called once on a CPU and twice on CUDA; it must free what it allocates.
         resident: tensors that are there before and during the work, such as weights and images.
-        device: where the work is done.
 
     Source: torch.cuda.max_memory_allocated; the CPU's meter is torch.distributed._tools.MemTracker without its module
     hooks.

@@ -43,13 +43,10 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Features, float32 [N, F] on the images' device.
+        """Features, float32 [N, F] on the images' device; a `UsageError` if the images have another form or hold NaN.
 
         Args:
             images: [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. Resized bilinearly, antialiased.
-
-        Raises:
-            UsageError: if the images have another form or hold NaN.
         """
         if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
@@ -74,7 +71,6 @@ def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNet
             of the classifier), "file:PATH" (TorchScript, [N, 3, H, W] in [0, 1] -> [N, F]; where the module has a whole
             number `image_size`, images are resized to it), "embedded" (EfficientNet-Lite0 from two packages: ImageNet
             features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
-        device: where it computes; dlib stays on the CPU.
 
     Raises:
         UsageError: if there is no such network, or it does not give one row of features an image.

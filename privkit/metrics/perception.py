@@ -51,8 +51,6 @@ class Perception:
             names: at most one feature network (see `feature_network`), one "lpips:alex", "lpips:vgg" or
                 "lpips:squeeze", and one "classifier" or "classifier:PATH", a TorchScript file, [N, 3, H, W] in [0, 1]
                 -> [N, L].
-            device: where it computes.
-            own: label -> metric of a user's own.
 
         Raises:
             UsageError: for two of a kind, or an unknown name.

@@ -29,10 +29,6 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
     It says little without its floors (`f_sim_floors`): unrelated pictures are far from 0.
 
-    Args:
-        truth: [N, C, H, W] in [0, 1].
-        guess: the same shape.
-
     Returns:
         float64 [N], in [0, 1]; 0 if all features are 0.
 
@@ -46,10 +42,6 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
     """Mean |cosine| over all pairs of different originals of one class, and of different classes.
 
     A guess that scores no more than these reveals at most the class of the picture.
-
-    Args:
-        truth: [N, C, H, W] in [0, 1].
-        labels: int64 [N].
 
     Returns:
         "same_class" and "other_class"; one without a pair is left out.
@@ -79,8 +71,6 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     identification). The floor of a guess at random is 1/N.
 
     Args:
-        truth: [N, C, H, W] in [0, 1].
-        guess: the same shape.
         network: of features; for people's identities one for faces.
 
     Returns:
@@ -104,8 +94,6 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
     """LPIPS distance an image; lower is closer, 0 for a copy. Pictures below 64 pixels a side are enlarged first.
 
     Args:
-        truth: [N, C, H, W] in [0, 1]; C is 1 or 3.
-        guess: the same shape.
         net: "alex", "vgg" or "squeeze"; to be stated in the row with the version, 0.1.
 
     Raises:
@@ -182,8 +170,6 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
     It says little without its floors and its ceiling (`recognized_floors`).
 
     Args:
-        labels: int64 [N], the classes of the originals.
-        guess: [N, C, H, W] in [0, 1]; C is 1 or 3.
         classifier: images -> one score a class.
 
     Returns:
@@ -199,10 +185,6 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
     """The ceiling, which is the classifier's accuracy on the originals, and the floor of guessing another original.
-
-    Args:
-        truth: [N, C, H, W] in [0, 1], N ≥ 2.
-        labels: int64 [N].
 
     Returns:
         "originals", and "other_originals": the mean over all pairs of different originals.
@@ -221,7 +203,6 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
     Args:
         known: labeled images, one label each.
-        classes: L, how many there are.
         seed: of its weights and batches; the same seed gives the same bits.
 
     Raises:

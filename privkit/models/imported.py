@@ -44,7 +44,6 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
 
     Args:
         lower: the lower segment, on the CPU.
-        domain: what a record is.
         batch: records of the batches in which it is measured, at least three.
 
     Returns:

@@ -297,7 +297,6 @@ class _Segment(nn.Module):
     """A copy of the model with some of its blocks, without dropout.
 
     Args:
-        base: the whole model.
         blocks: those that stay, one of them a door.
         first: number of the first one in the whole model.
     """

@@ -106,8 +106,6 @@ class Patches(nn.Module):
     """Cut images into overlapping square patches on the channel axis, and drop some of each image in training.
 
     Args:
-        patch: side in pixels.
-        stride: between neighbors.
         drop: share of the patches of each training image that are set to zero.
     """
 
@@ -147,9 +145,7 @@ class WithAdaptation(nn.Module):
     """The server's network with AdaptationNet beside it, which classifies every patch separately during training.
 
     Args:
-        rest: the server's network.
         adaptation: feature maps [N, P·C, h, w] -> logits of the patches [N, P·L, 1, 1].
-        patches: P.
         weight: of the patches' loss, α·M/P (equations 1 and 2).
     """
 

@@ -59,13 +59,7 @@ class _TableMlp(NamedCuts):
 
 
 class Columns(nn.Module):
-    """Dense columns on [−1, 1] beside one embedding for each categorical column.
-
-    Args:
-        dense: number of dense columns.
-        sizes: categories of each categorical column.
-        size: of the vector of a category.
-    """
+    """Dense columns on [−1, 1] beside one embedding for each categorical column."""
 
     offsets: Tensor
 

@@ -56,11 +56,8 @@ class Block(nn.Module):
     """A transformer's block, normalised before attention and before the MLP.
 
     Args:
-        width: token size D.
         heads: a divisor of width.
         mlp_ratio: hidden layer of the MLP in units of D.
-        qkv_bias: whether queries, keys and values have biases.
-        epsilon: of both normalisations.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words", equations 2 and 3; names of weights are timm's.
     """
@@ -297,8 +294,6 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, neede
     """Load the weights that fit; a classifier of another size is not loaded.
 
     Args:
-        model: the whole network.
-        state: names -> tensors.
         path: of the file, for the error.
         needed: prefixes of names that must exist with the model's shapes; a `UsageError` otherwise.
         fit: what the file must fit, for the error, such as "width=96, depth=4".

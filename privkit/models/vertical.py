@@ -29,7 +29,6 @@ class Parties(nn.Module):
     """The parties' segments: each reads its columns of a record, and their outputs stand side by side.
 
     Args:
-        ranges: of each party.
         segments: of each party, its columns [N, ..., columns] -> [N, width].
     """
 

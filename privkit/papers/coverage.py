@@ -128,10 +128,7 @@ class Coverage:
 
 @cache
 def coverage(name: str) -> Coverage:
-    """What became of every number that a paper prints.
-
-    Raises:
-        UsageError: if there is no such paper.
+    """What became of every number that a paper prints; a `UsageError` if there is no such paper.
 
     >>> coverage("cutmixsl").missing()
     ()

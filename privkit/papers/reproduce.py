@@ -98,10 +98,8 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
     """The cells behind a table: their method is in one of its orderings, or their run in one of its effects.
 
-    Below the paper's scale, reduced experiments of other papers count as well, because papers share methods.
-
-    Raises:
-        UsageError: if the paper has no such table, or it needs no audit.
+    Below the paper's scale, reduced experiments of other papers count as well, because papers share methods. A
+    `UsageError` if the paper has no such table, or it needs no audit.
     """
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
@@ -144,9 +142,6 @@ def reproduce(
         table: as `privkit papers NAME --coverage` lists it.
         scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, "medium" with the paper's
             network as well, or "paper".
-        data_root: folder of the official datasets; not needed at tiny scale.
-        out: where the runs are kept; finished cells are not run again.
-        progress: shows what happens.
 
     Raises:
         UsageError: if there is no such paper, table or scale, or nothing in the table can be measured; it says why.

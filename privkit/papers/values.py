@@ -54,10 +54,7 @@ def _number(cell: str) -> float | None:
 
 
 def printed(paper: str, table: str, row: str, column: str) -> float:
-    """One printed number.
-
-    Raises:
-        KeyError: if the paper prints no such number.
+    """One printed number; a `KeyError` if the paper prints no such number.
 
     >>> printed("dp_cutmixsl", "Fig. 7", "DP-MixSL", "k₂*")
     28.55

@@ -33,9 +33,6 @@ def kind_noun(kind: str) -> str:
 def is_own_name(name: str, names: Container[str]) -> bool:
     """Whether a name is the import path of a user's own part.
 
-    Args:
-        name: as `read_part` gives it.
-
     Raises:
         UsageError: if options of a registered part have no value.
     """
@@ -61,10 +58,6 @@ def kinds_of(target: object) -> list[str]:
 
 def own(kind: str, path: str) -> Any:
     """A user's own part: a dataclass or an object of one, with the defaults.
-
-    Args:
-        kind: for example "defenses".
-        path: "module:object".
 
     Raises:
         UsageError: if it cannot be imported, or is no part of this kind.

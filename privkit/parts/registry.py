@@ -61,11 +61,7 @@ class Component:
 
 
 def load(target: str) -> Any:
-    """The object behind "module:object".
-
-    Raises:
-        UsageError: if it cannot be imported, for any reason.
-    """
+    """The object behind "module:object"; a `UsageError` if it cannot be imported, for any reason."""
     module, _, name = target.partition(":")
     watch(module)
     try:
@@ -107,7 +103,6 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
     """Build a component from text or from a TOML table.
 
     Args:
-        kind: for example "defenses".
         given: `name`, `name:key=value,key=value`, or a mapping with a "name" key; the name may be the import path of a
             user's own part, `module:object`. Defenses may be a chain: stages
             joined by `+`, each with its place behind an `@`, a list of stages, or a mapping with "stages".
@@ -246,8 +241,6 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     """A frozen dataclass from its class (or from an instance that gives the defaults) and options.
 
     Args:
-        what: its name in an error.
-        template: the class, or an instance.
         options: field values; unknown names and wrong types are errors.
     """
     from pydantic import TypeAdapter, ValidationError
@@ -283,7 +276,6 @@ def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
     """`key=value,key=value` with TOML values; a bare word is a string.
 
     Args:
-        given: what a user wrote, for errors.
         what: the setting, if it has options and no name.
 
     >>> read_options("keep=.5,order=auto", "keep=.5,order=auto")

@@ -61,10 +61,8 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
 def threat(attack: str) -> tuple[str, tuple[str, ...]]:
     """An attack's threat model by its default options, and the domains of the records that it reads.
 
-    An attack with another goal than reconstruction has no threat model and reads all domains.
-
-    Raises:
-        UsageError: if there is no such attack.
+    An attack with another goal than reconstruction has no threat model and reads all domains. A `UsageError` if there
+    is no such attack.
 
     >>> threat("black_box"), threat("canaries")
     (('query', ('images', 'tables')), ('labels, members, canaries', ()))

@@ -47,10 +47,8 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 def check_parts(settings: Mapping[str, Any]) -> None:
     """Refuse unknown names of parts, unknown options and their values, sooner than `registry.parse` could.
 
-    `registry.parse` checks what the index lacks: a plug-in's options, and rules between options.
-
-    Raises:
-        UsageError: with the nearest name that exists.
+    `registry.parse` checks what the index lacks: a plug-in's options, and rules between options. A `UsageError` with
+    the nearest name that exists.
 
     >>> check_parts({"defense": ["none", "batch_shuffle:kep=0.5"]})
     Traceback (most recent call last):

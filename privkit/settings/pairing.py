@@ -49,13 +49,11 @@ def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
 
     A defense runs under the protocol that it names, otherwise under the run's. Without either it gets `cutmixsl` if it
     mixes several clients, and `sl` if not. Every protocol gets the undefended baseline, since results under one
-    protocol say little about another. A baseline without a protocol gets that of the first defense.
+    protocol say little about another. A baseline without a protocol gets that of the first defense. A `UsageError` for
+    what does not exist, or a group that its protocol cannot fill.
 
     Args:
         protocol: the run's protocol as the user names it, or None.
-
-    Raises:
-        UsageError: for what does not exist, or a group that its protocol cannot fill.
 
     >>> [(p.label, [d.label for d in part]) for p, part in defense_pairs(["patch_shuffle", "mixup"], None)]
     [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]

@@ -37,8 +37,6 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     that it has for the stages or the defense come first, and then the general list.
 
     Args:
-        defense: with all its options.
-        domain: of the records.
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
 
     >>> from privkit.parts.registry import parse

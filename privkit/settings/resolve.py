@@ -121,7 +121,6 @@ def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditCo
     Args:
         settings: as the user gave them, all that is kept of an audit of a recording.
         given: with their defaults.
-        config: with the model and the data root that were chosen.
     """
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}

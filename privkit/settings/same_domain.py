@@ -11,10 +11,7 @@ from privkit.shared.measures import KINDS
 
 
 def domain_of(dataset: Component) -> str:
-    """The domain of a dataset.
-
-    Raises:
-        UsageError: if a plug-in's dataset names an unknown domain.
+    """The domain of a dataset; a `UsageError` if a plug-in's dataset names an unknown domain.
 
     >>> domain_of(parse("datasets", "digits"))
     'images'
@@ -29,9 +26,6 @@ def domain_of(dataset: Component) -> str:
 
 def model_for(dataset: Component, given: Any) -> Component:
     """The model that a user named, or the default one of the dataset's domain.
-
-    Args:
-        given: as a user wrote it; None for the default.
 
     Raises:
         UsageError: if the model reads records of another domain; the error names the models that fit.
@@ -66,13 +60,7 @@ def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Ite
 def check_same_domain(
     dataset: str, domain: str, *, auxiliary: str, other: str, augment: str, features: Sequence[str]
 ) -> None:
-    """Refuse attacks, datasets and networks of another domain.
-
-    Args:
-        auxiliary: "disjoint", "training" or another dataset.
-        other: the domain of the auxiliary records.
-        features: networks for perceptual metrics.
-    """
+    """Refuse attacks, datasets and networks of another domain."""
     if other != domain:
         raise UsageError(
             f"auxiliary={auxiliary} holds {KINDS[other].noun}, and {dataset} holds {KINDS[domain].noun}; name a "

@@ -289,11 +289,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, with defaults for those that are absent or None.
-
-    Raises:
-        UsageError: for a name that is no setting.
-    """
+    """Settings, with defaults for those that are absent or None; a `UsageError` for a name that is no setting."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)
@@ -301,10 +297,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
-    """The settings that a class declares, each checked.
-
-    Raises:
-        UsageError: for the first one that is not allowed.
+    """The settings that a class declares, each checked; a `UsageError` for the first one that is not allowed.
 
     >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
     4294967296

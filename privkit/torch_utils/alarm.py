@@ -16,7 +16,6 @@ def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = Fal
     `no_grad`, before that puts gradients on again: `privkit.torch_utils.undisturbed` restores them.
 
     Args:
-        seconds: > 0.
         error: makes the error, which no handler of `Exception` in the block should catch.
         cpu: whether the process's CPU seconds count, and not those that pass.
 

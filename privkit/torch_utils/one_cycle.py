@@ -17,9 +17,6 @@ def one_cycle(
     torch divides by the length of the rise minus one step, so a rise of exactly one step is left out.
 
     Args:
-        optimizer: the optimizer whose learning rate is set.
-        peak: largest learning rate.
-        steps: of the training.
         warm_up: share of the steps in which the rate rises, in [0, 1].
         momentum: whether the momentum (AdamW's β₁) falls and rises against the rate.
 

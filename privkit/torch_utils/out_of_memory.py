@@ -86,8 +86,6 @@ def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
 
     Args:
         work: from a slice of rows to their results [len(slice), ...]. No row's result may depend on other rows.
-        rows: how many there are, ≥ 1.
-        most: rows of the first chunk, ≥ 1.
 
     Raises:
         RuntimeError: as `work` raises it, if not even one row fits into memory.

@@ -20,7 +20,6 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
         images: float [N, C, H, W] or [M, B, C, H, W].
         kind: "none", "crop" (shifts of up to an eighth of each side, filled with zeros: a random crop after padding),
             "crop_flip" (mirrored, too) or "histology" (turned upside down and given random colors, too).
-        generator: the only source of randomness, on the device of `images`.
 
     Returns:
         Images of the same shape; with "none" the same tensor, and nothing is drawn.
@@ -91,7 +90,6 @@ def jitter(images: Tensor, generator: Generator) -> Tensor:
 
     Args:
         images: float [N, 3, H, W] in [0, 1]; a ValueError for other numbers of channels.
-        generator: the only source of randomness, on the device of `images`.
 
     Returns:
         Images of the same shape in [0, 1].

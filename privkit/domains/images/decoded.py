@@ -136,10 +136,8 @@ def decoded_pools(
     Args:
         train: gives (PIL image, target) by index.
         test: likewise; None if there is no official test part.
-        size: side in pixels.
         file: names the file of a row of the dataset, for errors.
         labels: the labels of a part, [N], or [N, L] of 0 and 1; a ValueError if they are not as many as its pictures.
-        validation: like `test`.
         grey: whether pictures have one channel, their brightness.
     """
     channels = 1 if grey else 3

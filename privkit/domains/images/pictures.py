@@ -198,11 +198,7 @@ def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *
     """Folders of pictures, one folder a class, whose path is `called` so by users.
 
     Args:
-        name: of the dataset.
         folders: of the training part and, if there is one, the test part; their classes have the same names.
-        size: side in pixels after centre cropping.
-        called: such as "DATA_ROOT".
-        grey: whether pictures have one channel.
     """
     from torchvision import datasets
 

@@ -24,7 +24,6 @@ def csv_columns(
     """The columns of a CSV file with a header.
 
     Args:
-        name: of the dataset, for errors.
         file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
         needed: options of the dataset and the column that each names, which the file must have.
         filled: columns that have no empty cell, if the file has them.

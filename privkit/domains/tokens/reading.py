@@ -102,11 +102,8 @@ def read_texts(
     Args:
         train: label and text of each training record, at least one; classes are numbered in alphabetical order.
         test: likewise; empty for a dataset without a test part.
-        unit: see `_split_text`.
-        length: T, the tokens kept of each text.
         vocabulary: the largest number of ids; the most frequent tokens of the training texts get one, and ties are
             broken alphabetically.
-        notes: see `Pools`.
 
     >>> pools = read_texts([("a", "anna"), ("b", "bo")], unit="characters", length=3, vocabulary=10)
     >>> pools.train.domain.vocabulary, pools.train.x.tolist()

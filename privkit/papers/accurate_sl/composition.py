@@ -23,8 +23,6 @@ def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Dri
     """ε′ of T ≥ 1 rounds of ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
 
     Args:
-        epsilon: ε of one round.
-        rounds: T.
         slack: δ′ in (0, 1); the paper's "for all δ′ > 0" is no number above 1.
         drift: d(ε) = e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
 
@@ -68,8 +66,6 @@ def theorem_a7(
 
     Args:
         per_round: certificate of one round with finite ε; an unsound one gives an unsound result.
-        rounds: T ≥ 1.
-        slack: δ′ in (0, 1).
         lower_model: "frozen", "trained" (on raw data), "averaged" (over clients, trained on raw data) or "dp_trained".
         drift: as in `theorem_a7_epsilon`. The total δ is Tδ + δ′ as published, and 1 − (1 − δ)^T(1 − δ′) with the
             Kairouz-Oh-Viswanath drift.

@@ -105,7 +105,6 @@ def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
 
     Args:
         rows: at least one row, all of one length.
-        note: settings, in small print above the legend.
 
     Raises:
         ValueError: if the rows do not form a grid.
