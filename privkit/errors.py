@@ -13,13 +13,9 @@ _NEAR = 6  # near names of an unknown one among too many
 
 
 class PrivkitError(Exception):
-    """Base of every error that the command line prints without a traceback.
+    """Base of every error that the command line prints without a traceback."""
 
-    Attributes:
-        exit_code: what the command line exits with; 2 for bad usage or configuration.
-    """
-
-    exit_code = 2
+    exit_code = 2  # what the command line exits with; 2 for bad usage or configuration
 
 
 class UsageError(PrivkitError):

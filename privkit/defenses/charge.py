@@ -48,35 +48,23 @@ class Noised(Receipt):
 
     A server that adds noise to its gradients protects its labels (`covers="labels"`); `clip` then bounds the gradient
     of one image.
-
-    Attributes:
-        clip: the set that held each image's smashed data; None if they were unbounded. It has the number of coordinates
-            of one image.
-        noise: law, σ (or scale) on smashed data and labels, and whether clients or the mixer added it.
-        labels: the set that held each label; None for labels without noise.
-        mixing: how the messages of a full group were combined, and by which law ratios or counts were drawn.
-        covers: "release", the smashed data and labels that clients send, or "labels", those that the server holds.
-        added_by: who added the noise.
-        mixed_by: who mixed.
-        at_inference: whether test images pass the defense, too.
-        ratios: float [G, k], the drawn λ_i; None without mixing.
-        counts: int64 [G, k], the kept positions N_i; None without masks.
-        present: bool [G, k], the taken seats; None for all.
-        published: whether the server learns the clients' seats, ratios and masks.
     """
 
+    # the set that held each image's smashed data; None if they were unbounded. It has the number of coordinates of one
+    # image.
     clip: ClipSet | None
-    noise: Noise
-    mixing: Mixing
-    labels: ClipSet | None = None
+    noise: Noise  # law, σ (or scale) on smashed data and labels, and whether clients or the mixer added it
+    mixing: Mixing  # how the messages of a full group were combined, and by which law ratios or counts were drawn
+    labels: ClipSet | None = None  # the set that held each label; None for labels without noise
+    # "release", the smashed data and labels that clients send, or "labels", those that the server holds
     covers: Literal["release", "labels"] = "release"
-    added_by: Place = "client"
-    mixed_by: Place = "mixer"
-    at_inference: bool = True
-    ratios: Tensor | None = None
-    counts: Tensor | None = None
-    present: Tensor | None = None
-    published: bool = True
+    added_by: Place = "client"  # who added the noise
+    mixed_by: Place = "mixer"  # who mixed
+    at_inference: bool = True  # whether test images pass the defense, too
+    ratios: Tensor | None = None  # float [G, k], the drawn λ_i; None without mixing
+    counts: Tensor | None = None  # int64 [G, k], the kept positions N_i; None without masks
+    present: Tensor | None = None  # bool [G, k], the taken seats; None for all
+    published: bool = True  # whether the server learns the clients' seats, ratios and masks
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         return (charge if self.covers == "release" else _charge_labels)(self, release_count)

@@ -98,13 +98,9 @@ class Denoising(OnSmashed[Nothing]):
 
 
 class _ServerStage(nn.Module):
-    """A stage inside the server's segment.
+    """A stage inside the server's segment."""
 
-    Attributes:
-        off: whether values pass unchanged, as for noise-free accuracy.
-    """
-
-    off = False
+    off = False  # whether values pass unchanged, as for noise-free accuracy
 
 
 class _OnLogits(_ServerStage):

@@ -17,13 +17,9 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class _Mapped(Nothing):
-    """A linear map of the features left the client.
+    """A linear map of the features left the client."""
 
-    Attributes:
-        sent: share of the dimensions that travel, in (0, 1].
-    """
-
-    sent: float = 1.0
+    sent: float = 1.0  # share of the dimensions that travel, in (0, 1]
 
     @property
     def payload_share(self) -> float:

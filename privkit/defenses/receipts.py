@@ -35,26 +35,18 @@ _DRAWN = {
 class Nothing(Receipt):
     """A stage that proves nothing, with the reason.
 
-    Attributes:
-        reason: why, as the rest of a sentence that begins "nothing is proven".
-        quantities: named numbers behind the reason.
-        assumptions: what else a reader should know, one sentence each.
-        source: paper and equation.
-        bound: the set that holds each image's smashed data; None if they are unbounded.
-        masks: bool [M, T], the positions that each message kept, or [M·B, T] of each image; None without masks.
-        stationary: whether every round has these masks.
-
     >>> Nothing(reason="it is a test").certificate().statement
     'nothing is proven: it is a test'
     """
 
-    reason: str
-    quantities: Mapping[str, float] = field(default_factory=dict)
-    assumptions: tuple[str, ...] = ()
-    source: str = "by definition"
-    bound: ClipSet | None = None
+    reason: str  # why, as the rest of a sentence that begins "nothing is proven"
+    quantities: Mapping[str, float] = field(default_factory=dict)  # named numbers behind the reason
+    assumptions: tuple[str, ...] = ()  # what else a reader should know, one sentence each
+    source: str = "by definition"  # paper and equation
+    bound: ClipSet | None = None  # the set that holds each image's smashed data; None if they are unbounded
+    # bool [M, T], the positions that each message kept, or [M·B, T] of each image; None without masks
     masks: Tensor | None = None
-    stationary: bool = False
+    stationary: bool = False  # whether every round has these masks
 
     @property
     def payload_share(self) -> float | None:
@@ -84,27 +76,20 @@ class Nothing(Receipt):
 
 @dataclass(frozen=True, kw_only=True)
 class Permuted(Receipt):
-    """The tokens of every message were permuted.
+    """The tokens of every message were permuted."""
 
-    Attributes:
-        source: int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`; images are
-            numbered over all messages, message by message.
-        kept: tokens that each image of a batch kept for certain; None if no token left its image.
-        variant: of Algorithm 2, for a shuffle over the batch.
-        assumptions: sentences about these tokens, beside those of the count.
-        proof: source of the count, if it is not the paper's own statement.
-        hides_order: False if tokens carry a position embedding, so that each reveals its place; None if it is unknown
-            whether tokens hide their places. In both cases nothing is proven.
-        other_tokens: number of tokens among the T that stand for no patch, such as a class token; they can be
-            recognized and are not counted.
-    """
-
+    # int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`; images are numbered over
+    # all messages, message by message
     source: Tensor
-    kept: int | None = None
-    variant: Variant = "final_shuffle"
-    assumptions: tuple[str, ...] = ()
-    proof: str = ""
+    kept: int | None = None  # tokens that each image of a batch kept for certain; None if no token left its image
+    variant: Variant = "final_shuffle"  # of Algorithm 2, for a shuffle over the batch
+    assumptions: tuple[str, ...] = ()  # sentences about these tokens, beside those of the count
+    proof: str = ""  # source of the count, if it is not the paper's own statement
+    # False if tokens carry a position embedding, so that each reveals its place; None if it is unknown whether tokens
+    # hide their places. In both cases nothing is proven.
     hides_order: bool | None = True
+    # number of tokens among the T that stand for no patch, such as a class token; they can be recognized and are not
+    # counted
     other_tokens: int = 0
 
     @property
@@ -148,23 +133,14 @@ class Permuted(Receipt):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed(Receipt):
-    """The messages of several clients were mixed, without noise.
+    """The messages of several clients were mixed, without noise."""
 
-    Attributes:
-        ratios: float64 [G, k], weight λ_i of every seat in smashed data and labels; N_i/N with masks.
-        present: bool [G, k], seats that were taken.
-        masks: bool [G, k, T], the positions that each seat filled; None if the data were superposed.
-        published: whether the server learns ratios and masks.
-        shuffled: whether the mixed positions were permuted afterwards.
-        drawn: "every_round" or "once": whether the next round has new ratios or these.
-    """
-
-    ratios: Tensor
-    present: Tensor
-    masks: Tensor | None
-    published: bool = True
-    shuffled: bool = False
-    drawn: str = "every_round"
+    ratios: Tensor  # float64 [G, k], weight λ_i of every seat in smashed data and labels; N_i/N with masks
+    present: Tensor  # bool [G, k], seats that were taken
+    masks: Tensor | None  # bool [G, k, T], the positions that each seat filled; None if the data were superposed
+    published: bool = True  # whether the server learns ratios and masks
+    shuffled: bool = False  # whether the mixed positions were permuted afterwards
+    drawn: str = "every_round"  # "every_round" or "once": whether the next round has new ratios or these
 
     @property
     def counts(self) -> Tensor | None:

@@ -167,19 +167,12 @@ class DatasetSpec(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPool:
-    """A pool in memory.
+    """A pool in memory."""
 
-    Attributes:
-        x: records [N, *domain.shape].
-        y: int64 [N], labels from 0; or [N, L] of 0 and 1, several labels a record.
-        domain: what a record is.
-        first_id: id of row 0.
-    """
-
-    x: Tensor
-    y: Tensor
-    domain: Domain
-    first_id: int = 0
+    x: Tensor  # records [N, *domain.shape]
+    y: Tensor  # int64 [N], labels from 0; or [N, L] of 0 and 1, several labels a record
+    domain: Domain  # what a record is
+    first_id: int = 0  # id of row 0
 
     def __len__(self) -> int:
         return len(self.x)

@@ -54,17 +54,14 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScores:
-    """How well a model solves its task on some records; higher is better.
+    """How well a model solves its task on some records; higher is better."""
 
-    Attributes:
-        accuracy: share of records whose class is right; of several labels a record, the share of labels that are right;
-            of predicted texts, the share of tokens.
-        mcc: Matthews' correlation coefficient in [-1, 1], 0 for a constant guess; None for predicted texts.
-        auc: area under the ROC curve in [0, 1], the mean over classes; None if no class has both kinds of records.
-    """
-
+    # share of records whose class is right; of several labels a record, the share of labels that are right; of
+    # predicted texts, the share of tokens
     accuracy: Interval
+    # Matthews' correlation coefficient in [-1, 1], 0 for a constant guess; None for predicted texts
     mcc: Interval | None = None
+    # area under the ROC curve in [0, 1], the mean over classes; None if no class has both kinds of records
     auc: Interval | None = None
 
     @property

@@ -19,15 +19,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class ImageMetric(Protocol):
-    """A frozen dataclass that compares images, one value an image.
+    """A frozen dataclass that compares images, one value an image."""
 
-    Attributes:
-        name: name of its column: small letters, digits and _.
-        higher_is_closer: whether a larger value means that the guess is closer to the original.
-    """
-
-    name: ClassVar[str]
-    higher_is_closer: ClassVar[bool]
+    name: ClassVar[str]  # name of its column: small letters, digits and _
+    higher_is_closer: ClassVar[bool]  # whether a larger value means that the guess is closer to the original
 
     def __call__(
         self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float

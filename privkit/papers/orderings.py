@@ -90,30 +90,21 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An ordering and the verdict of the rows on it.
+    """An ordering and the verdict of the rows on it."""
 
-    Attributes:
-        ordering: the published statement.
-        published: the printed difference, or None.
-        difference: of the values of the same seeds, better minus worse, with Student's 95 % interval; None below
-            two common seeds.
-        verdict: "ordering agrees" if the interval lies above 0, and "agrees" if it also holds the printed difference;
-            "reversed" if it lies below 0, else "undecided". "at the floor" if neither error is below that of the mean
-            image, so that nothing is recovered on either side. "not run" without two common seeds.
-        needed: new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`.
-        hours: of one CPU core for `needed` seeds of both methods, at most.
-        anew: whether new seeds are what was judged.
-        size: of the runs that were judged; None for those of a user.
-    """
-
-    ordering: _Ordering
-    published: float | None
+    ordering: _Ordering  # the published statement
+    published: float | None  # the printed difference, or None
+    # of the values of the same seeds, better minus worse, with Student's 95 % interval; None below two common seeds
     difference: Interval | None
+    # "ordering agrees" if the interval lies above 0, and "agrees" if it also holds the printed difference; "reversed"
+    # if it lies below 0, else "undecided". "at the floor" if neither error is below that of the mean image, so that
+    # nothing is recovered on either side. "not run" without two common seeds.
     verdict: OrderingVerdict
+    # new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`
     needed: int | None = 0
-    hours: float | None = 0.0
-    anew: bool = False
-    size: Size | None = None
+    hours: float | None = 0.0  # of one CPU core for `needed` seeds of both methods, at most
+    anew: bool = False  # whether new seeds are what was judged
+    size: Size | None = None  # of the runs that were judged; None for those of a user
 
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:

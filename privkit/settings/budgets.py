@@ -21,40 +21,28 @@ _Passes = Annotated[int, Ge(0), Le(_MOST)]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Checked):
-    """How much work a run does. If a dataset is too small, its records are shared out in the same proportions.
+    """How much work a run does. If a dataset is too small, its records are shared out in the same proportions."""
 
-    Attributes:
-        private: the client's training images.
-        auxiliary: the adversary's images.
-        test: images for the task's accuracy.
-        validation: images on which every epoch is measured, so that the best one can be kept; 0 measures none.
-        victims: private images that are attacked, a multiple of the batch size (else rounded down).
-        epochs: of task training.
-        attack_epochs: of an attack's training, unless the attack names its own.
-        attack_doublings: largest number of times that these epochs are doubled, as long as each doubling lowers an
-            attack's held-out error by more than 5 %.
-    """
-
-    private: _Images
-    auxiliary: _Images
-    test: _Images
-    victims: _Images
-    epochs: _Passes
-    attack_epochs: _Passes
+    private: _Images  # the client's training images
+    auxiliary: _Images  # the adversary's images
+    test: _Images  # images for the task's accuracy
+    victims: _Images  # private images that are attacked, a multiple of the batch size (else rounded down)
+    epochs: _Passes  # of task training
+    attack_epochs: _Passes  # of an attack's training, unless the attack names its own
+    # largest number of times that these epochs are doubled, as long as each doubling lowers an attack's held-out error
+    # by more than 5 %
     attack_doublings: _Passes = 0
+    # images on which every epoch is measured, so that the best one can be kept; 0 measures none
     validation: _Passes = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Checked):
-    """How the fields of attacks are chosen, on the adversary's own records alone.
+    """How the fields of attacks are chosen, on the adversary's own records alone."""
 
-    Attributes:
-        trials: number of tried sets of values, including the attack as given.
-        share: share of the own records that act as victims; at most as many as are attacked.
-    """
-
+    # number of tried sets of values, including the attack as given
     trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
+    # share of the own records that act as victims; at most as many as are attacked
     share: Annotated[float, Gt(0), Lt(1)] = 0.25
 
 

@@ -21,11 +21,6 @@ class Limits:
     with at most the true positive rate at the false positive rate κ. The guess may use everything that the certificate
     does not cover, such as unprotected labels and all other records.
 
-    Attributes:
-        advantage: the largest true positive rate minus false positive rate, in [0, 1].
-        false_positives: [A] rates, increasing from 0 to 1.
-        true_positives: [A] the largest true positive rate at each of them.
-
     Source: Dong, Roth and Su 2022 (trade-off curves); Kaissis et al. 2023, "Bounding data reconstruction attacks with
     the hypothesis testing interpretation of differential privacy" (reconstruction).
 
@@ -33,9 +28,9 @@ class Limits:
     0.05
     """
 
-    advantage: float
-    false_positives: tuple[float, ...]
-    true_positives: tuple[float, ...]
+    advantage: float  # the largest true positive rate minus false positive rate, in [0, 1]
+    false_positives: tuple[float, ...]  # [A] rates, increasing from 0 to 1
+    true_positives: tuple[float, ...]  # [A] the largest true positive rate at each of them
 
     def at(self, false_positive_rate: float) -> float:
         """The largest true positive rate at a false positive rate in [0, 1]; between two rates, the larger one's."""

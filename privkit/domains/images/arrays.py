@@ -14,17 +14,12 @@ from privkit.domains.images.domain import scale_of
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPool:
-    """A pool in memory.
+    """A pool in memory."""
 
-    Attributes:
-        images: [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1].
-        labels: whole numbers from 0, [N].
-        first_id: id of row 0.
-    """
-
+    # [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1]
     images: NDArray[np.generic]
-    labels: NDArray[np.int64]
-    first_id: int = 0
+    labels: NDArray[np.int64]  # whole numbers from 0, [N]
+    first_id: int = 0  # id of row 0
 
     def __len__(self) -> int:
         return len(self.images)

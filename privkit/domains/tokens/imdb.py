@@ -65,17 +65,13 @@ class Imdb(TextReading):
 
 @dataclass(frozen=True, kw_only=True)
 class _Files:
-    """What a folder or an archive holds.
+    """What a folder or an archive holds."""
 
-    Attributes:
-        reviews: (part, label) -> number of the review -> its text.
-        listed: (part, label) -> how many reviews its official list names.
-        damage: why the archive could not be read to its end; "" if it was.
-    """
-
+    # (part, label) -> number of the review -> its text
     reviews: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
+    # (part, label) -> how many reviews its official list names
     listed: dict[tuple[str, str], int] = field(default_factory=dict)
-    damage: str = ""
+    damage: str = ""  # why the archive could not be read to its end; "" if it was
 
     def add(self, name: str, content: bytes) -> None:
         if match := _REVIEW.fullmatch(name):

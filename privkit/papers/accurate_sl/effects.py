@@ -35,21 +35,14 @@ _Run = tuple[str, str]  # name of an experiment, and a defense as its rows name 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """A published statement that one run is more accurate than another.
+    """A published statement that one run is more accurate than another."""
 
-    Attributes:
-        claim: the statement, with its table.
-        better: the run that is more accurate, without the fault.
-        worse: the other one.
-        numbers: (table, row, column) of both printed accuracies; empty if the table prints "diverge" for one.
-        no_fault: why the fault cannot act on this network, in a clause; empty if it changes the gradient.
-    """
-
-    claim: str
-    better: _Run
-    worse: _Run
+    claim: str  # the statement, with its table
+    better: _Run  # the run that is more accurate, without the fault
+    worse: _Run  # the other one
+    # (table, row, column) of both printed accuracies; empty if the table prints "diverge" for one
     numbers: Sequence[tuple[str, str, str]] = ()
-    no_fault: str = ""
+    no_fault: str = ""  # why the fault cannot act on this network, in a clause; empty if it changes the gradient
 
     @property
     def published(self) -> float | None:
@@ -62,26 +55,20 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class _JudgedEffect:
-    """An effect and what the runs say of it.
+    """An effect and what the runs say of it."""
 
-    Attributes:
-        effect: the published statement.
-        released: difference of the accuracies of the same seeds with the fault; None below two common seeds, and where
-            the fault cannot act.
-        sound: the same without the fault.
-        exact: the same without the fault and with the derivative of mask or scale; None without rows of it.
-        length: steps of training and the epoch that was kept, of these runs; "" if the rows do not say.
-        verdict: "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds
-            0, but with the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and
-            "not run" below two common seeds.
-    """
-
-    effect: Effect
+    effect: Effect  # the published statement
+    # difference of the accuracies of the same seeds with the fault; None below two common seeds, and where the fault
+    # cannot act
     released: Interval | None
-    sound: Interval | None
+    sound: Interval | None  # the same without the fault
+    # the same without the fault and with the derivative of mask or scale; None without rows of it
     exact: Interval | None
+    # "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds 0, but with
+    # the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and "not run" below two
+    # common seeds.
     verdict: _Verdict
-    length: str = ""
+    length: str = ""  # steps of training and the epoch that was kept, of these runs; "" if the rows do not say
 
 
 def with_fault(defense: str) -> str:
