@@ -177,10 +177,6 @@ class GaussianNoise(AddedNoise):
         clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. 1 changes nothing
             after a Tanh.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
-        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
-        at_inference: whether test images get noise, too.
-        noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
-            does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
 
     Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
 
@@ -215,9 +211,6 @@ class LaplaceNoise(AddedNoise):
         scale: b > 0, in units of the smashed data; the standard deviation is √2·b.
         clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. There is no
             L2 clip: a ball of n coordinates is 2√n·c wide in L1, which is what Laplace noise is charged by.
-        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
-        at_inference: whether test images get noise, too.
-        noise_in_place: as in `GaussianNoise`; for reproduction only.
 
     Source: accurate_sl appendix B.1. Its Table 11 divides √n by b, where the L1 diameter of [−1, 1]^n is 2n.
 

@@ -92,7 +92,7 @@ class Coverage:
             found.append(max(bases, key=STATES.index) if bases else None)
         for name in entry.methods:
             quantities = self.run.get(name, frozenset())
-            ran = quantities and (value is None or _quantity(value) in quantities)
+            ran = quantities and (value is None or quantities & _quantities(value.unit))
             found.append(("proxy" if on_other_data(name) else "reduced") if ran else None)
         shown: list[State] = [max(filter(None, found), key=STATES.index)] if found and all(found) else []
         if entry.page:
@@ -145,8 +145,8 @@ def configuration(name: str, entry: CoverageEntry) -> Path:
     return known[entry.experiment]
 
 
-def _quantity(value: PrintedValue) -> str | None:
-    return next((quantity for unit, quantity in _QUANTITIES.items() if value.unit.startswith(unit)), None)
+def _quantities(printed: str) -> set[str]:
+    return {quantity for unit, quantity in _QUANTITIES.items() if printed.startswith(unit)}
 
 
 def _by(entry: CoverageEntry, state: State) -> str:

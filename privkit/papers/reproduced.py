@@ -55,13 +55,13 @@ def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str,
         claims=tuple(comparisons(name, table, rows)),
         methods=tuple(one for one in found if one.values),
         published=_published(name, table),
-        orderings=tuple(_at(scale, one) for one in ordering_verdicts(name, found) if one.ordering.source == table),
+        # below the paper's scale, a verdict says nothing of the printed difference
+        orderings=tuple(
+            replace(one, verdict="ordering agrees") if scale != "paper" and one.verdict == "agrees" else one
+            for one in ordering_verdicts(name, found)
+            if one.ordering.source == table
+        ),
     )
-
-
-def _at(scale: Scale, judged: Judged) -> Judged:
-    """A verdict on an ordering; below the paper's scale it says nothing of the printed difference."""
-    return replace(judged, verdict="ordering agrees") if scale != "paper" and judged.verdict == "agrees" else judged
 
 
 @cache

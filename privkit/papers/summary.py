@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from privkit.papers import paper
 from privkit.papers.contract import Basis, ComparedClaim
@@ -31,7 +31,7 @@ def three_sentences(name: str) -> tuple[str, str, str]:
         if one.state in numbers:
             numbers[one.state] += len(one.values)
     shown, other, undecided, unjudged = (
-        _of(ran, *verdicts)
+        [claim for claim, verdict in ran if verdict in verdicts]
         for verdicts in (
             ("agrees", "ordering agrees", "reproduced"),
             ("reversed", "differs"),
@@ -70,10 +70,6 @@ def _data(name: str) -> str:
 
 def _sentence(lead: str, *parts: str) -> str:
     return f"{lead}: {'; '.join(filter(None, parts)) or 'nothing that was shown here'}."
-
-
-def _of(ran: Iterable[tuple[str, str]], *verdicts: str) -> list[str]:
-    return [claim for claim, verdict in ran if verdict in verdicts]
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:

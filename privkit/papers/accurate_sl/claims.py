@@ -55,19 +55,11 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
     return c * mu, mu
 
 
-def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: float | None = None) -> Certificate:
-    """Certificate of Theorem 3.5 for one release.
+def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
+    """Certificate of Theorem 3.5 for one release, with Δ > 0, σ > 0 and δ in (0, 1) as in `theorem_3_5_epsilon`.
 
-    Args:
-        sensitivity: Δ > 0 that the claim uses.
-        sigma: σ > 0.
-        delta: δ in (0, 1).
-        diameter: L2 diameter > 0 of the values before the noise, the largest change by replacing one record;
-        None: as `sensitivity`. For n outputs of tanh it is 2√n.
-
-    Returns:
-        A certificate with the exact ε as `lower`; sound exactly if the claim is at least that. The formula is
-        proven for ε < 1, and holds up to `theorem_3_5_limit`.
+    It has the exact ε as `lower`, and is sound exactly if the claim is at least that. The formula is proven for ε < 1,
+    and holds up to `theorem_3_5_limit`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
 
@@ -75,15 +67,12 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: flo
     [True, False]
     """
     claim = theorem_3_5_epsilon(sensitivity, sigma, delta)
-    real = float(sensitivity) if diameter is None else validate.real("diameter", diameter, above=0)
-    mu = real / float(sigma)
+    mu = float(sensitivity) / float(sigma)
     _finite("sigma", sigma, mu * mu)
     exact = gaussian.epsilon(delta, mu)
     objection, limit = "", theorem_3_5_limit(delta)[0]
     if exact > claim:
         objection = f"the exact ε is {exact:.6g}"
-        if real > float(sensitivity):
-            objection += f": the values differ by up to {real:.6g} in L2, not by {float(sensitivity):.6g}"
         if claim > limit:
             objection += f": the formula is proven for ε < 1 and at this δ no bound above {limit:.5g}"
     return Certificate(
@@ -99,7 +88,7 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float, diameter: flo
         objection=objection,
         quantities={"exact_epsilon": exact, "limit": limit, "mu": mu},
         assumptions=(
-            f"one record's replacement moves the released values by at most {real:.6g} in L2",
+            f"one record's replacement moves the released values by at most {float(sensitivity):.6g} in L2",
             *(("above ε = 1 the theorem proves nothing: compared with the exact profile",) if claim >= 1 else ()),
             ONE_RELEASE,
         ),

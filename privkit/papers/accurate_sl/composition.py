@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import expm1, inf, isfinite, log, log1p, sqrt, tanh
+from math import expm1, inf, isfinite, log, sqrt, tanh
 from typing import Literal, get_args
 
 from privkit.accountants import validate
@@ -59,16 +59,12 @@ def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float
     return (log(t) + log(e) + e) / log(10)  # e^−700 and less are left out
 
 
-def theorem_a7(
-    per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel, drift: _Drift = "published"
-) -> Certificate:
+def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel) -> Certificate:
     """Certificate of T adaptive rounds by Theorem A.7.
 
     Args:
         per_round: certificate of one round with finite ε; an unsound one gives an unsound result.
         lower_model: "frozen", "trained" (on raw data), "averaged" (over clients, trained on raw data) or "dp_trained".
-        drift: as in `theorem_a7_epsilon`. The total δ is Tδ + δ′ as published, and 1 − (1 − δ)^T(1 − δ′) with the
-            Kairouz-Oh-Viswanath drift.
 
     Returns:
         A certificate; ε is `inf` if δ adds up to 1 or more, or ε′ is beyond any floating-point number.
@@ -84,10 +80,8 @@ def theorem_a7(
         raise ValueError(f"lower_model must be one of {', '.join(get_args(LowerModel))}, got {lower_model!r}")
     if per_round.delta is None or not isfinite(per_round.epsilon):
         raise ValueError("per_round must be a certificate with finite epsilon and delta: there is nothing to compose")
-    epsilon = theorem_a7_epsilon(per_round.epsilon, rounds, slack, drift=drift)
+    epsilon = theorem_a7_epsilon(per_round.epsilon, rounds, slack)
     total = rounds * per_round.delta + slack
-    if drift == "kairouz_oh_viswanath":
-        total = -expm1(rounds * log1p(-per_round.delta) + log1p(-slack))
     why = ""
     if total >= 1:
         epsilon, why = inf, f"; nothing is proven, because the δ of {rounds} rounds add up to {total:.6g}"
@@ -107,7 +101,7 @@ def theorem_a7(
         statement=f"Theorem A.7 over {rounds} rounds: ε = {epsilon:.6g}{why}",
         epsilon=epsilon,
         delta=total if isfinite(epsilon) else None,
-        method=f"advanced composition, drift {drift}",
+        method="advanced composition, drift published",
         relation=per_round.relation,
         unit=per_round.unit,
         sound=not objections,

@@ -12,7 +12,7 @@ the simulations were not released. Chosen here, and printed by `Settings.describ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
-from numpy.random import Generator, default_rng
+from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
@@ -69,7 +69,12 @@ class Settings(Checked):
         )
 
 
-GAUSSIAN, LAPLACE = Settings(), Settings(law="laplace")  # those of the paper's figures
+FIGURES: Mapping[str, tuple[Settings, Sequence[str]]] = {
+    "figure_2": (Settings(), ("linear", "loss")),  # forward
+    "figure_6": (Settings(), ("gradient",)),  # backward; the gradient of a linear layer is M, whatever the noise
+    "figure_7": (Settings(law="laplace"), _QUANTITIES),
+}
+"""Figure of Xu et al. -> its settings, and the quantities that it shows under scaling and masking."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,22 +89,12 @@ class Curves:
     error: Array  # standard error of `mse`, [levels, points]
 
 
-def figure_2(settings: Settings = GAUSSIAN) -> list[Curves]:
-    """Fig. 2 of Xu et al.: Gaussian noise, forward; linear layer and loss, each under scaling and masking."""
-    return simulate(_with_law(settings, "gaussian"), ("linear", "loss"))
-
-
-def figure_6(settings: Settings = GAUSSIAN) -> list[Curves]:
-    """Fig. 6 of Xu et al.: Gaussian noise, backward; the gradient at the cut under scaling and masking.
-
-    The gradient of a linear layer is M, whatever the noise: there is no curve of it.
-    """
-    return simulate(_with_law(settings, "gaussian"), ("gradient",))
-
-
-def figure_7(settings: Settings = LAPLACE) -> list[Curves]:
-    """Fig. 7 of Xu et al.: Laplace noise, forward and backward."""
-    return simulate(_with_law(settings, "laplace"))
+def figure(name: str, settings: Settings) -> list[Curves]:
+    """The curves of one of `FIGURES`; a `ValueError` for settings with another law of noise than the figure's."""
+    usual, quantities = FIGURES[name]
+    if settings.law != usual.law:
+        raise ValueError(f"settings.law must be {usual.law!r} in this figure, got {settings.law!r}")
+    return simulate(settings, quantities)
 
 
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
@@ -189,18 +184,7 @@ def _batches(settings: Settings) -> Iterator[_Batch]:
         yield _Batch(
             weights=generator.uniform(-1, 1, (size, settings.rows, settings.columns)),
             features=generator.uniform(-1, 1, shape),
-            noise=_unit_noise(generator, settings.law, shape),
+            noise=generator.standard_normal(shape) if settings.law == "gaussian" else generator.laplace(size=shape),
             uniform=generator.random(shape),
             label=generator.integers(settings.rows, size=size),
         )
-
-
-def _unit_noise(generator: Generator, law: str, shape: tuple[int, int]) -> Array:
-    return generator.standard_normal(shape) if law == "gaussian" else generator.laplace(size=shape)
-
-
-def _with_law(settings: Settings, law: str) -> Settings:
-    """The settings; refused if their noise is another figure's."""
-    if settings.law != law:
-        raise ValueError(f"settings.law must be {law!r} in this figure, got {settings.law!r}")
-    return settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, mask_mse, scale_mse
-from privkit.papers.accurate_sl.denoising_simulation import GAUSSIAN, LAPLACE, Curves, Settings
+from privkit.papers.accurate_sl.denoising_simulation import FIGURES as SIMULATED
+from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
+from privkit.papers.accurate_sl.denoising_simulation import figure as simulated
 from privkit.reports.figures import COLORS, MUTED
 from privkit.shared.array import Array
 
@@ -35,28 +37,16 @@ _FACTORS = {
 }
 
 
-def figure_2(settings: Settings = GAUSSIAN) -> Figure:
-    """Fig. 2: Gaussian noise, forward."""
-    return _drawn(simulation.figure_2(settings), settings)
-
-
-def figure_6(settings: Settings = GAUSSIAN) -> Figure:
-    """Fig. 6: Gaussian noise, backward."""
-    return _drawn(simulation.figure_6(settings), settings)
-
-
-def figure_7(settings: Settings = LAPLACE) -> Figure:
-    """Fig. 7: Laplace noise, forward and backward."""
-    return _drawn(simulation.figure_7(settings), settings)
-
-
-FIGURES: Mapping[str, Callable[[], Figure]] = {"figure_2": figure_2, "figure_6": figure_6, "figure_7": figure_7}
-"""File name -> the picture."""
-
-
-def _drawn(drawn_curves: Sequence[Curves], settings: Settings) -> Figure:
-    drawn = [_panel(curves, settings, "abcdef"[number]) for number, curves in enumerate(drawn_curves)]
+def figure(name: str, settings: Settings) -> Figure:
+    """The picture of one of the simulation's figures."""
+    drawn = [_panel(curves, settings, "abcdef"[at]) for at, curves in enumerate(simulated(name, settings))]
     return panels([drawn[row : row + 2] for row in range(0, len(drawn), 2)], note=settings.describe())
+
+
+FIGURES: Mapping[str, Callable[[], Figure]] = {
+    name: partial(figure, name, settings) for name, (settings, _) in SIMULATED.items()
+}
+"""File name -> the picture."""
 
 
 def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:

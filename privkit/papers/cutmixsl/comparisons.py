@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from privkit.papers.contract import ComparedClaim
 from privkit.papers.values import printed
 
 _TABLE = "all of the training set"
+_printed = partial(printed, "cutmixsl")
 
 
 def comparisons() -> Iterator[ComparedClaim]:
     """Differences and ratios that the text states, recomputed from the tables."""
     for model in ("ViT-Tiny", "PiT-Tiny"):
-        gain = _accuracy("Table 1", "Patch CutMix", model) - _accuracy("Table 1", "Parallel SL", model)
+        gain = _printed("Table 1", "Patch CutMix", model) - _printed("Table 1", "Parallel SL", model)
         yield _stated("Patch CutMix over parallel SL", model, gain, "points of accuracy, from Table 1")
     for better, worse, models in (
         ("Patch CutMix", "Mixup", ("ViT-Tiny", "PiT-Tiny")),
         ("Mixup", "Patch CutMix", ("VGG-16",)),
     ):
         for model in models:
-            gain = _accuracy("Table 1", better, model) - _accuracy("Table 1", worse, model)
+            gain = _printed("Table 1", better, model) - _printed("Table 1", worse, model)
             yield _stated(f"{better} over {worse}", model, gain, "points of accuracy, from Table 1")
     yield ComparedClaim(
         claim="upload payload reduction: most",
-        published=printed("cutmixsl", "text", "upload payload reduction", "most"),
+        published=_printed("text", "upload payload reduction", "most"),
         ours=100 * (1 - 1 / 2),
         quantity="% of the upload that 2-way CutMix saves",
         verdict="reproduced",
         why="each of two clients sends its half of the patches; larger groups save more",
     )
     for method in ("Parallel SL", "SplitFed", "CutMixSL (α = 6)", "CutMixSFL (α = 6)"):
-        gain = _accuracy("Table 2", method, "10 clients") - _accuracy("Table 2", method, "2 clients")
+        gain = _printed("Table 2", method, "10 clients") - _printed("Table 2", method, "2 clients")
         yield _stated("10 over 2 clients", method, gain, "points of accuracy, from Table 2")
     for release in ("CutSmashed data", "Patch CutMix", "Shuffled CutMix"):
-        ratio = _accuracy("Table 3", release, _TABLE) / _accuracy("Table 3", "Smashed data", _TABLE)
+        ratio = _printed("Table 3", release, _TABLE) / _printed("Table 3", "Smashed data", _TABLE)
         yield _stated("MSE over that of smashed data", release, ratio, "times, from Table 3")
 
 
 def _stated(row: str, column: str, ours: float, quantity: str) -> ComparedClaim:
     """A number of the text beside the same number from a table; the text rounds to its last digit."""
-    stated = printed("cutmixsl", "text", row, column)
+    stated = _printed("text", row, column)
     step = 1.0 if stated.is_integer() else 0.1
     return ComparedClaim(
         claim=f"{row}: {column}",
@@ -51,7 +53,3 @@ def _stated(row: str, column: str, ours: float, quantity: str) -> ComparedClaim:
         why="the text's number beside the table's",
         basis="print",
     )
-
-
-def _accuracy(table: str, row: str, column: str) -> float:
-    return printed("cutmixsl", table, row, column)

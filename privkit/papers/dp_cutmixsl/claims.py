@@ -14,14 +14,12 @@ from privkit.shared.certificate import Certificate
 
 def smashed_rdp(setting: GroupRelease, order: float) -> float:
     """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is no finite number."""
-    assert setting.sigma is not None
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
 def label_rdp(setting: GroupRelease, order: float) -> float:
     """ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released."""
     sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
-    assert sigma is not None
     bound = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
     return 0.0 if setting.labels == "none" else bound
 

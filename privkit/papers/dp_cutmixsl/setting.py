@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, sqrt
+from math import ceil
 from typing import Literal
 
 import numpy as np
 
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import kept_share
-from privkit.constraints import Count, Positive, check_fields
+from privkit.constraints import Checked, Count, Positive
 from privkit.papers.values import printed
 
 Mechanism = Literal["dp_sl", "dp_mixsl", "dp_cutmixsl"]
@@ -22,19 +22,14 @@ _Sampling = Literal["without_replacement", "partition"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupRelease:
+class GroupRelease(Checked):
     """One release of a mixing group, in the terms of the paper.
 
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
-
-    >>> GroupRelease(mechanism="dp_sl", variance=0.04, dimensions=10, clip=0.15, label_dimensions=2, labels="one_hot",
-    ...         group=1, clients=10, noise_site="mixer", sampling="partition")
-    Traceback (most recent call last):
-    ValueError: give a standard deviation instead of variance=0.04: sigma=0.2
     """
 
     mechanism: Mechanism  # "dp_sl", "dp_mixsl" or "dp_cutmixsl"
-    sigma: float | None = None  # σ_s > 0, standard deviation of the noise on each coordinate of the smashed data
+    sigma: Positive  # σ_s > 0, standard deviation of the noise on each coordinate of the smashed data
     sigma_labels: Positive | None = None  # σ_y > 0, of the noise on the labels; None: as `sigma`
     dimensions: Count  # D_s ≥ 1, numbers in the smashed data of one record
     clip: Positive  # Δ > 0, width of the interval to which every coordinate is clamped before the noise
@@ -50,14 +45,9 @@ class GroupRelease:
     noise_site: _NoiseSite  # "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
     # "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round)
     sampling: _Sampling
-    variance: InitVar[float | None] = None  # not accepted; the message says which σ it stands for
 
-    def __post_init__(self, variance: float | None) -> None:
-        if variance is not None:
-            sigma = sqrt(validate.real("variance", variance, above=0))
-            raise ValueError(f"give a standard deviation instead of variance={variance!r}: sigma={sigma:.6g}")
-        check_fields(self)
-        validate.real("sigma", self.sigma, above=0)  # may be missing beside a variance only
+    def __post_init__(self) -> None:
+        super().__post_init__()
         validate.whole("group", self.group, most=self.clients)
         if self.mixing_ratio is not None:
             if self.mechanism == "dp_sl":
