@@ -21,7 +21,7 @@ from privkit.cli.papers import papers
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, AsEvents, Junit, Quiet, Shown
-from privkit.cli.uncollected import uncollected
+from privkit.cli.start import uncollected
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
 from privkit.parts.registry import TABLES, as_written

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from privkit.errors import PrivkitError, tell
@@ -164,3 +166,25 @@ def _reader_gone() -> NoReturn:
     """End quietly: the reader wanted no more, as in `privkit list | head -1`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the last flush
     sys.exit(_READER_GONE)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Inside, Python does not look for garbage: it would go through all objects of torch again and again as they load.
+
+    That is a seventh of the time in which the settings of a command are read. Memory of what is computed inside may
+    stay taken until the end, so nothing large belongs here.
+
+    >>> with uncollected():
+    ...     gc.isenabled()
+    False
+    >>> gc.isenabled()
+    True
+    """
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

@@ -38,11 +38,9 @@ def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
 
 
 def shrink(smashed: Tensor, radius: float) -> Tensor:
-    """Every image's smashed data into the L2 ball of this radius, as DP-SGD clips gradients; at least float32.
+    """Smashed data [M, B, ...] of each image into the L2 ball of a radius > 0, as DP-SGD clips gradients.
 
-    Args:
-        smashed: float [M, B, ...]; one norm for each of the M·B images.
-        radius: C > 0.
+    There is one norm for each of the M·B images. The result is float32 at least.
 
     >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
     tensor([[[0.6000, 0.8000],

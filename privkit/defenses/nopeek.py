@@ -85,14 +85,10 @@ class LabelDecorrelation(Unchanged):
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Distance correlation of paired samples, the V-statistic, for each of M messages.
+    """Distance correlation of paired samples [M, B, P] and [M, B, Q], the V-statistic, for each of M messages.
 
     0 if one of the two is constant. Its gradient is finite everywhere: at coinciding samples, and at a correlation
     of 0, where a square root has none, it is taken as 0.
-
-    Args:
-        x: float [M, B, P].
-        y: float [M, B, Q].
 
     Returns:
         [M] in [0, 1] up to rounding, float32 at least.

@@ -243,8 +243,8 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
     return 2 * exp(-exponent) if exponent > log(2) else 1.0
 
 
-def unlike(draws: Array, law: str, scale: float = 1.0) -> str:
-    """How draws of one release differ from independent noise of a law; empty if no test finds a difference.
+def unlike(draws: Array, law: str) -> str:
+    """How draws of one release differ from independent noise of a law of scale 1; empty if no test finds a difference.
 
     Five tests: the size of the noise in its weakest direction, its law in each coordinate, its size over all
     coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or lacking noise leaves a
@@ -252,34 +252,33 @@ def unlike(draws: Array, law: str, scale: float = 1.0) -> str:
 
     Args:
         draws: [K, p], K releases of the same data with other noise, K > p.
-        scale: σ, or b.
 
     Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
     for that of Laplace noise, with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
 
     >>> noise = np.random.default_rng(0).normal(size=(1000, 8))
-    >>> unlike(noise, "gaussian", 1.0), unlike(noise, "gaussian", 2.0)[:24]
+    >>> unlike(noise, "gaussian"), unlike(noise / 2, "gaussian")[:24]
     ('', 'it has standard deviatio')
     """
     shape, (k, p) = _shape(law), draws.shape
     if p > 1 and (np.diff(np.sort(draws, 0), axis=0) == 0).mean() > _REPEATS:
         return "its numbers repeat, as rounded or constant ones do"
-    apart = (draws - draws.mean(0)) * sqrt(k / (k - 1)) / scale
+    apart = (draws - draws.mean(0)) * sqrt(k / (k - 1))
     smallest = sqrt(max(0.0, np.linalg.eigvalsh(apart.T @ apart / k)[0])) / shape.deviation
     if smallest < 1 - (sqrt(p) + shape.margin) / sqrt(k):
         return (
-            f"it has standard deviation {smallest * shape.deviation * scale:.4g} in its quietest direction, where "
-            f"{shape.deviation * scale:.4g} is declared"
+            f"it has standard deviation {smallest * shape.deviation:.4g} in its quietest direction, where "
+            f"{shape.deviation:.4g} is declared"
         )
     if not _follows(apart.ravel(), lambda x: (1 + np.sign(x) * shape.absolute(np.abs(x))) / 2):
-        deviates = apart.std() * scale
+        deviates = apart.std()
         return f"its numbers have standard deviation {deviates:.4g} and do not follow the declared {law} law"
     size, freedom, _ = _sizes(np.abs(apart), np.ones_like(apart, dtype=bool), law)
     if not _follows(size.sum(1), lambda total: chdtr(freedom[0].sum(), total)):
         return "its coordinates depend on each other"
     furthest = float(np.abs(apart).max())
     if apart.size * np.log(shape.absolute(furthest)) < log(LEVEL):
-        return f"none of {apart.size} numbers lies further than {furthest * scale:.4g}, as if it were clamped"
+        return f"none of {apart.size} numbers lies further than {furthest:.4g}, as if it were clamped"
     return ""
 
 

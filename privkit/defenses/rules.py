@@ -123,6 +123,7 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
             f"{block.name}:frozen_block=true carries each channel into all others behind the split into parts; leave "
             "frozen_block out"
         )
+    mixed_labels = [stage for stage in stages if stage.soft_labels and stage.place != "server"]
     for number, stage in enumerate(stages):
         if stages_with([stage], "noises") and _trusted(stage):
             yield from _noise(stage, stages[:number], stages[number + 1 :])
@@ -132,7 +133,7 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
                     f"{learner.name} trains lower segments on each client's own images, past {stage.name}:level=input: "
                     "what they learn is not covered; use level=smashed"
                 )
-        for sender in (other for other in stages if stages_with([stage], "answers") and _sends(other)):
+        for sender in (other for other in mixed_labels if stages_with([stage], "answers")):
             yield (
                 f"{stage.name} protects labels that the server holds, but {sender.name} lets clients send them mixed "
                 "or noised; combine it with a defense of the smashed data alone"
@@ -156,11 +157,6 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
             f"{late[0].name} after {stage.name} does not bound what the noise hides: the sensitivity is that of the "
             "data before the noise; put it before"
         )
-
-
-def _sends(stage: Defense) -> bool:
-    """Whether a stage changes the labels that clients send."""
-    return stage.soft_labels and stage.place != "server"
 
 
 def _by_coordinate(stage: Defense) -> bool:

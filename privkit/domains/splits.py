@@ -73,13 +73,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
     the auxiliary images. An official validation set, if any, gives the validation images. If the pool is too small, the
     parts shrink in proportion. A `DataError` if the pool has not even one image for each part.
 
-    Args:
-        pools: the opened dataset.
-        private: wished number of private images, ≥ 1.
-        auxiliary: wished number of auxiliary images, ≥ 1.
-        test: wished number of test images, ≥ 1.
-        seed: of the permutation.
-        validation: wished number of validation images, ≥ 0.
+    Sizes are wished numbers of images: `private`, `auxiliary` and `test` ≥ 1, `validation` ≥ 0.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))

@@ -97,11 +97,9 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
-    """Share of right tokens in whole texts, with its interval over texts; tokens of one text are not independent.
+    """Share of right tokens in whole texts [N, T], 0 where there is none, with its interval over texts.
 
-    Args:
-        predicted: [N, T].
-        tokens: [N, T], 0 where there is none.
+    The interval is over texts since the tokens of one text are not independent.
 
     >>> token_scores(np.array([[3, 4], [5, 0]]), np.array([[3, 9], [5, 0]])).accuracy.value
     0.6666666666666666

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import NamedCuts, SplitModel
-from privkit.models.tokens import centered
+from privkit.models.tokens import Centered
 from privkit.torch_utils.seeded import seeded
-
-
-class _Centered(nn.Module):
-    """Images in [0, 1] on the scale [−1, 1]."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return centered(images)
 
 
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
@@ -32,7 +25,7 @@ def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
     """
     names = list(pieces)
     below = names.index(cut) + 1
-    lower = OrderedDict({"center": _Centered(), **{name: pieces[name] for name in names[:below]}})
+    lower = OrderedDict({"center": Centered(), **{name: pieces[name] for name in names[:below]}})
     upper = OrderedDict((name, pieces[name]) for name in names[below:])
     return SplitModel(lower=nn.Sequential(lower), upper=nn.Sequential(upper), hides_places=False)
 

@@ -161,7 +161,6 @@ class T2tVit(NamedCuts):
         upper = Upper(
             net.blocks[below:],
             norm=net.norm,
-            fc_norm=nn.Identity(),
             head=net.head,
             cls_token=None if clients else net.cls_token,
             pool="token",

@@ -187,7 +187,6 @@ class Transformer(NamedCuts):
         upper = Upper(
             nn.Sequential(*blocks[below:]),
             norm=nn.LayerNorm(self.width),
-            fc_norm=nn.Identity(),
             head=head,
             cls_token=None,
             pool="avg",

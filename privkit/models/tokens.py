@@ -134,6 +134,13 @@ def centered(images: Tensor) -> Tensor:
     return (images - 0.5) / 0.5
 
 
+class Centered(nn.Module):
+    """`centered` as a layer."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return centered(images)
+
+
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
     """Flattened patches of images, row by row: [N, T, C·side²], each patch in the order of a convolution's weight.
 
@@ -209,14 +216,14 @@ class Upper(nn.Module):
         blocks: nn.Sequential,
         *,
         norm: nn.Module,
-        fc_norm: nn.Module,
         head: nn.Module,
+        fc_norm: nn.Module | None = None,
         cls_token: nn.Parameter | None,
         pool: Literal["avg", "token"],
     ) -> None:
         super().__init__()
         self.cls_token, self.blocks, self.pool = cls_token, blocks, pool
-        self.norm, self.fc_norm, self.head = norm, fc_norm, head
+        self.norm, self.fc_norm, self.head = norm, fc_norm or nn.Identity(), head
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens [N, T, D] (T+1 with the client's class token) -> logits [N, classes]."""

@@ -19,7 +19,7 @@ from privkit.domains.tables.domain import Tables
 from privkit.errors import UsageError
 from privkit.models.base import SplitModel
 from privkit.models.tables import Columns
-from privkit.models.tokens import centered
+from privkit.models.tokens import Centered
 from privkit.torch_utils.seeded import seeded
 
 Ranges = tuple[tuple[int, int], ...]  # columns that one party holds: from, up to
@@ -70,17 +70,10 @@ class Join(nn.Module):
         return sent if self.aggregate == "concatenate" else sent.unflatten(-1, (self.parties, -1)).sum(-2)
 
 
-class _Centered(nn.Module):
-    """Images in [0, 1] scaled to [−1, 1]."""
-
-    def forward(self, strip: Tensor) -> Tensor:
-        return centered(strip)
-
-
 def _strip(channels: int, width: int) -> list[nn.Module]:
     """Three layers on a strip of an image; each cut between them is one vector."""
     return [
-        nn.Sequential(_Centered(), nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()),
+        nn.Sequential(Centered(), nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()),
         nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4)),
         nn.Sequential(nn.Flatten(), nn.Linear(32 * 16, width)),
     ]

@@ -51,35 +51,20 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(ExecutionSettings):
-    """Everything that a run depends on. The settings of its execution are inherited fields.
+    """Everything that a run depends on; the settings of its execution are inherited fields.
+
+    A field is the setting of its name in `privkit.settings.table`, checked: `attacks` of `attack`, `held` of `parts`.
+    These differ:
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
         attacks: the attacks to mount on each defense; empty if `automatic` has them all.
         automatic: label of a defense -> further attacks, which `--attack auto` mounts on it.
         remarks: label of a defense -> a sentence, if `auto` has not measured it.
-        dataset: where private images come from.
-        model: the network that is split.
-        protocol: who trains with whom.
         also: the same run for the defenses under other protocols, one configuration a protocol; see `parts`.
-        partition: which client gets which images.
-        delta: the δ at which ε is given.
-        seeds: everything is run once for each seed.
-        budget: how much work is done.
-        training: how the task is trained.
-        auxiliary: the adversary's images: "disjoint" (same distribution), "training" (the client's own training
-            images, the patch-shuffling paper's worst case), "candidates" (disjoint ones with the attacked
-            ones among them) or the name of another dataset.
-        victims: which images are attacked: "private" (the client's training images) or "test" (images that no model
-            was trained on); None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
-        queries: the queries to the defended clients that the threat model allows.
-        tune: how the fields of attacks are chosen; None mounts them as they are given.
-        escalate: how often, at most, an attack that fails goes on with twice the work.
-        held: names of the parts of a split release that the adversary holds; none for all of them.
-        features: networks for F-SIM and identification (`privkit.metrics.feature_networks`), for LPIPS, and
-            a classifier of guesses.
-        metrics: the user's own metrics of images, in addition to those of every row.
-        gates: conditions such as "ssim<=0.4" that every defended row must meet, or the run exits with 1.
+        auxiliary: "disjoint" (same distribution), "training" (the client's own training images, the patch-shuffling
+            paper's worst case), "candidates" (disjoint ones with the attacked ones among them) or another dataset.
+        victims: None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
         recording: a recording of a training, in place of a training here; None to train.
         settings: the settings from which `privkit.settings.resolve.resolve` made this, as JSON; empty if it was made
             otherwise.

@@ -118,9 +118,7 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
     """Settings as the manifest keeps them for other workers, whose environment may name another data root.
 
-    Args:
-        settings: as the user gave them, all that is kept of an audit of a recording.
-        given: with their defaults.
+    They are the user's own for an audit of a recording, and otherwise those with their defaults (`given`).
     """
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
@@ -258,11 +256,7 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """Own metrics, each with a column of its own, which gates may name.
-
-    Raises:
-        UsageError: for two metrics of one name, and gates on a metric that is not there.
-    """
+    """Own metrics, each with a column that gates may name; a `UsageError` for two of one name, or a missing one."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
@@ -288,11 +282,7 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
 
 
 def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
-    """How attacks are tuned, None if they are not.
-
-    Raises:
-        UsageError: if there is no attack that can be tuned, or optuna is not installed.
-    """
+    """How attacks are tuned, if they are; a `UsageError` if no attack can be tuned, or optuna is not installed."""
     if plan is None:
         return None
     from privkit.attacks.search_space import why_untuned

@@ -141,12 +141,9 @@ def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Poo
         if download:
             dataset(str(root), download=True)
         check_files(name, folder, [(file, None) for file in files], advice)
-        return _array_pools(lambda train: _from_idx(dataset)(str(root), train=train), classes=10)
-
-
-def _from_idx(dataset: Any) -> Any:
-    """The same dataset, which reads the idx files even where an old torchvision left `processed/*.pt`."""
-    return type(dataset.__name__, (dataset,), {"_check_legacy_exist": lambda self: False})
+        # of idx files alone, even if an old torchvision left `processed/*.pt`
+        from_idx: Any = type(dataset.__name__, (dataset,), {"_check_legacy_exist": lambda self: False})
+        return _array_pools(lambda train: from_idx(str(root), train=train), classes=10)
 
 
 def _is_idx(path: Path, dimensions: int) -> bool:

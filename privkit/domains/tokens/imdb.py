@@ -35,7 +35,6 @@ class Imdb(TextReading):
     """
 
     name: ClassVar[str] = "imdb"
-    domain: ClassVar[str] = "tokens"
 
     length: Length = 256
     vocabulary: Vocabulary = 20_000

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -45,11 +45,7 @@ class _Subwords:
 
 
 def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
-    """A tokenizer from the data root, where `file` is its path without `..`.
-
-    Raises:
-        DataError: if it is missing, outside of the root, or is no tokenizer; or if the package tokenizers is missing.
-    """
+    """A tokenizer from the data root, where `file` is its path without `..`; a `DataError` if it cannot be read."""
     advice = "put a tokenizer.json of Hugging Face there, or name another with tokenizer=…"
     path = file_inside(name, root, file, advice)
     with one_sentence(name, path, advice):
@@ -159,6 +155,8 @@ class TextReading(Checked):
             `vocabulary`; "" for none. Needs the package tokenizers.
         skip_bad_rows: whether bad rows are left out. The row of an audit says how many.
     """
+
+    domain: ClassVar[str] = "tokens"
 
     unit: Unit = "words"
     length: Length = 32

@@ -78,7 +78,6 @@ class TextFile(TextReading):
     """
 
     name: ClassVar[str] = "text_file"
-    domain: ClassVar[str] = "tokens"
 
     file: str = "texts.tsv"
 
@@ -106,7 +105,6 @@ class Names(TextReading):
     """
 
     name: ClassVar[str] = "names"
-    domain: ClassVar[str] = "tokens"
 
     unit: Unit = "characters"
     length: Length = 20
@@ -149,7 +147,6 @@ class AmazonReviews(TextReading):
     """
 
     name: ClassVar[str] = "amazon_reviews"
-    domain: ClassVar[str] = "tokens"
 
     length: Length = 128
     vocabulary: Vocabulary = 20_000
