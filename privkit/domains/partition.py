@@ -16,19 +16,6 @@ from torch import Generator, Tensor
 from privkit.constraints import Checked, Count, real, whole
 from privkit.errors import UsageError
 
-__all__ = [
-    "PARTITIONS",
-    "ClientPartition",
-    "Dirichlet",
-    "Iid",
-    "Partition",
-    "epoch_order",
-    "largest_remainder",
-    "most_releases",
-    "rounds_an_epoch",
-    "stratified",
-]
-
 Rows = NDArray[np.int64]
 
 
@@ -199,17 +186,13 @@ def _table(order: Rows, sizes: Rows) -> ClientPartition:
 class ClientPartition:
     """Every client's images, as row numbers of the private batch; no row belongs to two clients.
 
-    Attributes:
-        rows: int64 [n, longest]; a client with fewer images than the largest one repeats its own cyclically.
-        sizes: int64 [n], images of each client, ≥ 1.
-
     >>> shares = ClientPartition(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
     >>> shares.weights.tolist(), shares.of(0).tolist()
     ([0.25, 0.75], [2])
     """
 
-    rows: Tensor
-    sizes: Tensor
+    rows: Tensor  # int64 [n, longest]; a client with fewer images than the largest one repeats its own cyclically
+    sizes: Tensor  # int64 [n], images of each client, ≥ 1
 
     @property
     def weights(self) -> Tensor:

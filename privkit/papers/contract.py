@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,16 +34,6 @@ class ComparedClaim:
     verdict: ClaimVerdict  # computed from them; see `ClaimVerdict`
     why: str  # the reason, in one sentence
     basis: Basis = "formula"  # what `ours` comes from
-
-
-class Effects(Protocol):
-    """A module `effects`: it judges pairs of runs, each an experiment at reduced size and a defense."""
-
-    def needed_runs(self, claims: Sequence[str] = ("*",), /) -> set[tuple[str, str]]:
-        """The runs behind the claims that match one of the patterns."""
-
-    def comparisons(self, rows: Iterable[Mapping[str, Any]] | None = None, /) -> Iterator[ComparedClaim]:
-        """The effects that the rows decide; the committed rows unless others are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +71,9 @@ class Paper:
         return tuple(self._module("comparisons").comparisons())
 
     @property
-    def effects(self) -> Effects | None:
-        """The judge of pairs of runs; None if the paper's orderings suffice."""
-        return cast("Effects", self._module("effects")) if (self.folder / "effects.py").is_file() else None
+    def effects(self) -> ModuleType | None:
+        """The module that judges pairs of runs, as `accurate_sl.effects`; None if the paper's orderings suffice."""
+        return self._module("effects") if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
         """File name -> figure, including those of a given run folder's models; empty if the paper has none."""
@@ -92,5 +83,5 @@ class Paper:
         drawings: Mapping[str, Callable[[], Figure]] = module.FIGURES
         return drawings if run is None or not self.from_runs else {**drawings, **module.of_run(run)}
 
-    def _module(self, name: str) -> Any:
+    def _module(self, name: str) -> ModuleType:
         return import_module(f"privkit.papers.{self.name}.{name}")

@@ -41,18 +41,14 @@ class Recorded:
         return self.builders
 
 
-def _of(domain: str) -> Any:
-    """`Recorded` of one domain, which is the class's, as a dataset's is: a cell's id follows from the files."""
-    return type(Recorded.__name__, (Recorded,), {"domain": domain})
-
-
 def _recorded_source(recording: Recording) -> Source:
     """What a recording stands for, in the place of a user's names."""
     described = recording.description
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
     modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
 
-    stand_in = _of(recording.domain.name)
+    # the domain is the class's, as a dataset's is: a cell's id follows from the files
+    stand_in: Any = type(Recorded.__name__, (Recorded,), {"domain": recording.domain.name})
 
     def part(name: str, label: str) -> Component:
         return Component(name=_NAME, spec=stand_in(part=name, sha256=recording.files, builders=modules), label=label)

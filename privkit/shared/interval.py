@@ -12,9 +12,6 @@ class Interval:
     """A value with its confidence interval.
 
     Attributes:
-        value: the measured value.
-        low: lower limit.
-        high: upper limit.
         n: number of trials, records or seeds behind it.
         confidence: of both limits together, in (0, 1).
         method: how the limits were found, in words; "exact" for a number that is no estimate.
