@@ -35,11 +35,7 @@ class Domain(Protocol):
         """Shape of one record."""
 
     def check(self, x: Tensor) -> None:
-        """Refuse values that are no records of this domain.
-
-        Raises:
-            DataError: in one sentence, with advice on common mistakes.
-        """
+        """Refuse values that are no records of this domain by a `DataError`, with advice on common mistakes."""
 
     def zeros(self, count: int) -> Tensor:
         """Valid records of zeros [count, *shape], to find a network's output shapes."""
@@ -51,14 +47,9 @@ class Domain(Protocol):
         """Valid records [E, *shape], E ≥ 1, far from real ones, as candidates for a canary's counterpart."""
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Records of another dataset as records of this one, for an adversary's auxiliary data.
+        """Records `x` of another domain as records of this one, for an adversary's auxiliary data.
 
-        Args:
-            x: records of `given`.
-            given: their domain.
-
-        Raises:
-            UsageError: if they cannot be converted.
+        A `UsageError` if those of `given` cannot be converted.
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
@@ -68,26 +59,15 @@ class Domain(Protocol):
         """Why every attack on these records would look successful; empty without a reason."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Constant guesses, which need no release: name of the floor -> a record [*shape].
-
-        Args:
-            auxiliary: the adversary's records [N, *shape].
-        """
+        """Constant guesses from the adversary's records [N, *shape]: name of the floor -> a record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, by the domain's measures; undefined ones are left out.
-
-        Args:
-            truth: [N, *shape].
-            guess: [N, *shape].
-        """
+        """How close each guess is to its record, both [N, *shape]: measure -> [N]; undefined ones are left out."""
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """How far each guess is from every record by the kind's first measure, [G, N]; lower is nearer.
+        """How far each guess [G, *shape] is from every record [N, *shape] by the kind's first measure, [G, N].
 
-        Args:
-            guess: [G, *shape].
-            truth: [N, *shape].
+        Lower is nearer.
         """
 
     def shown(self, x: Tensor) -> list[str]:

@@ -73,9 +73,6 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     Args:
         network: of features; for people's identities one for faces.
 
-    Returns:
-        float64 [N] of 0 and 1.
-
     Source: Yao et al., patch shuffling, §V-A ("ID"). They train a classifier on every person of the dataset; here the
     nearest original replaces it.
 
@@ -171,9 +168,6 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
     Args:
         classifier: images -> one score a class.
-
-    Returns:
-        float64 [N] of 0 and 1.
 
     Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
     """

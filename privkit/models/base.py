@@ -93,10 +93,16 @@ class NamedCuts(Checked):
         choice("cut", self.cut, self.cuts)
 
 
-def check_heads(width: int, heads: int) -> None:
-    """Refuse a number of attention heads that does not divide the width of a token."""
-    if width % heads:
-        raise ValueError(f"heads must divide width ({width}), got {heads}")
+class EvenHeads(NamedCuts):
+    """Base of the transformers in which each attention head has an equal part of a token's width."""
+
+    width: int
+    heads: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
 
 
 def check_class_token(positions: bool, remedy: str) -> None:

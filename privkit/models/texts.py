@@ -12,7 +12,7 @@ from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count
 from privkit.domains.tokens.domain import Tokens
 from privkit.errors import UsageError
-from privkit.models.base import Depth, NamedCuts, SplitModel, check_heads
+from privkit.models.base import Depth, EvenHeads, NamedCuts, SplitModel
 from privkit.models.tokens import Block, Upper, load_fitting, read_weights, stackable
 from privkit.torch_utils.seeded import seeded
 
@@ -141,7 +141,7 @@ RNN = Recurrent(kind="rnn")  # the same with a plain recurrent layer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer(NamedCuts):
+class Transformer(EvenHeads):
     """Token and position embedding, then blocks of attention in both segments, and the mean over tokens.
 
     Padding is embedded as zeros without a position, and crosses the cut like any token, since the server does not know
@@ -168,10 +168,6 @@ class Transformer(NamedCuts):
     depth: Depth = 3
     heads: Count = 4
     cut: str = "block1"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_heads(self.width, self.heads)
 
     @property
     def cuts(self) -> tuple[str, ...]:
@@ -218,7 +214,7 @@ _EMBEDDING, _PLACES = 128, 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Albert(NamedCuts):
+class Albert(EvenHeads):
     """Twelve encoder layers that share their weights, the pooler with its tanh, and a linear classifier.
 
     The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client.
@@ -243,10 +239,6 @@ class Albert(NamedCuts):
     heads: Count = 12
     checkpoint: str = ""
     cut: str = "pool"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_heads(self.width, self.heads)
 
     cuts: ClassVar[tuple[str, ...]] = ("pool",)
 

@@ -12,13 +12,13 @@ from torch import nn
 from privkit.constraints import Count
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.base import Depth, NamedCuts, SplitModel, check_class_token, check_heads
+from privkit.models.base import Depth, EvenHeads, SplitModel, check_class_token
 from privkit.models.tokens import Lower, PatchLinear, UncutVit, Upper, load_fitting, read_weights
 from privkit.torch_utils.seeded import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vit(NamedCuts):
+class Vit(EvenHeads):
     """A ViT split into `lower` and `upper`.
 
     Attributes:
@@ -59,7 +59,6 @@ class Vit(NamedCuts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_heads(self.width, self.heads)
         if self.class_token == "client" and self.pool != "token":
             raise ValueError("class_token=client needs pool=token: with pool=avg there must be no class token")
 

@@ -91,9 +91,6 @@ def jitter(images: Tensor, generator: Generator) -> Tensor:
     Args:
         images: float [N, 3, H, W] in [0, 1]; a ValueError for other numbers of channels.
 
-    Returns:
-        Images of the same shape in [0, 1].
-
     Source: torchvision's ColorJitter and RandomGrayscale with the settings of Mabuchi and Ishikawa, §4.2. ColorJitter
     also draws the order of the four changes.
     """

@@ -159,12 +159,7 @@ class Tables:
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]
 
     def columns(self, truth: Tensor, guess: Tensor) -> dict[str, float]:
-        """Mean absolute error of each dense column, as a share of its range, and error rate of each categorical one.
-
-        Args:
-            truth: [N, D + K].
-            guess: [N, D + K].
-        """
+        """Mean absolute error of each dense column, as a share of its range, and error rate of each categorical one."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs()
         errors = torch.cat([off[:, :d].mean(0), (off[:, d:] >= 0.5).float().mean(0)]).tolist()
