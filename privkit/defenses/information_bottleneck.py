@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from math import log
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Tensor
 
-from privkit.accountants.spec.parts import Noise
 from privkit.constraints import NonNegative, Positive
 from privkit.defenses.base import Effect
-from privkit.defenses.noise import AddedNoise, gaussian, widened
+from privkit.defenses.noise import AddedNoise, widened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +46,6 @@ class InformationBottleneck(AddedNoise):
     weight: NonNegative = 1e-3
     sigma: Positive = 1.0
     clip: Positive | None = None
-
-    @property
-    def added(self) -> Noise:
-        return Noise(smashed=self.sigma)
-
-    def noisy(self, values: Tensor, generator: Generator) -> Tensor:
-        return gaussian(values, self.sigma, generator)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Weighted mean over the records of each message of their KL divergence, [M]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -127,19 +126,16 @@ class AddedNoise(OnSmashed[Noised]):
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
+    law: ClassVar[Literal["gaussian", "laplace"]] = "gaussian"
     clip_by: ClipBy = "coordinate"
 
     clip: float | None
     noise_in_place: bool
 
     @property
-    @abstractmethod
     def added(self) -> Noise:
         """Distribution and scale of the noise."""
-
-    @abstractmethod
-    def noisy(self, values: Tensor, generator: Generator) -> Tensor:
-        """The values with fresh noise, as a new tensor."""
+        return Noise(law=self.law, smashed=getattr(self, self.noise_fields[0]))
 
     @property
     def variance(self) -> float:
@@ -152,10 +148,11 @@ class AddedNoise(OnSmashed[Noised]):
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Noised]:
         coordinates = require_images(self.name, smashed)
-        noisy = self.noisy(clipped(smashed, self.clip, self.clip_by), generator).to(smashed.dtype)
+        added, draw = self.added, gaussian if self.law == "gaussian" else laplace
+        noisy = draw(clipped(smashed, self.clip, self.clip_by), added.smashed, generator).to(smashed.dtype)
         receipt = Noised(
             clip=clip_set(self.clip, self.clip_by, coordinates),
-            noise=self.added,
+            noise=added,
             mixing=UNMIXED,
             added_by=self.place,
             at_inference=self.at_inference,
@@ -193,13 +190,6 @@ class GaussianNoise(AddedNoise):
     at_inference: bool = True
     noise_in_place: bool = False
 
-    @property
-    def added(self) -> Noise:
-        return Noise(smashed=self.sigma)
-
-    def noisy(self, values: Tensor, generator: Generator) -> Tensor:
-        return gaussian(values, self.sigma, generator)
-
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceNoise(AddedNoise):
@@ -218,6 +208,7 @@ class LaplaceNoise(AddedNoise):
     """
 
     name: ClassVar[str] = "laplace_noise"
+    law = "laplace"
     noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
 
     scale: Positive = 0.7
@@ -225,10 +216,3 @@ class LaplaceNoise(AddedNoise):
     place: Place = "client"
     at_inference: bool = True
     noise_in_place: bool = False
-
-    @property
-    def added(self) -> Noise:
-        return Noise(law="laplace", smashed=self.scale)
-
-    def noisy(self, values: Tensor, generator: Generator) -> Tensor:
-        return laplace(values, self.scale, generator)
