@@ -31,9 +31,8 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for densities of ratios; never
     above the unsampled curve.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> rdp(one, [2, 8]).values
     (1.0, 4.0)
     """
@@ -67,9 +66,8 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 
     Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names its own.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> round(epsilon(one, 1e-5).epsilon, 4)
     4.3772
     """
@@ -82,9 +80,6 @@ def epsilons(
     """ε of [R] mechanisms at [R] δ, one certificate each, in one vectorised pass.
 
     The bounds are those of `epsilon`. Only numerical composition is done one mechanism after another.
-
-    >>> list(epsilons([], []))
-    []
     """
     checked = [validate.delta(delta) for delta in deltas]
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
@@ -103,9 +98,8 @@ def epsilons(
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
     """Smallest δ that is proven at ε ≥ 0, by the bounds of `epsilon`.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> round(delta(one, 1.0).delta, 6)
     0.126937
     """
@@ -134,9 +128,8 @@ def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tig
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> trade_off(one, [0.05, 0.5]).round(3).tolist()
     [0.74, 0.159]
     """
@@ -167,15 +160,10 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of a limit.
+    """The certificate of a limit that the `best` bound gave, with what was `said`: assumptions and warnings.
 
-    Args:
-        mechanism: the mechanism; it names the relation and the unit.
-        run: its steps, for `zcdp_rho` and `gdp_mu` among the quantities.
-        best: the bound that gave the limit.
-        claim: its statement.
-        said: the assumptions and warnings to print.
-        proven: ε, δ and a lower bound on ε or None; None if nothing is proven.
+    The steps of the run give `zcdp_rho` and `gdp_mu` among the quantities. `proven` is ε, δ and a lower bound on ε or
+    None; None if nothing is proven.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

@@ -14,11 +14,7 @@ class RenyiCurve:
     Attributes:
         orders: [A] α > 1.
         values: [A] upper bounds on the divergence at these orders.
-        method: in words.
-        relation: neighboring relation.
         unit: what one neighbor differs in.
-        assumptions: what must hold.
-        source: paper and equation.
         versions: of the libraries that took part.
     """
 

@@ -54,12 +54,7 @@ class BudgetSpent(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget(Checked):
-    """What a run may spend.
-
-    Attributes:
-        epsilon: ε > 0, in nats.
-        delta: δ in (0, 1).
-    """
+    """What a run may spend: ε > 0, in nats, at δ in (0, 1)."""
 
     epsilon: Positive
     delta: Annotated[float, Gt(0), Lt(1)]
@@ -69,15 +64,11 @@ class PrivacyBudget(Checked):
 class Charge:
     """One line of a ledger.
 
-    Attributes:
-        number: 1, 2, 3, …
-        rounds: the charged rounds.
-        note: free text.
-        mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch
-            that is shuffled or allocated, and all rounds of ratios that are realized or drawn once.
+    The mechanism is what one round releases. Its `rounds` is 1, except for rounds that are charged together: an epoch
+    that is shuffled or allocated, and all rounds of ratios that are realized or drawn once.
     """
 
-    number: int
+    number: int  # 1, 2, 3, …
     rounds: int
     note: str
     mechanism: SplitMechanism
@@ -109,9 +100,8 @@ class Ledger:
     the valid bounds holds. Charges that depend on releases: `filters`.
 
     >>> import tempfile
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> epoch = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=8), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> epoch = mechanism_of({"mechanism": "gaussian", "sigma": 8, "dimensions": 4, "clip_high": 1})
     >>> with tempfile.TemporaryDirectory() as run, Ledger(Path(run, "ledger.jsonl")) as ledger:
     ...     for number in range(16):
     ...         charge = ledger.charge(epoch, note=f"epoch {number}")

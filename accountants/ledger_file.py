@@ -28,12 +28,8 @@ class LedgerFile:
     """An append-only file of JSON objects, one a line. A line starts with its number and ends with a checksum.
 
     The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. A last
-    line without its end comes from a kill before `append` returned; it is cut off on opening.
-
-    Attributes:
-        path: the file; made, with its folders, if it is missing.
-        lines: lines in the file.
-        remarks: sentences about what was found on opening.
+    line without its end comes from a kill before `append` returned; it is cut off on opening, and `remarks` say so. A
+    missing file is made, with its folders.
 
     Raises:
         LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.

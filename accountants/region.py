@@ -72,9 +72,8 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
 
     The ε run from 0 to where δ is 1e-9.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> round(region(one).advantage, 4)
     0.3829
     """

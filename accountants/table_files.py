@@ -20,13 +20,9 @@ _DELIMITERS = (",", ";", "\t")
 
 
 class Cells(dict[str, Any]):
-    """The cells of one row of a CSV file.
+    """The cells of one row of a CSV file."""
 
-    Attributes:
-        line: on which they end, as an editor counts.
-    """
-
-    line = 0
+    line = 0  # on which they end, as an editor counts
 
 
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:

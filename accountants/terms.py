@@ -57,9 +57,8 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
     `bounds.gdp`.
 
     >>> from privkit.accountants import answer
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> said = terms(one, answer.epsilon(one, 1e-5))
     >>> said["unit of privacy"], said["Gaussian DP"]
     ('one record: every release of it in the run', 'μ = 1 at every δ')

@@ -29,9 +29,8 @@ class _Said:
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     """One sentence for each assumption of the guarantee, in the order clip, noise, mixing, sampling, composition.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> assumptions(one)[0]
     'smashed data are clipped by the client before noise to clamp(low=0.0, high=1.0, dimensions=4)'
     """
@@ -42,9 +41,8 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
 def said(mechanism: SplitMechanism) -> _Said:
     """The assumptions of the guarantee by what they are about.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> said(one).lower_model
     ('the lower model is frozen and does not depend on the private data',)
     """
@@ -85,9 +83,8 @@ def _said_of_clip(smashed: object) -> str:
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     """The claim in one sentence.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> statement(one, 4.37717, 1e-5)
     '(ε = 4.378, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
     """

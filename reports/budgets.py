@@ -35,18 +35,13 @@ class BudgetRow(Checked):
     Attributes:
         row: 1-based number in the parameter table.
         line: its line in a CSV file, as an editor counts; None elsewhere.
-        name: the row's name.
-        mechanism: its mechanism; empty if it could not be read.
-        status: "ok" or "error".
+        mechanism: empty if it could not be read.
         error: why the row was refused, without the row's number; empty if it was computed.
         epsilon: proven upper bound ≥ 0; `inf` if nothing is proven; None if the row was refused.
-        delta: the δ of this bound.
         lower: proven lower bound, if one is known.
-        method: the method that gave `epsilon`.
         order: the Rényi order used, if there is one.
         at_grid_edge: whether that order is the first or last tried.
         sound: whether `epsilon` is a bound; False if the row was refused.
-        statement: the claim in a sentence.
         published: ε by the paper's own formula, if there is one; `inf` is allowed.
         published_order: the Rényi order of that formula that gives the least ε at this δ, if it has one.
         published_at_order_2: the same formula at the order 2, which the paper's own table fixes.

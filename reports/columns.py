@@ -106,11 +106,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """What an empirical ε assumes, printed behind the number; empty for other columns.
-
-    >>> assumed("epsilon", [])
-    ''
-    """
+    """What an empirical ε assumes, printed behind the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]

@@ -225,11 +225,7 @@ def _powerless(row: Row, twins: Twins) -> str:
 
 
 def _threat_model(gate: str, given: str) -> ThreatModel:
-    """A threat model by its name.
-
-    Raises:
-        GateError: with the nearest one.
-    """
+    """A threat model by its name, or a `GateError` with the nearest one."""
     for name in THREAT_MODELS:
         if given.replace(" ", "_") == name:
             return name
@@ -240,11 +236,7 @@ def _threat_model(gate: str, given: str) -> ThreatModel:
 
 
 def _known(gate: str, column: str) -> str:
-    """A column's name, if gates may name it.
-
-    Raises:
-        GateError: with the nearest one that exists.
-    """
+    """A column's name, if gates may name it, or a `GateError` with the nearest ones."""
     if gated(column) is not None:
         return column
     if column.startswith("tpr@"):

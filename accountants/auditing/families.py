@@ -122,10 +122,7 @@ class Gaussian(Family):
 
 @dataclass(frozen=True, kw_only=True)
 class Approximate(Family):
-    """Curves of (ε, δ)-DP at one δ, without further assumptions; the strength is ε.
-
-    Attributes:
-        delta: in [0, 1).
+    """Curves of (ε, δ)-DP at one δ in [0, 1), without further assumptions; the strength is ε.
 
     >>> round(Approximate(delta=0.0).at(1.0).advantage, 4)
     0.4621
@@ -161,11 +158,8 @@ class ScaledNoise(Family):
         mechanism: the claimed one, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
         tight: whether to compose numerically if no closed form is exact.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Known
-    >>> one = Known(value=1, relation="replace_one", norm="l1")
-    >>> laplace = SplitMechanism(smashed=one, noise=Noise(law="laplace", smashed=1), lower_model="frozen")
-    >>> family = ScaledNoise(mechanism=laplace)
+    >>> from privkit.accountants.table import mechanism_of
+    >>> family = ScaledNoise(mechanism=mechanism_of({"mechanism": "laplace", "sigma": 1, "sensitivity": 1}))
     >>> round(family.at(2.0).advantage, 4), round(family.epsilon(2.0, 1e-5), 3)
     (0.6321, 2.0)
     """
@@ -223,11 +217,9 @@ _NOTHING = 1e-6
 
 
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
-    """The largest rejected strength, at most `LARGEST`; 0 if no strength above `_NOTHING` is rejected.
+    """The largest rejected strength, at most `_LARGEST`; 0 if no strength above `_NOTHING` is rejected.
 
-    Args:
-        rejected: whether the curve of a strength is rejected; true up to some strength and false beyond it.
-        precision: relative width at which the bisection stops, on the rejected side.
+    Strengths are rejected up to some one. The bisection stops at this relative precision, on the rejected side.
 
     >>> round(largest_rejected(lambda strength: strength <= 1.5), 6), largest_rejected(lambda strength: strength == 0)
     (1.5, 0.0)

@@ -217,10 +217,7 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
     """[R] ε by composition on grids, and where these begin: runs with grids of one size are computed together.
 
-    Args:
-        runs: one direction.
-        tilt: [R] λ > 0.
-        first: [R] an ε that is proven already; a grid ends shortly above it.
+    A grid ends shortly above `first`, [R] ε that are proven already.
     """
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.cumulants(np.zeros_like(tilt))[2])

@@ -29,11 +29,8 @@ _ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables
 def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
     """The loss of independent Laplace variables on a grid, at least as bad as the truth.
 
-    Args:
-        parts: pairs (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1), at least one.
-
-    Returns:
-        The distribution; None if losses above 700 nats matter, where e^ε overflows.
+    `parts` are pairs (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1), at least one. The result is
+    None if losses above 700 nats matter, where e^ε overflows.
 
     Source: derived. A smaller shift of a coordinate is post-processing of a larger one (the trade-off function of a
     log-concave law falls with its shift), so neighbors that move every coordinate by its largest shift dominate; their
@@ -53,11 +50,7 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
 
 
 def error(parts: tuple[tuple[float, int], ...]) -> float:
-    """Relative rounding error of the masses of `losses`, by which they are raised.
-
-    >>> error(((0.5, 3),))
-    3e-12
-    """
+    """Relative rounding error of the masses of `losses`, by which they are raised."""
     return _ROUNDING * sum(number for _, number in parts)
 
 

@@ -128,8 +128,7 @@ def _by_contour(
 def _rule(deviations: float) -> tuple[Array, Array]:
     """[J + 1] slopes jd/θ, and weights (d/θ)·|θ/z_j|² of terms j and −j together; all others weigh 2/(Jd/θ) at most.
 
-    Args:
-        deviations: θ times the standard deviation of the sum.
+    `deviations` are θ times the standard deviation of the sum.
     """
     step = _STEP * min(1.0, 1 / deviations)
     slopes = step * np.arange(ceil(_STEPS * _STEP / (deviations * step)) + 1.0)

@@ -60,13 +60,10 @@ Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one di
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:
     """Loss distributions of a mechanism by connecting the dots of its privacy profile: valid upper bounds.
 
-    Args:
-        profile: δ(ε ≥ 0), vectorised, if both directions are alike (replace-one); else the profiles of both.
-        interval: distance of the grid's nodes, > 0. Its error in the composed ε is about T·interval²/12.
-        tail: the grid ends where δ falls below; what lies beyond counts as infinite loss.
-
-    Returns:
-        One distribution, or two if two profiles were given; both are to be composed, and the larger δ holds.
+    There is one distribution for a profile δ(ε ≥ 0) if both directions are alike (replace-one), and two for the
+    profiles of both; both are to be composed, and the larger δ holds. The interval between the grid's nodes has an
+    error in the composed ε of about T·interval²/12. The grid ends where δ falls below the tail; what lies beyond counts
+    as infinite loss.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.

@@ -17,15 +17,10 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComposedBound(Bound):
-    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, there is no limit.
-
-    Attributes:
-        pairs: profiles of single rounds and their counts.
-        attained: profiles that one pair of neighbors attains in every round: `pairs` itself if it attains both
-            directions; None if no lower limit is known.
-    """
+    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, there is no limit."""
 
     pairs: Pairs
+    # what one pair of neighbors attains in every round: `pairs` itself if it attains both directions; None if unknown
     attained: Pairs | None = None
     method: str = "numerical composition of privacy loss distributions"
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"

@@ -66,12 +66,9 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
-    """Smallest ε over a grid of orders, by the tighter of the two conversions at each.
+    """Smallest ε over a grid of [A] increasing orders > 1, by the tighter of the two conversions at each.
 
-    Args:
-        orders: [A], each > 1, increasing.
-        rdp: [A] upper bounds at these orders, ≥ 0; `inf` if none is known.
-        delta: in (0, 1).
+    `rdp` has [A] upper bounds at these orders, ≥ 0; `inf` if none is known.
 
     >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
     5.0

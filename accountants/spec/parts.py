@@ -59,11 +59,7 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoMixing(Checked):
-    """Each client's release goes to the server alone (DP-SL).
-
-    Attributes:
-        colluding: whether other clients may tell the server who took part, so that sampling is no secret.
-    """
+    """Each client's release goes to the server alone (DP-SL). `colluding` clients may tell it who took part."""
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1
@@ -94,10 +90,7 @@ class Mixup(Checked):
 class CutMix(Checked):
     """Exclusive masks over patches: client i fills N_i of N patches, and its label has weight λ_i (DP-CutMixSL).
 
-    Attributes:
-        ratio: law of the λ_i or of the counts N_i.
-        patches: N ≥ 1.
-        colluding: as in `Mixup`; the share N_i/N of the smashed data stays.
+    The `ratio` is a law of the λ_i or N_i. If clients collude as in `Mixup`, the share N_i/N of the smashed data stays.
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -140,11 +133,7 @@ class WithoutReplacement(Checked):
     """A secret uniform subset of k of n clients each round; replace-one.
 
     With mixing, the drawn clients take the seats of the group uniformly at random in every round, also for k = n. A
-    fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client.
-
-    Attributes:
-        chosen: k in 1..n.
-        clients: n ≥ 1.
+    fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client. `chosen` is k in 1..n.
     """
 
     kind: ClassVar[str] = "without_replacement"
@@ -162,11 +151,7 @@ class WithoutReplacement(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(Checked):
-    """Every record or client takes part by an independent secret coin; add-or-remove-one.
-
-    Attributes:
-        rate: probability in (0, 1].
-    """
+    """Every record or client takes part by an independent secret coin, at a rate in (0, 1]; add-or-remove-one."""
 
     kind: ClassVar[str] = "poisson"
     rate: Fraction

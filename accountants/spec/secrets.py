@@ -21,9 +21,7 @@ class RandomAllocation(Checked):
     Also known as balls and bins: the number of units in a round is random. A shuffled epoch, in which every round has
     the same size, is another distribution (`ShuffledEpochs`).
 
-    Attributes:
-        participations: k in 1..t.
-        epoch_rounds: t ≥ 1; the rounds of a run are a multiple of it, and every epoch is drawn afresh.
+    The rounds of a run are a multiple of t, and every epoch is drawn afresh.
 
     Source: Chua et al. 2024 and Feldman and Shenfeld 2025.
     """
@@ -76,11 +74,7 @@ class ShuffledEpochs(Checked):
 class HiddenMask(Checked):
     """A client keeps K of its N patches, drawn uniformly in every round, and sends noise alone in the others' places.
 
-    The server sees all N patches and does not learn which were kept.
-
-    Attributes:
-        kept: K in 1..N.
-        patches: N ≥ 1.
+    K lies in 1..N. The server sees all N patches and does not learn which were kept.
     """
 
     kind: ClassVar[str] = "hidden_mask"
