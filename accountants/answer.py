@@ -56,13 +56,9 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
     """Smallest ε that is proven at δ.
 
     Args:
-        mechanism: what is released.
         delta: in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
         tight: whether numerical composition (PLD) may be used if no closed form is exact: tens of milliseconds, and up
             to a second for many rounds of k of n.
-
-    Returns:
-        A certificate with the upper bound, the lower bound if one is known, the method and the assumptions.
 
     Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names its own.
 

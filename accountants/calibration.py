@@ -56,10 +56,9 @@ def calibrate(
     """Find noise, rounds or group size for a target ε. The result meets the target.
 
     Args:
-        mechanism: the specification; its value of the parameter is where the search starts.
-        parameter: "sigma", "noise_parameter" (of randomized response), "rounds" or "group".
-        epsilon: target > 0.
-        delta: in (0, 1).
+        mechanism: its value of the parameter is where the search starts.
+        parameter: "noise_parameter" is that of randomized response.
+        epsilon: target > 0, at δ in (0, 1).
         tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
 
     Raises:

@@ -150,9 +150,6 @@ class Ledger:
             rounds: ≥ 1, of this mechanism; `mechanism.rounds` if it is not given.
             note: free text, for people.
 
-        Returns:
-            The line, which is on disk by now.
-
         Raises:
             BudgetSpent: if the total would exceed the budget. Nothing was written.
             LedgerError: if the ledger is closed, or its file was changed by somebody else or cannot be written.
@@ -322,23 +319,15 @@ class Ledger:
     def _admitting(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> Filter:
         """The filter, if it admits a charge."""
         limited, total = self._filter or best_filter(budget, cost_of(one, 1, 1)), self._total + self._rest
-        step = one.charged_together
 
         def fits(rounds: int) -> bool:
             return rounds == 0 or limited.admits(total + cost_of(one, *units_and_charges(one, rounds)))
 
         if fits(rounds):
             return limited
-        left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
-        raise BudgetSpent(
-            f"{rounds:,} more round{'s' * (rounds > 1)} would exceed the filter of ε = {budget.epsilon:g} at δ = "
-            f"{budget.delta:g}, so nothing was charged: {f'charge at most {left:,} of them' if left else 'stop here'}, "
-            "or add noise",
-            asked=rounds,
-            left=left,
-            spent=budget.epsilon if self._counts else 0.0,
-            would_be=inf,
-        )
+        would = f"exceed the filter of ε = {budget.epsilon:g} at δ = {budget.delta:g}"
+        spent = budget.epsilon if self._counts else 0.0
+        raise _refusal(one, rounds, fits, would, ", or add noise", spent, inf)
 
     def _check_kind(self, one: SplitMechanism) -> None:
         kept = next(iter(self._counts), one)
@@ -375,14 +364,19 @@ class Ledger:
         if (needed := after(rounds)) <= budget.epsilon:
             return
         spent = self.epsilon(budget.delta).epsilon
-        step = one.charged_together
-        left = step * narrowed(lambda fewer: after(step * fewer) <= budget.epsilon, 0, rounds // step)[0]
-        raise BudgetSpent(
-            f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
-            f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "
-            f"{f'charge at most {left:,} of them' if left else 'stop here'}, add noise, or raise the budget",
-            asked=rounds,
-            left=left,
-            spent=spent,
-            would_be=needed,
-        )
+        limit, other = f"above the budget of {budget.epsilon:g}", ", add noise, or raise the budget"
+        would = f"bring ε from {spent:.4g} to {needed:.4g} at δ = {budget.delta:g}, {limit}"
+        raise _refusal(one, rounds, lambda fewer: after(fewer) <= budget.epsilon, would, other, spent, needed)
+
+
+def _refusal(
+    one: SplitMechanism, rounds: int, fits: Callable[[int], bool], would: str, other: str, spent: float, would_be: float
+) -> BudgetSpent:
+    """What refuses rounds that do not fit, and says how many of them do."""
+    step = one.charged_together
+    left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
+    sentence = (
+        f"{rounds:,} more round{'s' * (rounds > 1)} would {would}, so nothing was charged: "
+        f"{f'charge at most {left:,} of them' if left else 'stop here'}{other}"
+    )
+    return BudgetSpent(sentence, asked=rounds, left=left, spent=spent, would_be=would_be)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from typing import NamedTuple
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, RealizedRatios
@@ -17,8 +18,7 @@ _LARGE_DELTA = 1e-3  # a δ above this is warned about: publishing one record in
 _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Said:
+class _Said(NamedTuple):
     """What a guarantee rests on, one sentence each."""
 
     mechanism: tuple[str, ...]  # clip, noise and mixing
@@ -34,8 +34,7 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     >>> assumptions(one)[0]
     'smashed data are clipped by the client before noise to clamp(low=0.0, high=1.0, dimensions=4)'
     """
-    told = said(mechanism)
-    return (*told.mechanism, *told.sampling, *told.lower_model)
+    return tuple(chain.from_iterable(said(mechanism)))
 
 
 def said(mechanism: SplitMechanism) -> _Said:

@@ -54,16 +54,8 @@ def curves(
 ) -> Figure:
     """ε against one parameter: sound values solid, published ones dashed, one color a mechanism, labels at the curves.
 
-    Args:
-        drawn: curves, at least one.
-        title: title of the figure.
-        subtitle: δ and the parameters that stay the same.
-        xlabel: the parameter, with its unit.
-        log_x: whether the parameter's axis is logarithmic.
-        whole: whether the parameter takes whole numbers only, so that every point is marked.
-
-    Raises:
-        ValueError: if there is no curve.
+    The subtitle has δ and the parameters that stay the same, the label the parameter with its unit. If that takes
+    `whole` numbers only, every point is marked. ValueError: if there is no curve.
     """
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")

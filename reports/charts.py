@@ -143,10 +143,7 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """AUC by epoch of training with its limits, a line for each label. At 1/2 the attack learns nothing.
-
-    Args:
-        by_epoch: label -> one AUC an epoch, at least one label.
+    """AUC by epoch of training with its limits, a line for each of at least one label. At 1/2 an attack learns nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

@@ -66,13 +66,9 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 claim=_claim(max([row, *own], key=lambda one: one.certificate.epsilon if one.certificate else -1.0)),
             )
         )
-    return made or [_unattacked(own) for own in _defended(rows)]
-
-
-def _defended(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each defense; those of the undefended model if there is no defense."""
     groups = grouped(rows, lambda row: row.defense)
-    return [own for defense, own in groups.items() if not undefended(defense)] or list(groups.values())
+    defended = [own for defense, own in groups.items() if not undefended(defense)]
+    return made or [_unattacked(own) for own in defended or groups.values()]
 
 
 def _unattacked(own: Sequence[Row]) -> Conclusion:
@@ -125,10 +121,8 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
     """How many records the attack identifies that identifies most, and such an attack on the undefended model.
 
-    The attack is named if no verdict names it. The text is empty if nobody counted.
-
-    Args:
-        verdicts: on one defense, under the threat models that the conclusion names first.
+    The attack is named if no verdict, under the threat models that the conclusion names first, does so. The text is
+    empty if nobody counted.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}

@@ -107,11 +107,8 @@ class Gate:
     ) -> list[tuple[Row, bool | None, str]]:
         """For every defended row, whether it meets the condition, and a sentence. The undefended baseline is exempt.
 
-        A defense without any such number fails, once for each row.
-
-        Args:
-            rows: of the run.
-            pending: defenses and seeds with unfinished cells: a missing number there is undecided (None), not failed.
+        A defense without any such number fails, once for each row. It is undecided (None) if it is `pending` with this
+        seed: if some of its cells are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))

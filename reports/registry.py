@@ -122,12 +122,7 @@ class Place(Frozen):
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
-    """What a run found about each defended setting and adversary.
-
-    Args:
-        rows: of one run with one seed.
-        verdicts: on these rows.
-    """
+    """What the rows of a run with one seed show of each defended setting and adversary."""
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
     for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):
@@ -247,11 +242,8 @@ def place(
 ) -> list[Place]:
     """Where settings lie among the registered ones; those without a peer are left out.
 
-    A peer has the same dataset, adversary and number of attacked records.
-
-    Args:
-        registered: all others.
-        rows: of the run, to say which attacks were mounted; None if that is not asked.
+    A peer has the same dataset, adversary and number of attacked records. The rows of the run say which attacks were
+    mounted; None if that is not asked.
     """
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):

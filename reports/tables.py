@@ -124,12 +124,7 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """One line for each defense and attack, over the seeds; one without numbers of two seeds says why.
-
-    Args:
-        summaries: of these rows, at least one.
-        rows: of the run.
-    """
+    """One line for each defense and attack of at least one summary; one without numbers of two seeds says why."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}

@@ -79,10 +79,7 @@ def judge(
     """Judge the rows of a run by its plan, its checks and the user's gates.
 
     Args:
-        planned: every cell that the run is to finish.
-        rows: of the cells that have a result.
-        conditions: the user's gates.
-        run: fingerprint of the run.
+        run: its fingerprint.
         silent: names of the protocols under which clients train alone and send nothing, so no attack can give a number.
         trains: whether the run trains long enough for its models to learn something.
     """
@@ -205,7 +202,6 @@ def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
     return "; ".join(told)
 
 
-def _names(cells: Sequence[CellState], most: int = 3) -> str:
-    """The first few cells."""
-    names = [f"{cell.defense} / {cell.attack}, seed {cell.seed}" for cell in cells[:most]]
-    return "; ".join(names) + (f"; and {len(cells) - most} more" if len(cells) > most else "")
+def _names(cells: Sequence[CellState]) -> str:
+    names = [f"{cell.defense} / {cell.attack}, seed {cell.seed}" for cell in cells[:3]]
+    return "; ".join(names) + (f"; and {len(cells) - 3} more" if len(cells) > 3 else "")

@@ -22,6 +22,11 @@ NEIGHBORS = (
     "nothing takes its place, under replace-one a counterpart that was fixed before the coins"
 )
 """Both relations are covered: the proof turns one coin, and asks only that the two sides of it are neighbors."""
+COINS = (
+    "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack did not "
+    "see"
+)
+SCORED = f"{COINS}; every canary is scored, those on which the attack abstains included"
 ALONE = "the confidence is that of this bound alone: of twenty bounds at 95 % one may be expected to fail"
 """What no bound of one run can say of many."""
 
@@ -79,8 +84,7 @@ def epsilon_one_run(
         + ("" if guesses is not None else f", error probability divided by {len(trials)}"),
         assumed="",
         assumptions=(
-            "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
-            "did not see; every canary is scored, those on which the attack abstains included",
+            SCORED,
             NEIGHBORS,
             assumed,
             ALONE,

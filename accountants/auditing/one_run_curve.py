@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.families import Family, Gaussian, Rates, largest_rejected, stated
-from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, guess_numbers
+from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, SCORED, fairly_split, guess_numbers
 from privkit.accountants.auditing.score_cuts import scores
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -87,8 +87,7 @@ def epsilon_one_run_curve(
         assumed=curves.assumed,
         assumptions=(
             curves.assumption,
-            "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
-            "did not see; every canary is scored, those on which the attack abstains included",
+            SCORED,
             NEIGHBORS,
             "the numbers of guesses were fixed before the coins were known",
             ALONE,

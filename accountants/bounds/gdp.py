@@ -43,15 +43,9 @@ def mu(
     each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
     Φ⁻¹(1 − α) − Φ⁻¹(β) over them. Between these points the claim follows from the convexity of the Gaussian's curve.
 
-    Args:
-        steps: (profile, rounds), as in `pld`.
-        floor: smallest false positive rate that is covered, in [1e-12, 0.1]. What lies below is covered by
-            `delta_floor` alone; μ grows without a useful limit as the floor falls.
-        interval: distance of the grid's nodes; chosen if it is not given.
-
-    Raises:
-        ValueError: if no test has both error rates above the floor (then report ε at δ instead), or an argument is out
-            of range, or the grid would be too large.
+    Steps and interval are as in `pld`. The floor lies in [1e-12, 0.1]: what lies below is covered by `delta_floor`
+    alone, and μ grows without a useful limit as it falls. If no test has both error rates above it, or the grid would
+    be too large, ValueError is raised: report ε at δ instead.
 
     Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
 

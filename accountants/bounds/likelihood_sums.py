@@ -97,12 +97,9 @@ def _by_contour(
 ) -> float:
     """F(w), with terms from z = θ on; infinite if they overflow.
 
-    Args:
-        terms: [K] nodes, [T, K] masses of each kind, [K] largest E(V − node)₊.
-        interval: the smallest between nodes.
-        rows: [D] weights, the lowest first, and [D] numbers of rows.
-        spread: standard deviation of the sum, about.
-        apart: distance of its mean from 0, in these.
+    Terms are [K] nodes, the smallest interval between which is given, [T, K] masses of each kind, and [K] largest
+    E(V − node)₊; rows are [D] weights, the lowest first, and [D] numbers of rows. The mean of the sum is about `apart`
+    standard deviations (`spread`) from 0.
     """
     nodes, masses, above = terms
     weights, counts = rows
