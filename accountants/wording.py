@@ -38,13 +38,7 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
 
 
 def said(mechanism: SplitMechanism) -> _Said:
-    """The assumptions of the guarantee by what they are about.
-
-    >>> from privkit.accountants.table import mechanism_of
-    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
-    >>> said(one).lower_model
-    ('the lower model is frozen and does not depend on the private data',)
-    """
+    """The assumptions of the guarantee by what they are about."""
     return _Said(
         mechanism=tuple(_said_of_mechanism(mechanism)),
         sampling=tuple(_said_of_sampling(mechanism)),
@@ -121,11 +115,7 @@ def _said_of_draws(mechanism: SplitMechanism) -> str:
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that compute.
-
-    >>> "numpy" in library_versions()
-    True
-    """
+    """Versions of the libraries that compute."""
     versions = {}
     for name in ("numpy", "scipy", "dp-accounting", "opacus"):
         try:

@@ -54,5 +54,4 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
 
 
 def _logistic(x: float) -> float:
-    """1 / (1 + e^-x), without overflow."""
-    return 1 / (1 + exp(-x)) if x > -700 else 0.0
+    return 1 / (1 + exp(-x)) if x > -700 else 0.0  # without overflow

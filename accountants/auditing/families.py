@@ -32,22 +32,16 @@ class Rates(Protocol):
 
 
 class Family(ABC):
-    """Trade-off curves ordered by strength: at strength 0 an attack learns nothing, and more at larger ones.
+    """Trade-off curves ordered by strength: at strength 0 an attack learns nothing, and more at larger ones."""
 
-    Attributes:
-        assumption: what a bound assumes if it uses this family, in a sentence.
-        assumed: the same in a few words, printed beside the bound; empty if nothing is assumed.
-        precision: relative width at which the search for a strength stops.
-        one_sided: whether presence can show itself far more clearly than absence, so that guesses of "non-member" are
-            worth little.
-    """
-
-    assumption: str
+    assumption: str  # what a bound assumes if it uses this family, in a sentence
+    # the same in a few words, printed beside the bound; empty if nothing is assumed
     assumed: str = "the family of curves that was given"
-    precision: float = 1e-9
+    precision: float = 1e-9  # relative width at which the search for a strength stops
 
     @property
     def one_sided(self) -> bool:
+        """Whether presence shows far more clearly than absence, so that guesses of "non-member" are worth little."""
         return False
 
     @abstractmethod

@@ -134,14 +134,9 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: so many right guesses have at most this probability under it.
+    """Whether a curve is rejected: v right ones of c guesses have at most the probability `error` under it.
 
-    Args:
-        rates: those that the curve allows.
-        right: v, the right guesses.
-        asked: c, all guesses.
-        canaries: m, those about which a guess can be right: all, or on average half if all guesses are of one kind.
-        error: in (0, 1).
+    m canaries are those about which a guess can be right: all, or on average half if all guesses are of one kind.
 
     >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
     (True, False)
@@ -165,13 +160,7 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
     They depend on the number of canaries and on the claim alone, so the choice costs no confidence. A threshold at the
     false positive rate x makes m·(x + f̄(x))/2 guesses on a side. We assume that the right ones are one standard
     deviation fewer than the curve allows. Both sides have the same number; if the family is one-sided, all guesses are
-    "member".
-
-    Args:
-        canaries: m ≥ 2.
-        strength: of the claimed curve.
-        confidence: in (0, 1).
-        family: of the claimed curve.
+    "member". Strength and family are those of the claimed curve; m ≥ 2.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

@@ -159,17 +159,10 @@ def entropy_after_attack(
 ) -> Certificate:
     """Largest entropy that an order can still have after an attack's measured success; no proof of a defense.
 
-    Args:
-        tokens: N.
-        hits: whole orders found, or patches put in their place.
-        trials: independent trials ≥ 1: images, or one patch drawn from each image.
-        confidence: of the Clopper–Pearson lower limit on success.
-        counted: "orders" or "patches".
-        multiplicities: as above, for "orders" only.
-
-    Returns:
-        Quantities: `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches),
-        `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
+    Of independent trials ≥ 1, images or one patch drawn from each image, the hits are whole orders found or patches put
+    in their place. The confidence is that of the Clopper–Pearson lower limit on success. The quantities are
+    `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches), `min_entropy_bits_at_most`
+    ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
 
     Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
 

@@ -40,14 +40,9 @@ class SplitMechanism(Checked):
 
     Attributes:
         smashed: the clip set, which surely contains one record's smashed data.
-        noise: the noise, and who adds it.
         lower_model: "frozen"; "trained" on raw data; "averaged": trained, and averaged over clients or sent out in
             another way; or `PrivateUpdates`.
-        relation: neighboring relation.
-        unit: "record" or "client".
         labels: where one record's label lies; None if labels are not released.
-        mixing: how releases of a group are combined.
-        participation: who takes part in a round.
         rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
         releases: releases of one unit in a round: the batch size b for clients, 1 for records.
         random_masks: whether masks are drawn uniformly in every round; used for clip sets that bound only the whole

@@ -49,7 +49,9 @@ def converted(
     """Smallest ε over the orders by one conversion, of a Gaussian or of one Rényi divergence."""
     alpha = ORDERS[orders] if isinstance(orders, str) else orders
     curve = gaussian.rdp(alpha, mu) if mu is not None else rdp
-    return float(np.min(getattr(renyi, formula)(alpha, curve, delta)))
+    if formula == "mironov":  # Mironov 2017, Proposition 3, which `canonne` is below
+        return float(np.min(np.asarray(curve) - np.log(delta) / (np.asarray(alpha) - 1)))
+    return float(np.min(renyi.canonne(alpha, curve, delta)))
 
 
 def best_delta(epsilon: float, mu: float) -> float:
