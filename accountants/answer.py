@@ -28,8 +28,8 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     """Rényi divergence of a run at the given orders α > 1, upper bounds.
 
     Source: Mironov 2017; with random ratios ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
-    fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for densities of ratios; never
-    above the unsampled curve.
+    fixes λ); k of n by the tight profile, for densities of ratios by Wang, Balle and Kasiviswanathan 2019;
+    never above the unsampled curve.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

@@ -114,8 +114,7 @@ def calibrate_rates(
 ) -> Calibrated:
     """Find σ, rounds or group size that bounds every attack's true positive rate at one false positive rate.
 
-    The false positive rate lies in (0, 1); the target lies above it and below 1. The rest is as in `calibrate`; the
-    certificate is at ε = 0.
+    The false positive rate lies in (0, 1); the target lies above it and below 1. Else as in `calibrate`, at ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 

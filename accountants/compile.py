@@ -120,8 +120,7 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     """Every bound that holds for a run of at least one step. An exact bound is returned alone, since none is smaller.
 
-    Numerical composition (`tight`) takes tens of milliseconds for each ε or δ, and up to a second for many rounds of k
-    of n.
+    Numerical composition (`tight`) takes tens of milliseconds a question; for many rounds of k of n, up to a second.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']

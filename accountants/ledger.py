@@ -78,8 +78,7 @@ class Ledger:
     """Append-only account of the releases of a run, which survives a kill at any moment.
 
     A charge is one JSON line, flushed to disk before `charge` returns. So if you release only after `charge` returns,
-    every release is in the ledger. If a kill cut off the last line, its release was not made; the line is dropped on
-    opening.
+    every release is in the ledger. If a kill cut off the last line, its release was not made; opening drops it.
 
     Attributes:
         path: the file; made, with its folders, if it is missing.

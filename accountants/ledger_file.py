@@ -70,8 +70,7 @@ class LedgerFile:
     def append(self, fields: str) -> None:
         """Number a line, write it, and return once it is on disk.
 
-        `fields` is the JSON text between the braces, ASCII only. A full disk, and whatever `check` refuses, raises
-        `LedgerError`.
+        `fields` is the JSON text between the braces, ASCII only. A full disk raises `LedgerError`, as `check` does.
         """
         self.check()
         body = f"{_start(self.lines + 1)}{fields}".encode("ascii")

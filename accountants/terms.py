@@ -53,8 +53,7 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
         certificate: what `answer` returned for it.
         tight: whether a smaller μ may be fitted where a sample is secret; it takes tenths of a second.
 
-    Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ as in `bounds.concentrated`, the fitted μ as in
-    `bounds.gdp`.
+    Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.concentrated`, a fitted μ: `bounds.gdp`.
 
     >>> from privkit.accountants import answer
     >>> from privkit.accountants.table import mechanism_of

@@ -121,8 +121,7 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
     """How many records the attack identifies that identifies most, and such an attack on the undefended model.
 
-    The attack is named if no verdict, under the threat models that the conclusion names first, does so. The text is
-    empty if nobody counted.
+    The attack is named if none of the verdicts that the conclusion rests on does so. Empty if nobody counted.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}

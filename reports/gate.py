@@ -49,8 +49,7 @@ class Gate:
         comparison: one of <=, >=, <, >.
         bound: a number.
         threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. To be judged,
-            the number must come from an attack of this very model, unless the defense falls to a weaker adversary. None
-            for all attacks.
+            the number must come from an attack of this very model, unless the defense falls to a weaker adversary.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'

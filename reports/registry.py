@@ -190,8 +190,7 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
     """The settings over their seeds, those that give away most first.
 
-    Seeds with fewer victims than another of the same setting are left out: a share among other numbers of records is
-    another quantity.
+    Seeds with fewer victims than another of the setting are left out: their share is another quantity.
     """
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))

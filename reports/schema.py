@@ -196,8 +196,7 @@ class Summary(Frozen):
     """One defense under one attack over several seeds, or a floor or start if `floor` names one.
 
     `protocol` is that of a floor that differs between protocols; otherwise empty. `values` holds accuracy and the
-    measures of guesses (unaligned, and the likeness once matched): the mean of the seeds' means with its interval over
-    seeds.
+    measures of guesses (unaligned, and the likeness once matched): the mean of the seeds' means, with its interval.
     """
 
     defense: str

@@ -18,8 +18,8 @@ class Judgement(Frozen):
     """One check of one row, or of one defended model.
 
     `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
-    against the data of its recording), "number" (whether any attack gave one) or "gate" (a user's condition). `met` is
-    None while it is undecided.
+    against the data of its recording), "number" (whether any attack gave one) or "gate" (a user's condition). It is
+    undecided if `met` is None.
     """
 
     kind: Literal["control", "claim", "number", "gate"]

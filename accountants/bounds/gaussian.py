@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,11 @@ from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 
 
-def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
+@overload
+def delta(epsilon: float, mu: float) -> float: ...
+@overload
+def delta(epsilon: ArrayLike, mu: ArrayLike) -> Array: ...
+def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
     r"""Smallest δ for which a Gaussian release is (ε, δ)-DP.
 
     δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). With a, b the two arguments, b² − a² = 2ε, so the second term is
@@ -65,7 +69,11 @@ def fast_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
     return np.where(m == 0, 0.0, np.maximum(deltas, 0.0))
 
 
-def epsilon(delta_: ArrayLike, mu: ArrayLike) -> Any:
+@overload
+def epsilon(delta_: float, mu: float) -> float: ...
+@overload
+def epsilon(delta_: ArrayLike, mu: ArrayLike) -> Array: ...
+def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
     """Smallest ε ≥ 0 at δ in (0, 1): the inverse of `delta`, 0 if δ is at least the total variation 2Φ(μ/2) − 1.
 
     Source: Balle and Wang 2018, Theorem 8, solved for ε by Newton's method inside a bracket.

@@ -62,8 +62,7 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
 
     There is one distribution for a profile δ(ε ≥ 0) if both directions are alike (replace-one), and two for the
     profiles of both; both are to be composed, and the larger δ holds. The interval between the grid's nodes has an
-    error in the composed ε of about T·interval²/12. The grid ends where δ falls below the tail; what lies beyond counts
-    as infinite loss.
+    error in the composed ε of about T·interval²/12. Beyond the node where δ falls below the tail, losses are infinite.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.

@@ -68,8 +68,7 @@ def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] |
 
     The rate γ = k/n lies in (0, 1); two records are at most μ ≥ 0 standard deviations of the noise apart.
 
-    Source: derived, see above; Balle, Barthe and Gaboardi 2018, Theorem 9, for one round; Zhu, Dong and Wang 2022 for
-    the composition of profiles.
+    Source: derived, see above; Balle, Barthe and Gaboardi 2018, Theorem 9 (one round); Zhu, Dong and Wang 2022.
 
     >>> profile, times = rounds_profile(0.1, 1.0, 20)
     >>> times, float(profile(np.array(2.0)).round(3))

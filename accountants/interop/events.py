@@ -44,8 +44,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     replacement comes with `REPLACE_ONE`, on which `RdpAccountant` insists.
 
     There are events for Gaussian noise of constant shift in every round, sampled k of n (secret seats included) or
-    Poisson-sampled, and for Laplace noise on one coordinate in every round. Anything else raises ValueError, with the
-    reason.
+    Poisson-sampled, and for Laplace noise on one coordinate in every round. Anything else is refused.
 
     Source: dp_accounting 0.6, run against exact profiles.
 

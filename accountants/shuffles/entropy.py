@@ -46,8 +46,7 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
 
     M = N! orders, or N!/∏m! if patches repeat. Orders of equal patches that give the same image count as one.
 
-    Source: Fano's inequality. It is attained by probability p for the guess and equal probabilities for all other
-        orders.
+    Source: Fano's inequality. Attained by probability p for the guess, and equal ones for all other orders.
 
     >>> round(fano_bits(9, 0.5), 4)
     10.2346

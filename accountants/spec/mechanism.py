@@ -45,8 +45,7 @@ class SplitMechanism(Checked):
         labels: where one record's label lies; None if labels are not released.
         rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
         releases: releases of one unit in a round: the batch size b for clients, 1 for records.
-        random_masks: whether masks are drawn uniformly in every round; used for clip sets that bound only the whole
-            norm.
+        random_masks: whether masks are drawn uniformly in every round; used for clips of the whole norm.
 
     Raises:
         ValueError: for combinations that cannot be accounted for; the sentence says why and what can.
@@ -258,8 +257,7 @@ class SplitMechanism(Checked):
 
         * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were public, and
           many seats as somewhat larger ones (`ShiftLaw.raised`);
-        * secret places and rounds (`HiddenMask`, `RandomAllocation`, `ShuffledEpochs`): no pair is shown to reach their
-          bounds;
+        * secret places and rounds (`HiddenMask`, `RandomAllocation`, `ShuffledEpochs`): none is shown to reach them;
         * noisy updates of the lower model: their worst neighbors need not be those of the releases;
         * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;
         * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;

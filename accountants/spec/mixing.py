@@ -187,8 +187,7 @@ class _Dirichlet(Checked):
         published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for
             as if published: that stays an upper bound by joint convexity, and other clients' data can reveal λ.
         drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds;
-            masks may be fresh all the same. Once costs more over many rounds: a client with a large λ then has it
-            every time.
+            masks may be fresh all the same. Over many rounds, once costs more: a large λ then stays.
     """
 
     concentration: Positive

@@ -32,8 +32,7 @@ class Noise:
             probability, at most 1, with which an answer is replaced by a uniform draw.
         labels: on labels, > 0; None if labels are not released.
         site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
-        variance: not a parameter; giving it raises with advice, because Table 1 of DP-CutMixSL says "variance" for a
-            standard deviation.
+        variance: not a parameter; giving it raises with advice, since Table 1 of DP-CutMixSL calls σ so.
     """
 
     kind: ClassVar[str] = "noise"
@@ -162,8 +161,7 @@ class PrivateUpdates(Checked):
     """Noisy updates of the lower model (DP-SGD), whose cost is added to that of the releases.
 
     Attributes:
-        noise_multiplier: noise's standard deviation over the *replace-one* sensitivity of a step's gradient sum, which
-            is twice the clipping norm.
+        noise_multiplier: σ over the *replace-one* sensitivity of a step's gradient sum, twice the clipping norm.
         steps: updates that use one record (one an epoch); with `chosen` and `records`, all updates.
         chosen: records in an update, drawn without replacement. Give it only if these batches are secret and drawn
             independently of the releases. The server sees who is in a released batch, so an update on that batch earns

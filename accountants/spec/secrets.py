@@ -46,8 +46,7 @@ class ShuffledEpochs(Checked):
     A unit that moves to another batch displaces one that was there, and what is displaced can show the place. So the
     proofs of Poisson sampling and of random allocation do not cover it, and neighbors are known that give away more
     than either of them allows (a test). Without `records` the place is charged as if it were told: joint convexity. The
-    order must not depend on the data; it need be neither uniform nor secret. The last batch may be smaller, and the
-    last epoch may end early.
+    order must not depend on the data; it need be neither uniform nor secret. Last batch and epoch may be shorter.
 
     With `records`, the order is credited (`shuffled_rows`): it is uniform, drawn anew in every epoch, and secret. This
     needs replace-one of a record, Gaussian noise, rows that are not mixed, and a frozen lower model.
