@@ -220,9 +220,7 @@ def _ratio(get: _Row) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCo
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
-def _participation_of_row(
-    get: _Row,
-) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
+def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
     if get("sampling") == "shuffled_epochs":
         if get("rate") is not None:
             raise ValueError(

@@ -21,24 +21,13 @@ _WIDE = 20.0  # ratio of the largest to the smallest ε from which the axis is l
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCurve:
-    """ε of one mechanism against one parameter.
+    """ε of one mechanism against one parameter; all arrays are [P], P ≥ 1, or refused by a ValueError."""
 
-    Attributes:
-        label: the mechanism.
-        values: [P] values of the parameter, increasing.
-        epsilon: [P] sound ε; a value that is not finite leaves a gap.
-        published: [P] ε as published, or None.
-        sound: [P] whether the published value is a bound; None if unknown.
-
-    Raises:
-        ValueError: if the arrays have different lengths, or fewer than one point.
-    """
-
-    label: str
-    values: NDArray[np.float64]
-    epsilon: NDArray[np.float64]
-    published: NDArray[np.float64] | None = None
-    sound: NDArray[np.bool_] | None = None
+    label: str  # the mechanism
+    values: NDArray[np.float64]  # values of the parameter, increasing
+    epsilon: NDArray[np.float64]  # sound ε; a value that is not finite leaves a gap
+    published: NDArray[np.float64] | None = None  # ε as published
+    sound: NDArray[np.bool_] | None = None  # whether the published value is a bound; None if unknown
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "published", "sound"):

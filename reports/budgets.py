@@ -190,7 +190,6 @@ def _kind(epsilon: float | None) -> Kind | None:
 
 
 def _record(row: BudgetRow) -> dict[str, Any]:
-    """A row by its fields."""
     return {name: getattr(row, name) for name in FIELDS}
 
 

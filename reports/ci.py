@@ -64,7 +64,6 @@ def _check(check: Judgement) -> ElementTree.Element:
 
 
 def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0) -> ElementTree.Element:
-    """One test case."""
     named = {"classname": escape.markup(defense), "name": escape.markup(name), "time": f"{seconds:.3f}"}
     case = ElementTree.Element("testcase", named)
     if tag:

@@ -42,7 +42,6 @@ class Comparison(Frozen):
     unpaired: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        """For a notebook."""
         from privkit.reports.html import html_table
 
         return html_table(comparison_table(self), NOTE)

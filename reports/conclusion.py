@@ -171,7 +171,6 @@ def _accuracy(rows: Sequence[Row]) -> float | None:
 
 
 def _models(verdicts: Sequence[ThreatVerdict]) -> str:
-    """Threat models by their outcome."""
     groups: dict[str, list[str]] = {words: [] for words in (_WORDS["falls"], _UNCONTROLLED, *_WORDS.values())}
     for one in verdicts:
         groups[_UNCONTROLLED if one.uncontrolled else _WORDS[one.outcome]].append(threat_name(one.threat_model))

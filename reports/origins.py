@@ -31,7 +31,6 @@ def differences(there: Provenance, here: Provenance, *, seed: int | None = None)
 
 
 def _change(section: str, key: str, before: str | None, after: str | None, seed: int | None) -> str:
-    """One difference in words."""
     if section == "data":
         return "the images" if seed is None else f"the images of seed {seed}"
     if section == "code":

@@ -28,15 +28,10 @@ class Frozen(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(Interval):
-    """A metric over the attacked records: its mean with limits, its worst case and its direction.
+    """A metric over the attacked records: its mean with limits, its worst case and its direction."""
 
-    Attributes:
-        worst: value of the record that the attack recovered best.
-        higher_is_closer: whether a larger value means a better reconstruction.
-    """
-
-    worst: float
-    higher_is_closer: bool
+    worst: float  # value of the record that the attack recovered best
+    higher_is_closer: bool  # whether a larger value means a better reconstruction
 
 
 Metrics = dict[str, Metric]

@@ -62,6 +62,5 @@ def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
 
 
 def _common(values: Iterable[Mapping[str, float]]) -> list[str]:
-    """Metrics that every seed has."""
     first, *others = values
     return [name for name in first if all(name in other for other in others)]

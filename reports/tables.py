@@ -40,7 +40,6 @@ class Table:
         return markdown(self, "").strip()
 
     def _repr_html_(self) -> str:
-        """For a notebook."""
         from privkit.reports.html import html_table
 
         return html_table(self)

@@ -110,7 +110,6 @@ def judge(
 
 
 def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
-    """What became of a cell."""
     row, why = rows.get(cell.cell), unneeded(cell.twin_of, rows)
     status, reason = (row.status, row.reason) if row else ("not_needed" if why else "missing", why)
     record = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
@@ -168,7 +167,6 @@ def _nothing(rows: Sequence[Row]) -> str:
 
 
 def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
-    """A condition, row by row."""
     results = condition.findings(rows, pending)
     if not results:
         named = f" ({EXEMPT})" if any(EXEMPT in row.notes for row in rows) else ""

@@ -148,18 +148,14 @@ class ScaledNoise(Family):
     If the accountant knows no lower bound (`Certificate.lower`), it may charge more than the mechanism loses. A bound
     that rests on this family may then exceed the truth.
 
-    Attributes:
-        mechanism: the claimed one, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
-        tight: whether to compose numerically if no closed form is exact.
-
     >>> from privkit.accountants.table import mechanism_of
     >>> family = ScaledNoise(mechanism=mechanism_of({"mechanism": "laplace", "sigma": 1, "sensitivity": 1}))
     >>> round(family.at(2.0).advantage, 4), round(family.epsilon(2.0, 1e-5), 3)
     (0.6321, 2.0)
     """
 
-    mechanism: SplitMechanism
-    tight: bool = True
+    mechanism: SplitMechanism  # the claimed one, at strength 1
+    tight: bool = True  # whether to compose numerically if no closed form is exact
     assumption = (
         "the mechanism is the claimed one with more or less noise; its ε and its trade-off curve are the accountant's"
     )

@@ -83,12 +83,7 @@ def epsilon_one_run(
         method="binomial test of the guesses of one run"
         + ("" if guesses is not None else f", error probability divided by {len(trials)}"),
         assumed="",
-        assumptions=(
-            SCORED,
-            NEIGHBORS,
-            assumed,
-            ALONE,
-        ),
+        assumptions=(SCORED, NEIGHBORS, assumed, ALONE),
         source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
     )
 

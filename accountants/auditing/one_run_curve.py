@@ -119,12 +119,7 @@ def ceiling_one_run_curve(
 
 
 def _largest_strength(
-    family: Family,
-    right: int,
-    guesses: tuple[int, int],
-    canaries: int,
-    error: float,
-    precision: float | None = None,
+    family: Family, right: int, guesses: tuple[int, int], canaries: int, error: float, precision: float | None = None
 ) -> float:
     asked = sum(guesses)
     concerned = canaries if all(guesses) else canaries / 2

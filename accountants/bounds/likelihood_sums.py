@@ -89,11 +89,7 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] 
 
 
 def _by_contour(
-    terms: tuple[Array, Array, Array],
-    interval: float,
-    rows: tuple[Array, Array],
-    spread: float,
-    apart: float,
+    terms: tuple[Array, Array, Array], interval: float, rows: tuple[Array, Array], spread: float, apart: float
 ) -> float:
     """F(w), with terms from z = θ on; infinite if they overflow.
 

@@ -80,13 +80,7 @@ def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     return np.asarray(np.minimum(deltas * (1 + _ROUNDING * (1 + float(mu.max()) / 50)), 1.0))
 
 
-def _interpolate(
-    deltas: Array,
-    epsilon: Array,
-    smooth: list[_Panels],
-    mu: Array,
-    weight: Array,
-) -> None:
+def _interpolate(deltas: Array, epsilon: Array, smooth: list[_Panels], mu: Array, weight: Array) -> None:
     """Write the polynomials' values on all panels, with their errors added."""
     if not sum(panels.size for panels, _, _ in smooth):
         return

@@ -182,16 +182,14 @@ class _Dirichlet(Checked):
     """What ratios and counts share that follow a symmetric Dirichlet law.
 
     Attributes:
-        concentration: α_M > 0.
-        clients: k ≥ 1.
         published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for
             as if published: that stays an upper bound by joint convexity, and other clients' data can reveal λ.
         drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds;
             masks may be fresh all the same. Over many rounds, once costs more: a large λ then stays.
     """
 
-    concentration: Positive
-    clients: ArrayCount
+    concentration: Positive  # α_M
+    clients: ArrayCount  # k
     published: bool = True
     drawn: Literal["every_round", "once"] = "every_round"
 
