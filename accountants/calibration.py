@@ -165,7 +165,8 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
 
 
 def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    tolerance = _NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4
+    closed = mechanism.participation.rate == 1 and isinstance(mechanism.mixing, NoMixing)
+    tolerance = _NUMERICAL_TOLERANCE if tight and not closed else _TOLERANCE / 1e4
 
     def misses(factor: float) -> bool:
         return target.cost(scaled(mechanism, factor)) > target.value
@@ -271,7 +272,3 @@ def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
     if isinstance(ratio, FixedRatio) and len(set(ratio.ratios)) == 1:
         return replace(mixing, ratio=FixedRatio.equal(group))
     raise ValueError(f"group cannot be found for ratios of {ratio.kind}: use equal or Dirichlet ratios")
-
-
-def _closed(mechanism: SplitMechanism) -> bool:
-    return mechanism.participation.rate == 1 and isinstance(mechanism.mixing, NoMixing)

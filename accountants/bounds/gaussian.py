@@ -1,4 +1,4 @@
-"""Exact privacy profile of the Gaussian mechanism: a float for one release, an array for arrays of releases."""
+"""Exact privacy profile of the Gaussian mechanism, for one release or for arrays of releases."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, expm1, inf, sqrt
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,23 @@ Profile: TypeAlias = Callable[[Array], Array]  # δ at an array of ε ≥ 0; dec
 Pair: TypeAlias = tuple[Profile, Profile]
 """Profiles of the two directions, H(P‖Q) and H(Q‖P); together they hold δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
 LARGEST_GRID = 20_000_000  # nodes above which a grid is refused
+_T = TypeVar("_T")
+
+
+def joined(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
+    """So many equal things ≥ 1 joined into one, by squaring.
+
+    >>> joined("a", 5, lambda left, right: left + right)
+    'aaaaa'
+    """
+    power, square, left = one if count & 1 else None, one, count >> 1
+    while left:
+        square = join(square, square)
+        if left & 1:
+            power = square if power is None else join(power, square)
+        left >>= 1
+    assert power is not None
+    return power
 
 
 class GridTooLarge(ValueError):

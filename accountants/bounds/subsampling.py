@@ -1,12 +1,11 @@
 """Amplification by subsampling: tight privacy profiles. The Rényi curves are in `subsampled_rdp`.
 
-A rate is a probability in [0, 1]; ε, and with it the result, is a number or an array; a base profile gives [0, 1] at an
-array of ε ≥ 0.
+A rate is a probability in [0, 1]; ε is a number or an array; a base profile gives [0, 1] at an array of ε ≥ 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +15,11 @@ from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.shared.array import Array
 
 
-def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Any:
+@overload
+def amplify(epsilon: float, rate: float) -> float: ...
+@overload
+def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
+def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """ε after subsampling: ln(1 + γ(e^ε − 1)), for any real ε without overflow; rates broadcast against ε.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (without replacement) and Theorem 8 (Poisson). δ becomes γδ.
@@ -31,7 +34,11 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Any:
     return amplified if amplified.ndim else float(amplified)
 
 
-def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Any:
+@overload
+def deamplify(epsilon: float, rate: float) -> float: ...
+@overload
+def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
+def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """ε of the base mechanism that subsampling turns into `epsilon`: ln(1 + (e^ε − 1)/γ).
 
     It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as the base ε → −∞.
