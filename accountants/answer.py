@@ -119,8 +119,7 @@ def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
     """Smallest false negative rate that any attack can have at each false positive rate: a proven lower bound.
 
-    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), with the smallest δ(ε) that is proven (`region`); [A]
-    rates α in [0, 1] give [A] rates β in [0, 1].
+    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)) for [A] rates α in [0, 1], with the δ(ε) of `region`.
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 

@@ -47,7 +47,6 @@ class Gate:
             "empirical_epsilon" the lower bound of canaries, "tpr" the true positive rate at 1 % false positives;
             metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
-        bound: a number.
         threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. To be judged,
             the number must come from an attack of this very model, unless the defense falls to a weaker adversary.
 

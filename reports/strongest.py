@@ -182,9 +182,8 @@ def lost(row: Row) -> bool:
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
     """Why the undefended model need not meet an attack, in words; empty if it must.
 
-    Args:
-        twin_of: ids of the cells with this attack on defenses; empty if it meets the undefended model in any case.
-        rows: cell id -> row, of finished cells.
+    `twin_of` has the ids of cells with this attack on defenses; it is empty if the attack meets the undefended model in
+    any case. `rows`: cell id -> row, of finished cells.
 
     >>> unneeded((), {}), unneeded(("a",), {})
     ('', 'only if the attack fails on a defense')

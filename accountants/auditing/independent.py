@@ -43,8 +43,7 @@ def epsilon_independent(
       obeys the Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
     Args:
-        in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not.
+        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
         threshold: fixed before the coins were known; scores of at least this are guessed "member". 0 is the best for
             log-likelihood ratios and "errors".
         confidence: in [1/2, 1).

@@ -36,8 +36,7 @@ def epsilon_clopper_pearson(
     binomial given the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
 
     Args:
-        in_scores: [n] scores of members.
-        out_scores: [k] scores of non-members.
+        in_scores, out_scores: [n] scores of members, and [k] of non-members.
         confidence: in (0, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".

@@ -39,10 +39,9 @@ def epsilon_one_run_curve(
     If even this exceeds 1 for τ = 1 − confidence, the curve is rejected. Unlike ε at one δ, this uses the whole curve.
 
     Args:
-        in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not; ties at a border of the guesses are refused.
-        confidence: in (0, 1).
-        delta: in (0, 1).
+        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not; ties at a
+            border of the guesses are refused.
+        confidence, delta: in (0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
         family: the claimed one; None for any (ε, δ)-DP mechanism.

@@ -42,12 +42,7 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     """[E] upper bounds on Σ weight·δ_G(ε; μ), about 1e-13 above it.
 
-    Args:
-        epsilon: [E] ≥ 0, each once, increasing.
-        mu: [J] > 0.
-        weight: [J] probabilities of the shifts, > 0; what they lack of 1 moves nothing.
-
-    Source: derived, above.
+    [E] ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; what these lack of 1 moves nothing.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> at = np.linspace(0, 9, 1000)

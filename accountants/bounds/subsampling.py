@@ -39,11 +39,9 @@ def deamplify(epsilon: float, rate: float) -> float: ...
 @overload
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """ε of the base mechanism that subsampling turns into `epsilon`: ln(1 + (e^ε − 1)/γ).
+    """ε of the base mechanism that subsampling turns into `epsilon`, the inverse of `amplify`: ln(1 + (e^ε − 1)/γ).
 
     It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as the base ε → −∞.
-
-    Source: the inverse of `amplify`.
 
     >>> round(deamplify(amplify(1.0, 0.1), 0.1), 12)
     1.0

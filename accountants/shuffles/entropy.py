@@ -27,8 +27,6 @@ from privkit.shared.certificate import Certificate
 def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> float:
     """Entropy of a uniform order in bits: log2 N!, or log2(N!/∏m!) if patches repeat.
 
-    Source: by definition.
-
     >>> round(orderings_bits(196), 1), orderings_bits(4, [4])
     (1214.8, 0.0)
     """
@@ -162,8 +160,6 @@ def entropy_after_attack(
     in their place. The confidence is that of the Clopper–Pearson lower limit on success. The quantities are
     `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches), `min_entropy_bits_at_most`
     ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
-
-    Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
 
     >>> found = entropy_after_attack(tokens=196, hits=950, trials=1000, counted="patches")
     >>> round(found.quantities["success_at_least"], 3), round(found.quantities["entropy_bits_at_most"], 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, isclose, log, sqrt
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -260,8 +260,6 @@ and None for Mixup. `sharpness` is the largest μ of the release. It sets the qu
 a scale of 1/μ in λ. Fixed ratios are `even` if all seats are alike. They also have `seats(patches)`: the law of one
 client's ratio if the clients take the seats of the group uniformly at random; equal seats are one point.
 """
-
-RATIOS = get_args(Ratio)  # the classes of laws
 
 
 def rounded_up(ratio: Array, patches: int) -> Array:

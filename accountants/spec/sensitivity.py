@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -177,8 +177,6 @@ ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
 whether the squared distance is spread over coordinates or patches each bounded alone, so that a mask that keeps N_i of
 N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in one kept patch.
 """
-
-CLIP_SETS = get_args(ClipSet)  # the classes of clip sets
 
 
 def _ball(radius: float, nonnegative: bool, relation: Relation, norm: Norm) -> float:
