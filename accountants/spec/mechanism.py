@@ -253,42 +253,30 @@ class SplitMechanism(Checked):
     def attained(self) -> bool:
         """Whether the worst neighbors attain the accounted shift. An exact ε is then a lower bound, too.
 
-        False in these cases, whose charge may be above the worst neighbors':
-
-        * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were public, and
-          many seats as somewhat larger ones (`ShiftLaw.raised`);
-        * secret places and rounds (`HiddenMask`, `RandomAllocation`, `ShuffledEpochs`): none is shown to reach them;
-        * noisy updates of the lower model: their worst neighbors need not be those of the releases;
-        * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;
-        * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;
-        * masks under a clip of the whole release, which may miss the patch that differs;
-        * masks that may overlap, under noise that clients add: it is unknown whose noise is left;
-        * patches that hold different numbers of coordinates (`ragged`);
-        * Laplace noise with a participation that shows, or with seats that are taken at random: it is charged as if
-          everyone took part, and as if the neighbor had the largest ratio;
-        * lower models that may reveal who took part.
-
-        Masks without `random_masks` are a fixed part of the mechanism, which the server knows.
+        It is False where the charge may be above theirs. Masks without `random_masks` are a fixed part of the
+        mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
-            return False
+            return False  # no pair is shown to reach the bounds of secret places and rounds
         if self.secret_seat or isinstance(self.lower_model, PrivateUpdates):
+            # A secret is charged as if it were public, and many seats as somewhat larger ones (`ShiftLaw.raised`). The
+            # worst neighbors of updates need not be those of the releases.
             return False
         if self.ragged or (self.participation_shows and not self.colluders_know):
-            return False
+            return False  # only the fullest patch is known; lower models may reveal who took part
         if not self.noise.distribution.attained(self):
             return False
         if isinstance(mixing, CutMix) and mixing.group > 1 and not self.smashed.additive:
-            return False
+            return False  # masks may miss the patch that differs
         if isinstance(mixing, CutMix) and mixing.overfull and self.noise.site == "client":
-            return False
+            return False  # masks may overlap, and then it is unknown whose noise is left
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
         coarse = isinstance(mixing, CutMix) and mixing.patches > EXACT_PATCHES
         if coarse and isinstance(ratio, DirichletRatio):
-            return False
-        return not (self.noise.site == "client" and ratio.group > 2)
+            return False  # its density is rounded up
+        return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
         """μ of one round's releases of one unit, for Gaussian noise; of all rounds together if `joint`."""
