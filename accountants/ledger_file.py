@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 from privkit.accountants import validate
 from privkit.accountants.spec import records
@@ -195,7 +194,8 @@ def _sync_folder(folder: Path) -> None:
 @lru_cache(maxsize=256)
 def json_and_mechanism(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
     """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
-    text = json.dumps(records.to_json(mechanism), default=_python_number)
+    plain = records.to_json(mechanism)
+    text = json.dumps(plain, default=lambda number: (int if isinstance(number, Integral) else float)(number))
     return text, _mechanism_of_json(text)
 
 
@@ -214,7 +214,3 @@ def charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] 
     kept = fields.get("filter")
     budget = None if kept is None else (float(kept[0]), float(kept[1]))
     return _mechanism_of_json(text[:-1]), validate.whole("rounds", fields.get("rounds")), budget
-
-
-def _python_number(number: Any) -> int | float:
-    return int(number) if isinstance(number, Integral) else float(number)

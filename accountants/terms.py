@@ -62,14 +62,14 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
     >>> said["unit of privacy"], said["Gaussian DP"]
     ('one record: every release of it in the run', 'μ = 1 at every δ')
     """
-    told = said(mechanism)
+    told, rho = said(mechanism), certificate.quantities.get("zcdp_rho", inf)
     return {
         "unit of privacy": _UNITS[mechanism.unit],
         "neighbors": _NEIGHBORS[mechanism.relation].format(unit=mechanism.unit),
         "mechanism": "; ".join(told.mechanism),
         "sensitivity": _sensitivity(mechanism),
         "privacy parameters": _parameters(certificate),
-        "zero-concentrated DP": _rho(certificate),
+        "zero-concentrated DP": f"ρ = {rounded_up(rho, 6)}" if rho < inf else NOT_DERIVED,
         "Gaussian DP": _mu(mechanism, certificate, tight),
         "composition": _composition(mechanism, certificate),
         "sampling": "; ".join(told.sampling),
@@ -108,11 +108,6 @@ def _parameters(certificate: Certificate) -> str:
         else f"no proof from the specification alone gives less than ε = {rounded_down(certificate.lower, 6)}"
     )
     return f"ε = {rounded_up(certificate.epsilon, 6)}, δ = {rounded_up(certificate.delta, 6)}; {at_least}"
-
-
-def _rho(certificate: Certificate) -> str:
-    rho = certificate.quantities.get("zcdp_rho", inf)
-    return f"ρ = {rounded_up(rho, 6)}" if rho < inf else NOT_DERIVED
 
 
 def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:

@@ -117,8 +117,9 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
         out.truncate()
         own = ["; ".join(value) if isinstance(value, tuple) else value for value in _record(row).values()]
         read = _read(row)
-        cells = [*map(escape.csv_cell, own), *(_spread(read.get(name, "")) for name in columns)]
-        writer.writerow(cells)
+        texts = [read.get(name, "") for name in columns]
+        others = [text if _NUMBER.fullmatch(text) else escape.csv_cell(text) for text in texts]  # −1 is no formula
+        writer.writerow([*map(escape.csv_cell, own), *others])
         yield out.getvalue()
 
 
@@ -196,11 +197,6 @@ def _record(row: BudgetRow) -> dict[str, Any]:
 def _read(row: BudgetRow) -> dict[str, str]:
     """What the parameter table says beside the fields of the row."""
     return {name: text for name, text in row.given if name not in FIELDS}
-
-
-def _spread(text: str) -> object:
-    """A cell of a parameter table in a spreadsheet: a negative number is no formula."""
-    return text if _NUMBER.fullmatch(text) else escape.csv_cell(text)
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:

@@ -177,19 +177,16 @@ def _models(verdicts: Sequence[ThreatVerdict]) -> str:
     return " ".join(f"{words} {', '.join(models)}." for words, models in groups.items() if models)
 
 
-def _whose(row: Row) -> str:
-    return "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary
-
-
 def _arrangement(row: Row, rows: Sequence[Row]) -> str:
     """What the conclusion is about: another cut, more passes or more own records may give another one."""
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
+    whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary
     return ", ".join(
         (
             f"{row.model} on {row.dataset}",
             *row.arrangement,
-            *([f"{own:,} own {row.records} ({_whose(row)})"] if own is not None else []),
+            *([f"{own:,} own {row.records} ({whose})"] if own is not None else []),
             f"{upto}{rounds_of(most)}" if most else "no queries",
         )
     )
