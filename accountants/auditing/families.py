@@ -209,7 +209,7 @@ _NOTHING = 1e-6
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
     """The largest rejected strength, at most `_LARGEST`; 0 if no strength above `_NOTHING` is rejected.
 
-    Strengths are rejected up to some one. The bisection stops at this relative precision, on the rejected side.
+    All strengths up to some value are rejected. The bisection stops at this relative precision, on the rejected side.
 
     >>> round(largest_rejected(lambda strength: strength <= 1.5), 6), largest_rejected(lambda strength: strength == 0)
     (1.5, 0.0)
