@@ -17,7 +17,7 @@ from scipy.special import gammaln, logsumexp, ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.bounds.loss_distribution import Pair, joined
+from privkit.accountants.bounds.loss_distribution import Pair, by_squaring
 from privkit.accountants.bounds.round_profiles import gaussian_profile
 from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampled_rdp import log_expm1
@@ -226,7 +226,7 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
         either = np.logaddexp(r, plain(n))
         return n + m, np.logaddexp(_convolved(either, s), _convolved(r, plain(m)))
 
-    _, power = joined((1, rest), places, product)
+    _, power = by_squaring((1, rest), places, product)
     return np.asarray((power + factorial)[2:] + 1e-13 * (1 + np.abs(power[2:]) / 100))
 
 
@@ -334,7 +334,7 @@ def _sum_of_losses(masses: Array, count: int) -> Array:
         other = transform if right is left else rfft(right, size)
         return np.asarray(np.maximum(irfft(transform * other, size), 0)[: masses.size])
 
-    return joined(masses, count, added)
+    return by_squaring(masses, count, added)
 
 
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:

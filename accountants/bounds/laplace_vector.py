@@ -14,7 +14,7 @@ from math import ceil, exp, expm1
 import numpy as np
 
 from privkit.accountants import validate
-from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile, joined
+from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile, by_squaring
 from privkit.shared.array import Array
 
 _CELLS = 8  # cells between a loss of 0 and the largest loss of one variable: an error of 1e-5 of ε for many variables
@@ -43,7 +43,7 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
     kept = [(validate.real("shift", shift, least=0), validate.whole("number", number)) for shift, number in parts]
     if max(shift for shift, _ in kept) > _LARGEST_LOSS:
         return None
-    whole = reduce(_sum, [joined(_one(shift), number, _sum) for shift, number in kept if shift > 0], _one(0.0))
+    whole = reduce(_sum, [by_squaring(_one(shift), number, _sum) for shift, number in kept if shift > 0], _one(0.0))
     if (whole.lowest + whole.masses.size) * whole.interval > _LARGEST_LOSS:
         return None
     return replace(whole, masses=whole.masses * (1 + error(parts)))

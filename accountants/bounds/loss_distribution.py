@@ -24,10 +24,10 @@ LARGEST_GRID = 20_000_000  # nodes above which a grid is refused
 _T = TypeVar("_T")
 
 
-def joined(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
+def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
     """So many equal things ≥ 1 joined into one, by squaring.
 
-    >>> joined("a", 5, lambda left, right: left + right)
+    >>> by_squaring("a", 5, lambda left, right: left + right)
     'aaaaa'
     """
     power, square, left = one if count & 1 else None, one, count >> 1
