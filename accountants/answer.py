@@ -28,12 +28,11 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     """Rényi divergence of a run at the given orders α > 1, upper bounds.
 
     Source: Mironov 2017; with random ratios ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
-    fixes λ); k of n by the tight profile, or by Wang, Balle and Kasiviswanathan 2019 for densities of ratios; never
-    above the unsampled curve.
+    fixes λ); k of n by the tight profile, for densities of ratios by Wang, Balle and Kasiviswanathan 2019;
+    never above the unsampled curve.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> rdp(one, [2, 8]).values
     (1.0, 4.0)
     """
@@ -57,19 +56,14 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
     """Smallest ε that is proven at δ.
 
     Args:
-        mechanism: what is released.
         delta: in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
         tight: whether numerical composition (PLD) may be used if no closed form is exact: tens of milliseconds, and up
             to a second for many rounds of k of n.
 
-    Returns:
-        A certificate with the upper bound, the lower bound if one is known, the method and the assumptions.
-
     Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names its own.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> round(epsilon(one, 1e-5).epsilon, 4)
     4.3772
     """
@@ -82,9 +76,6 @@ def epsilons(
     """ε of [R] mechanisms at [R] δ, one certificate each, in one vectorised pass.
 
     The bounds are those of `epsilon`. Only numerical composition is done one mechanism after another.
-
-    >>> list(epsilons([], []))
-    []
     """
     checked = [validate.delta(delta) for delta in deltas]
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
@@ -103,9 +94,8 @@ def epsilons(
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
     """Smallest δ that is proven at ε ≥ 0, by the bounds of `epsilon`.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> round(delta(one, 1.0).delta, 6)
     0.126937
     """
@@ -129,14 +119,12 @@ def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
     """Smallest false negative rate that any attack can have at each false positive rate: a proven lower bound.
 
-    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), with the smallest δ(ε) that is proven (`region`); [A]
-    rates α in [0, 1] give [A] rates β in [0, 1].
+    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)) for [A] rates α in [0, 1], with the δ(ε) of `region`.
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> trade_off(one, [0.05, 0.5]).round(3).tolist()
     [0.74, 0.159]
     """
@@ -167,15 +155,10 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of a limit.
+    """The certificate of a limit that the `best` bound gave, with what was `said`: assumptions and warnings.
 
-    Args:
-        mechanism: the mechanism; it names the relation and the unit.
-        run: its steps, for `zcdp_rho` and `gdp_mu` among the quantities.
-        best: the bound that gave the limit.
-        claim: its statement.
-        said: the assumptions and warnings to print.
-        proven: ε, δ and a lower bound on ε or None; None if nothing is proven.
+    The steps of the run give `zcdp_rho` and `gdp_mu` among the quantities. `proven` is ε, δ and a lower bound on ε or
+    None; None if nothing is proven.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

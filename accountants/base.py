@@ -9,27 +9,16 @@ from privkit.shared.certificate import Certificate, Relation, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiCurve:
-    """Rényi differential privacy of a whole run.
-
-    Attributes:
-        orders: [A] α > 1.
-        values: [A] upper bounds on the divergence at these orders.
-        method: in words.
-        relation: neighboring relation.
-        unit: what one neighbor differs in.
-        assumptions: what must hold.
-        source: paper and equation.
-        versions: of the libraries that took part.
-    """
+    """Rényi differential privacy of a whole run: [A] orders α > 1, and [A] upper bounds on the divergence there."""
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
     method: str
     relation: Relation
-    unit: Unit
+    unit: Unit  # what one neighbor differs in
     assumptions: tuple[str, ...]
     source: str
-    versions: dict[str, str]
+    versions: dict[str, str]  # of the libraries that took part
 
 
 def no_protection() -> Certificate:

@@ -26,14 +26,10 @@ _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A mechanism that reaches the target.
+    """A mechanism that reaches the target; if that is an ε, the ε of its certificate is at most the target.
 
-    Attributes:
-        parameter: the name of the parameter that was searched.
-        value: smallest σ of smashed data (that of labels is scaled alike), smallest noise parameter of randomized
-            response, largest number of rounds, or smallest group.
-        mechanism: the mechanism with that value.
-        certificate: its certificate; if the target is an ε, its ε is at most the target.
+    The value is the smallest σ of smashed data (that of labels is scaled alike), the smallest noise parameter of
+    randomized response, the largest number of rounds, or the smallest group.
     """
 
     parameter: Parameter
@@ -48,8 +44,7 @@ class Target:
 
     name: str  # name of the quantity
     value: float  # the most that it may be
-    # function from a mechanism to the quantity; it falls with noise and grows with rounds
-    cost: Callable[[SplitMechanism], float]
+    cost: Callable[[SplitMechanism], float]  # from a mechanism to the quantity; it falls with noise, grows with rounds
 
     def __str__(self) -> str:
         return f"{self.name}={self.value:g}"
@@ -61,10 +56,9 @@ def calibrate(
     """Find noise, rounds or group size for a target ε. The result meets the target.
 
     Args:
-        mechanism: the specification; its value of the parameter is where the search starts.
-        parameter: "sigma", "noise_parameter" (of randomized response), "rounds" or "group".
-        epsilon: target > 0.
-        delta: in (0, 1).
+        mechanism: its value of the parameter is where the search starts.
+        parameter: "noise_parameter" is that of randomized response.
+        epsilon: target > 0, at δ in (0, 1).
         tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
 
     Raises:
@@ -73,10 +67,8 @@ def calibrate(
 
     Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Known
-    >>> one = Known(value=1, relation="replace_one", norm="l2")
-    >>> start = SplitMechanism(smashed=one, noise=Noise(smashed=1), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> start = mechanism_of({"mechanism": "gaussian", "sigma": 1, "sensitivity": 1})
     >>> round(calibrate(start, "sigma", epsilon=1, delta=1e-5).value, 4)
     3.7306
     """
@@ -98,10 +90,8 @@ def calibrate_advantage(
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Known
-    >>> one = Known(value=1, relation="replace_one", norm="l2")
-    >>> start = SplitMechanism(smashed=one, noise=Noise(smashed=1), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> start = mechanism_of({"mechanism": "gaussian", "sigma": 1, "sensitivity": 1})
     >>> round(calibrate_advantage(start, "sigma", advantage=0.1).value, 4)
     3.9789
     """
@@ -124,15 +114,12 @@ def calibrate_rates(
 ) -> Calibrated:
     """Find σ, rounds or group size that bounds every attack's true positive rate at one false positive rate.
 
-    The false positive rate lies in (0, 1); the target lies above it and below 1. The rest is as in `calibrate`; the
-    certificate is at ε = 0.
+    The false positive rate lies in (0, 1); the target lies above it and below 1. Else as in `calibrate`, at ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Known
-    >>> one = Known(value=1, relation="replace_one", norm="l2")
-    >>> start = SplitMechanism(smashed=one, noise=Noise(smashed=1), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> start = mechanism_of({"mechanism": "gaussian", "sigma": 1, "sensitivity": 1})
     >>> round(calibrate_rates(start, "sigma", true_positives=0.05, false_positives=0.01).value, 3)
     1.467
     """
@@ -178,7 +165,8 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
 
 
 def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    tolerance = _NUMERICAL_TOLERANCE if tight and not _closed(mechanism) else _TOLERANCE / 1e4
+    closed = mechanism.participation.rate == 1 and isinstance(mechanism.mixing, NoMixing)
+    tolerance = _NUMERICAL_TOLERANCE if tight and not closed else _TOLERANCE / 1e4
 
     def misses(factor: float) -> bool:
         return target.cost(scaled(mechanism, factor)) > target.value
@@ -213,11 +201,7 @@ def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> 
 
 
 def _least_noise(misses: Callable[[float], bool], target: Target, name: str, start: float, tolerance: float) -> float:
-    """The least factor on `start` that meets a target which 1 meets.
-
-    Raises:
-        ValueError: if the smallest factor meets it, too: then any noise does.
-    """
+    """The least factor on `start` that meets a target which 1 meets; refused if any noise does."""
     low, high = 0.5, 1.0
     while low > _QUIETEST and not misses(low):
         if low == _QUIET and _meets_quietest(misses):
@@ -288,7 +272,3 @@ def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
     if isinstance(ratio, FixedRatio) and len(set(ratio.ratios)) == 1:
         return replace(mixing, ratio=FixedRatio.equal(group))
     raise ValueError(f"group cannot be found for ratios of {ratio.kind}: use equal or Dirichlet ratios")
-
-
-def _closed(mechanism: SplitMechanism) -> bool:
-    return mechanism.participation.rate == 1 and isinstance(mechanism.mixing, NoMixing)

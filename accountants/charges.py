@@ -34,7 +34,8 @@ def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Boun
     if holding and holding[0].exact:
         return holding
     if total[0] < inf:
-        method = "Gaussian profile at √Σμ²" + ("" if all(map(_unsampled, counts)) else ", nothing credited to sampling")
+        plain = all(one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one) for one in counts)
+        method = "Gaussian profile at √Σμ²" + ("" if plain else ", nothing credited to sampling")
         source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
         holding.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))
     holding.append(
@@ -89,10 +90,6 @@ def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int
     """Units and charges added."""
     units, charges = known or (0, 0)
     return units + more[0], charges + more[1]
-
-
-def _unsampled(one: SplitMechanism) -> bool:
-    return one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one)
 
 
 def _step_cost(step: Step, count: int) -> Array:

@@ -35,10 +35,9 @@ _NUMERICAL = "numerical_composition", "third_record"
 def steps(mechanism: SplitMechanism) -> Steps:
     """The steps of a run: the releases of all rounds, and the noisy updates of the lower model.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> noise = Noise(law="laplace", smashed=1)
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=9), noise=noise, lower_model="frozen", rounds=2)
-    >>> [count for _, count in steps(one)]
+    >>> from privkit.accountants.table import mechanism_of
+    >>> run = steps(mechanism_of({"mechanism": "laplace", "sigma": 1, "dimensions": 9, "clip_high": 1, "rounds": 2}))
+    >>> [count for _, count in run]
     [2]
     """
     return [releases(mechanism), *updates(mechanism)]
@@ -111,9 +110,8 @@ def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
 def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
     """[A] Rényi curve of a run, interpolated between whole orders where releases are sampled.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
-    >>> curve(one, [2, 8]).tolist()
+    >>> from privkit.accountants.table import mechanism_of
+    >>> curve(mechanism_of({"mechanism": "gaussian", "sigma": 2, "sensitivity": 2}), [2, 8]).tolist()
     [1.0, 4.0]
     """
     return np.asarray(renyi_curves([steps(mechanism)], np.asarray(orders, float))[0])
@@ -122,8 +120,7 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     """Every bound that holds for a run of at least one step. An exact bound is returned alone, since none is smaller.
 
-    Numerical composition (`tight`) takes tens of milliseconds for each ε or δ, and up to a second for many rounds of k
-    of n.
+    Numerical composition (`tight`) takes tens of milliseconds a question; for many rounds of k of n, up to a second.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']

@@ -82,12 +82,7 @@ class Filter:
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
     """The filter of a budget that admits most charges of the first charge's kind, which no release precedes.
 
-    Args:
-        budget: (ε, δ) that a run keeps.
-        cost: [1 + A] of the first charge: μ² and Rényi curve.
-
-    Raises:
-        ValueError: if the budget admits no charge of this kind at all.
+    The cost of the first charge is [1 + A]: μ² and Rényi curve. ValueError: if the budget admits no such charge at all.
 
     Source: derived: the choice is made before the first release, so that it does not depend on any.
 

@@ -54,12 +54,7 @@ class BudgetSpent(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget(Checked):
-    """What a run may spend.
-
-    Attributes:
-        epsilon: ε > 0, in nats.
-        delta: δ in (0, 1).
-    """
+    """What a run may spend: ε > 0, in nats, at δ in (0, 1)."""
 
     epsilon: Positive
     delta: Annotated[float, Gt(0), Lt(1)]
@@ -69,15 +64,11 @@ class PrivacyBudget(Checked):
 class Charge:
     """One line of a ledger.
 
-    Attributes:
-        number: 1, 2, 3, …
-        rounds: the charged rounds.
-        note: free text.
-        mechanism: what one round releases; its `rounds` is 1, except for rounds that are charged together: an epoch
-            that is shuffled or allocated, and all rounds of ratios that are realized or drawn once.
+    The mechanism is what one round releases. Its `rounds` is 1, except for rounds that are charged together: an epoch
+    that is shuffled or allocated, and all rounds of ratios that are realized or drawn once.
     """
 
-    number: int
+    number: int  # 1, 2, 3, …
     rounds: int
     note: str
     mechanism: SplitMechanism
@@ -87,8 +78,7 @@ class Ledger:
     """Append-only account of the releases of a run, which survives a kill at any moment.
 
     A charge is one JSON line, flushed to disk before `charge` returns. So if you release only after `charge` returns,
-    every release is in the ledger. If a kill cut off the last line, its release was not made; the line is dropped on
-    opening.
+    every release is in the ledger. If a kill cut off the last line, its release was not made; opening drops it.
 
     Attributes:
         path: the file; made, with its folders, if it is missing.
@@ -109,9 +99,8 @@ class Ledger:
     the valid bounds holds. Charges that depend on releases: `filters`.
 
     >>> import tempfile
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> epoch = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=8), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> epoch = mechanism_of({"mechanism": "gaussian", "sigma": 8, "dimensions": 4, "clip_high": 1})
     >>> with tempfile.TemporaryDirectory() as run, Ledger(Path(run, "ledger.jsonl")) as ledger:
     ...     for number in range(16):
     ...         charge = ledger.charge(epoch, note=f"epoch {number}")
@@ -159,9 +148,6 @@ class Ledger:
                 call: give the steps taken for these rounds.
             rounds: ≥ 1, of this mechanism; `mechanism.rounds` if it is not given.
             note: free text, for people.
-
-        Returns:
-            The line, which is on disk by now.
 
         Raises:
             BudgetSpent: if the total would exceed the budget. Nothing was written.
@@ -332,23 +318,15 @@ class Ledger:
     def _admitting(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> Filter:
         """The filter, if it admits a charge."""
         limited, total = self._filter or best_filter(budget, cost_of(one, 1, 1)), self._total + self._rest
-        step = one.charged_together
 
         def fits(rounds: int) -> bool:
             return rounds == 0 or limited.admits(total + cost_of(one, *units_and_charges(one, rounds)))
 
         if fits(rounds):
             return limited
-        left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
-        raise BudgetSpent(
-            f"{rounds:,} more round{'s' * (rounds > 1)} would exceed the filter of ε = {budget.epsilon:g} at δ = "
-            f"{budget.delta:g}, so nothing was charged: {f'charge at most {left:,} of them' if left else 'stop here'}, "
-            "or add noise",
-            asked=rounds,
-            left=left,
-            spent=budget.epsilon if self._counts else 0.0,
-            would_be=inf,
-        )
+        would = f"exceed the filter of ε = {budget.epsilon:g} at δ = {budget.delta:g}"
+        spent = budget.epsilon if self._counts else 0.0
+        raise _refusal(one, rounds, fits, would, ", or add noise", spent, inf)
 
     def _check_kind(self, one: SplitMechanism) -> None:
         kept = next(iter(self._counts), one)
@@ -385,14 +363,19 @@ class Ledger:
         if (needed := after(rounds)) <= budget.epsilon:
             return
         spent = self.epsilon(budget.delta).epsilon
-        step = one.charged_together
-        left = step * narrowed(lambda fewer: after(step * fewer) <= budget.epsilon, 0, rounds // step)[0]
-        raise BudgetSpent(
-            f"{rounds:,} more round{'s' * (rounds > 1)} would bring ε from {spent:.4g} to {needed:.4g} at δ = "
-            f"{budget.delta:g}, above the budget of {budget.epsilon:g}, so nothing was charged: "
-            f"{f'charge at most {left:,} of them' if left else 'stop here'}, add noise, or raise the budget",
-            asked=rounds,
-            left=left,
-            spent=spent,
-            would_be=needed,
-        )
+        limit, other = f"above the budget of {budget.epsilon:g}", ", add noise, or raise the budget"
+        would = f"bring ε from {spent:.4g} to {needed:.4g} at δ = {budget.delta:g}, {limit}"
+        raise _refusal(one, rounds, lambda fewer: after(fewer) <= budget.epsilon, would, other, spent, needed)
+
+
+def _refusal(
+    one: SplitMechanism, rounds: int, fits: Callable[[int], bool], would: str, other: str, spent: float, would_be: float
+) -> BudgetSpent:
+    """What refuses rounds that do not fit, and says how many of them do."""
+    step = one.charged_together
+    left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
+    sentence = (
+        f"{rounds:,} more round{'s' * (rounds > 1)} would {would}, so nothing was charged: "
+        f"{f'charge at most {left:,} of them' if left else 'stop here'}{other}"
+    )
+    return BudgetSpent(sentence, asked=rounds, left=left, spent=spent, would_be=would_be)

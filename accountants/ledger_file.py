@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 from privkit.accountants import validate
 from privkit.accountants.spec import records
@@ -28,12 +27,8 @@ class LedgerFile:
     """An append-only file of JSON objects, one a line. A line starts with its number and ends with a checksum.
 
     The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. A last
-    line without its end comes from a kill before `append` returned; it is cut off on opening.
-
-    Attributes:
-        path: the file; made, with its folders, if it is missing.
-        lines: lines in the file.
-        remarks: sentences about what was found on opening.
+    line without its end comes from a kill before `append` returned; it is cut off on opening, and `remarks` say so. A
+    missing file is made, with its folders.
 
     Raises:
         LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
@@ -74,8 +69,7 @@ class LedgerFile:
     def append(self, fields: str) -> None:
         """Number a line, write it, and return once it is on disk.
 
-        `fields` is the JSON text between the braces, ASCII only. A full disk, and whatever `check` refuses, raises
-        `LedgerError`.
+        `fields` is the JSON text between the braces, ASCII only. A full disk raises `LedgerError`, as `check` does.
         """
         self.check()
         body = f"{_start(self.lines + 1)}{fields}".encode("ascii")
@@ -200,7 +194,8 @@ def _sync_folder(folder: Path) -> None:
 @lru_cache(maxsize=256)
 def json_and_mechanism(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
     """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
-    text = json.dumps(records.to_json(mechanism), default=_python_number)
+    plain = records.to_json(mechanism)
+    text = json.dumps(plain, default=lambda number: (int if isinstance(number, Integral) else float)(number))
     return text, _mechanism_of_json(text)
 
 
@@ -219,7 +214,3 @@ def charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] 
     kept = fields.get("filter")
     budget = None if kept is None else (float(kept[0]), float(kept[1]))
     return _mechanism_of_json(text[:-1]), validate.whole("rounds", fields.get("rounds")), budget
-
-
-def _python_number(number: Any) -> int | float:
-    return int(number) if isinstance(number, Integral) else float(number)

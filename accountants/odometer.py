@@ -43,12 +43,8 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
     level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. So with ε = ε'(qδ) − ln(1 − q),
     P is at most the level's δ, for each q in (0, 1). The levels share δ evenly.
 
-    Args:
-        total: what was charged, [Σμ², Rényi curve], within the filter's limit.
-        delta: in (0, 1), fixed before the first release; readings at several δ hold together up to the sum of these.
-
-    Raises:
-        ValueError: if the filter does not cover the total, or δ is too small to be shared out.
+    The total is [Σμ², Rényi curve], within the filter's limit. δ in (0, 1) is fixed before the first release; readings
+    at several δ hold together up to the sum of these. ValueError: if it exceeds the limit, or δ is too small.
 
     Source: Rogers et al. 2016, Definition 3.3 (odometers); levels as Lécuyer 2021, "Practical privacy filters and
     odometers with Rényi differential privacy"; the step from δ to the tail is derived.

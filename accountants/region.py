@@ -20,13 +20,9 @@ _TAIL, _LARGEST = 1e-9, 700.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """The rates that (ε_j, δ_j)-DP for all j together allows any test of "with" against "without".
+    """The rates that (ε_j, δ_j)-DP for all j together, [J] ε ≥ 0 and δ, allows any test of "with" against "without".
 
     A test with rates TPR and FPR obeys TPR ≤ δ_j + e^{ε_j}·FPR and 1 − FPR ≤ δ_j + e^{ε_j}·(1 − TPR) for every j.
-
-    Attributes:
-        epsilons: [J] ε ≥ 0.
-        deltas: [J] δ in [0, 1].
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
@@ -72,9 +68,8 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
 
     The ε run from 0 to where δ is 1e-9.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> round(region(one).advantage, 4)
     0.3829
     """

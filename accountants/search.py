@@ -13,11 +13,8 @@ _STEPS = 200  # halvings at most: enough for two neighboring floats, unless zero
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
     """An interval, found by doubling: the condition holds at its lower end and fails at its upper end.
 
-    Args:
-        holds: true up to some value and false above it.
-        low: a value where it holds.
-        high: > 0, the first value to try.
-        most: the largest value to try; an upper end above it was not checked.
+    It holds at `low`, up to some value, and fails above it. `high` > 0 is the first value to try, and `most` the
+    largest one: an upper end above it was not checked.
 
     >>> doubled(lambda value: value <= 5, 0, 1)
     (4, 8)
@@ -37,12 +34,8 @@ def narrowed(
 ) -> tuple[Number, Number]:
     """The two ends between which a condition stops holding, by bisection; it is evaluated only between them.
 
-    Args:
-        holds: true up to some value and false above it.
-        low: a value where it holds.
-        high: a larger value where it fails.
-        near: whether the ends are close enough; neighboring numbers always are.
-        middle: function that gives a value between two ends; the mean, rounded down for whole numbers.
+    It holds at `low` and fails at `high`, once. `near` says whether the ends are close enough; neighboring numbers
+    always are. `middle` gives a value between two ends: the mean, rounded down for whole numbers.
 
     >>> narrowed(lambda value: value * value <= 2, 1, 100)
     (1, 2)

@@ -49,16 +49,11 @@ class TableEntry:
 
 
 class _Row:
-    """The values of one row, which remembers those that were asked for.
-
-    Attributes:
-        given: the parsed cells by column name.
-        said: column -> the name by which the row gives it.
-    """
+    """The values of one row, which remembers those that were asked for."""
 
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
-        self.said = said
-        self.given: dict[str, Any] = {}
+        self.said = said  # column -> the name by which the row gives it
+        self.given: dict[str, Any] = {}  # the parsed cells by column name
         wrong = []
         for name, value in cells.items():
             try:
@@ -225,9 +220,7 @@ def _ratio(get: _Row) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCo
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
-def _participation_of_row(
-    get: _Row,
-) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
+def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
     if get("sampling") == "shuffled_epochs":
         if get("rate") is not None:
             raise ValueError(

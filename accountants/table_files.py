@@ -20,21 +20,16 @@ _DELIMITERS = (",", ";", "\t")
 
 
 class Cells(dict[str, Any]):
-    """The cells of one row of a CSV file.
+    """The cells of one row of a CSV file."""
 
-    Attributes:
-        line: on which they end, as an editor counts.
-    """
-
-    line = 0
+    line = 0  # on which they end, as an editor counts
 
 
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
     """Rows of a file, one after another: TOML or JSON by the file name's ending, otherwise CSV; a stream is CSV.
 
     TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is `,`, `;` or tab, whichever makes most
-    headers known columns; empty lines and lines that begin with # are skipped. Every row has all columns of the file;
-    missing cells are empty.
+    headers known columns; empty lines and lines that begin with # are skipped. Missing cells of a row are empty.
 
     Raises:
         ValueError: if the file cannot be read in its format, or its header names an unknown column.

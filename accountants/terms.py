@@ -53,25 +53,23 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
         certificate: what `answer` returned for it.
         tight: whether a smaller μ may be fitted where a sample is secret; it takes tenths of a second.
 
-    Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ as in `bounds.concentrated`, the fitted μ as in
-    `bounds.gdp`.
+    Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.concentrated`, a fitted μ: `bounds.gdp`.
 
     >>> from privkit.accountants import answer
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> said = terms(one, answer.epsilon(one, 1e-5))
     >>> said["unit of privacy"], said["Gaussian DP"]
     ('one record: every release of it in the run', 'μ = 1 at every δ')
     """
-    told = said(mechanism)
+    told, rho = said(mechanism), certificate.quantities.get("zcdp_rho", inf)
     return {
         "unit of privacy": _UNITS[mechanism.unit],
         "neighbors": _NEIGHBORS[mechanism.relation].format(unit=mechanism.unit),
         "mechanism": "; ".join(told.mechanism),
         "sensitivity": _sensitivity(mechanism),
         "privacy parameters": _parameters(certificate),
-        "zero-concentrated DP": _rho(certificate),
+        "zero-concentrated DP": f"ρ = {rounded_up(rho, 6)}" if rho < inf else NOT_DERIVED,
         "Gaussian DP": _mu(mechanism, certificate, tight),
         "composition": _composition(mechanism, certificate),
         "sampling": "; ".join(told.sampling),
@@ -110,11 +108,6 @@ def _parameters(certificate: Certificate) -> str:
         else f"no proof from the specification alone gives less than ε = {rounded_down(certificate.lower, 6)}"
     )
     return f"ε = {rounded_up(certificate.epsilon, 6)}, δ = {rounded_up(certificate.delta, 6)}; {at_least}"
-
-
-def _rho(certificate: Certificate) -> str:
-    rho = certificate.quantities.get("zcdp_rho", inf)
-    return f"ρ = {rounded_up(rho, 6)}" if rho < inf else NOT_DERIVED
 
 
 def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:

@@ -90,25 +90,16 @@ class GaussianPrior:
 class ErrorFloor:
     """What the mean squared error of any reconstruction cannot go below, for records drawn from the stated prior.
 
-    Attributes:
-        low: the floor, in squared units of a record's numbers, ≥ 0: exact, or a limit below the estimate.
-        value: the estimate behind it; equal to `low` if it is exact.
-        prior: the error of the prior's mean, which needs no release.
-        draws: records at which derivatives were taken.
-        confidence: of `low`; None if it is exact.
-        proven: whether `low` is exact, or holds at its confidence by a stated Lipschitz constant; else it is estimated.
-        assumptions: what must hold, one sentence each.
-
     Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
     """
 
-    low: float
-    value: float
-    prior: float
-    draws: int
-    confidence: float | None
-    proven: bool
-    assumptions: tuple[str, ...]
+    low: float  # in squared units of a record's numbers, ≥ 0: exact, or a limit below the estimate
+    value: float  # the estimate behind it; equal to `low` if it is exact
+    prior: float  # the error of the prior's mean, which needs no release
+    draws: int  # records at which derivatives were taken
+    confidence: float | None  # of `low`; None if it is exact
+    proven: bool  # whether `low` is exact, or holds by a stated Lipschitz constant; else it is estimated
+    assumptions: tuple[str, ...]  # what must hold, one sentence each
 
     @property
     def sentence(self) -> str:

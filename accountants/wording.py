@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from typing import NamedTuple
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, RealizedRatios
@@ -17,8 +18,7 @@ _LARGE_DELTA = 1e-3  # a δ above this is warned about: publishing one record in
 _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Said:
+class _Said(NamedTuple):
     """What a guarantee rests on, one sentence each."""
 
     mechanism: tuple[str, ...]  # clip, noise and mixing
@@ -29,25 +29,16 @@ class _Said:
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
     """One sentence for each assumption of the guarantee, in the order clip, noise, mixing, sampling, composition.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> assumptions(one)[0]
     'smashed data are clipped by the client before noise to clamp(low=0.0, high=1.0, dimensions=4)'
     """
-    told = said(mechanism)
-    return (*told.mechanism, *told.sampling, *told.lower_model)
+    return tuple(chain.from_iterable(said(mechanism)))
 
 
 def said(mechanism: SplitMechanism) -> _Said:
-    """The assumptions of the guarantee by what they are about.
-
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
-    >>> said(one).lower_model
-    ('the lower model is frozen and does not depend on the private data',)
-    """
+    """The assumptions of the guarantee by what they are about."""
     return _Said(
         mechanism=tuple(_said_of_mechanism(mechanism)),
         sampling=tuple(_said_of_sampling(mechanism)),
@@ -85,9 +76,8 @@ def _said_of_clip(smashed: object) -> str:
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
     """The claim in one sentence.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=2), lower_model="frozen")
+    >>> from privkit.accountants.table import mechanism_of
+    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
     >>> statement(one, 4.37717, 1e-5)
     '(ε = 4.378, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
     """
@@ -125,11 +115,7 @@ def _said_of_draws(mechanism: SplitMechanism) -> str:
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that compute.
-
-    >>> "numpy" in library_versions()
-    True
-    """
+    """Versions of the libraries that compute."""
     versions = {}
     for name in ("numpy", "scipy", "dp-accounting", "opacus"):
         try:

@@ -21,24 +21,13 @@ _WIDE = 20.0  # ratio of the largest to the smallest ε from which the axis is l
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCurve:
-    """ε of one mechanism against one parameter.
+    """ε of one mechanism against one parameter; all arrays are [P], P ≥ 1, or refused by a ValueError."""
 
-    Attributes:
-        label: the mechanism.
-        values: [P] values of the parameter, increasing.
-        epsilon: [P] sound ε; a value that is not finite leaves a gap.
-        published: [P] ε as published, or None.
-        sound: [P] whether the published value is a bound; None if unknown.
-
-    Raises:
-        ValueError: if the arrays have different lengths, or fewer than one point.
-    """
-
-    label: str
-    values: NDArray[np.float64]
-    epsilon: NDArray[np.float64]
-    published: NDArray[np.float64] | None = None
-    sound: NDArray[np.bool_] | None = None
+    label: str  # the mechanism
+    values: NDArray[np.float64]  # values of the parameter, increasing
+    epsilon: NDArray[np.float64]  # sound ε; a value that is not finite leaves a gap
+    published: NDArray[np.float64] | None = None  # ε as published
+    sound: NDArray[np.bool_] | None = None  # whether the published value is a bound; None if unknown
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "published", "sound"):
@@ -54,16 +43,8 @@ def curves(
 ) -> Figure:
     """ε against one parameter: sound values solid, published ones dashed, one color a mechanism, labels at the curves.
 
-    Args:
-        drawn: curves, at least one.
-        title: title of the figure.
-        subtitle: δ and the parameters that stay the same.
-        xlabel: the parameter, with its unit.
-        log_x: whether the parameter's axis is logarithmic.
-        whole: whether the parameter takes whole numbers only, so that every point is marked.
-
-    Raises:
-        ValueError: if there is no curve.
+    The subtitle has δ and the parameters that stay the same, the label the parameter with its unit. If that takes
+    `whole` numbers only, every point is marked. ValueError: if there is no curve.
     """
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")

@@ -32,54 +32,31 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 class BudgetRow(Checked):
     """One line of a table of budgets: what is proven about one parameter row, or why nothing could be computed.
 
-    Attributes:
-        row: 1-based number in the parameter table.
-        line: its line in a CSV file, as an editor counts; None elsewhere.
-        name: the row's name.
-        mechanism: its mechanism; empty if it could not be read.
-        status: "ok" or "error".
-        error: why the row was refused, without the row's number; empty if it was computed.
-        epsilon: proven upper bound ≥ 0; `inf` if nothing is proven; None if the row was refused.
-        delta: the δ of this bound.
-        lower: proven lower bound, if one is known.
-        method: the method that gave `epsilon`.
-        order: the Rényi order used, if there is one.
-        at_grid_edge: whether that order is the first or last tried.
-        sound: whether `epsilon` is a bound; False if the row was refused.
-        statement: the claim in a sentence.
-        published: ε by the paper's own formula, if there is one; `inf` is allowed.
-        published_order: the Rényi order of that formula that gives the least ε at this δ, if it has one.
-        published_at_order_2: the same formula at the order 2, which the paper's own table fixes.
-        objection: why the published value is no bound; empty if it is one, or if there is none.
-        notes: caveats for the reader, one sentence each.
-        given: (column, text) of the parameter table's row, which CSV and JSON repeat.
-        terms: (term, text) of the guarantee in the terms of NIST SP 800-226, if they were asked for; in JSON alone.
-
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
     """
 
-    row: int
+    row: int  # 1-based number in the parameter table
     name: str
-    line: int | None = None
-    mechanism: str = ""
+    line: int | None = None  # its line in a CSV file, as an editor counts
+    mechanism: str = ""  # empty if it could not be read
     status: Literal["ok", "error"] = "ok"
-    error: str = ""
-    epsilon: _Amount | None = None
+    error: str = ""  # why the row was refused, without the row's number; empty if it was computed
+    epsilon: _Amount | None = None  # proven upper bound ≥ 0; `inf` if nothing is proven; None if the row was refused
     delta: _Amount | None = None
-    lower: _Amount | None = None
+    lower: _Amount | None = None  # proven lower bound, if one is known
     method: str = ""
-    order: _Amount | None = None
-    at_grid_edge: bool = False
-    sound: bool = True
+    order: _Amount | None = None  # the Rényi order used, if there is one
+    at_grid_edge: bool = False  # whether that order is the first or last tried
+    sound: bool = True  # whether `epsilon` is a bound; False if the row was refused
     statement: str = ""
-    published: _Amount | None = None
-    published_order: _Amount | None = None
-    published_at_order_2: _Amount | None = None
-    objection: str = ""
-    notes: tuple[str, ...] = ()
-    given: tuple[tuple[str, str], ...] = ()
-    terms: tuple[tuple[str, str], ...] = ()
+    published: _Amount | None = None  # ε by the paper's own formula, if there is one; `inf` is allowed
+    published_order: _Amount | None = None  # the Rényi order of that formula that gives the least ε at this δ
+    published_at_order_2: _Amount | None = None  # the same formula at the order 2, which the paper's own table fixes
+    objection: str = ""  # why the published value is no bound; empty if it is one, or if there is none
+    notes: tuple[str, ...] = ()  # caveats for the reader, one sentence each
+    given: tuple[tuple[str, str], ...] = ()  # (column, text) of the parameter table's row, which CSV and JSON repeat
+    terms: tuple[tuple[str, str], ...] = ()  # (term, text) in the terms of NIST SP 800-226, if asked for; in JSON alone
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,8 +117,9 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
         out.truncate()
         own = ["; ".join(value) if isinstance(value, tuple) else value for value in _record(row).values()]
         read = _read(row)
-        cells = [*map(escape.csv_cell, own), *(_spread(read.get(name, "")) for name in columns)]
-        writer.writerow(cells)
+        texts = [read.get(name, "") for name in columns]
+        others = [text if _NUMBER.fullmatch(text) else escape.csv_cell(text) for text in texts]  # −1 is no formula
+        writer.writerow([*map(escape.csv_cell, own), *others])
         yield out.getvalue()
 
 
@@ -159,12 +137,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Table:
-    """One line a row; numbers in brackets point to `remarks`.
-
-    Args:
-        rows: in the order of the table.
-        compare: adds the published ε and its ratio to the sound one.
-    """
+    """One line a row; numbers in brackets point to `remarks`. `compare` adds the published ε and its ratio."""
     numbers = {sentence: number for number, sentence in enumerate(remarks(rows, compare), 1)}
     headers = ("name", "mechanism", "ε", *(("ε published", "published/sound") if compare else ()), "δ", "ε at least")
     lines = []
@@ -218,18 +191,12 @@ def _kind(epsilon: float | None) -> Kind | None:
 
 
 def _record(row: BudgetRow) -> dict[str, Any]:
-    """A row by its fields."""
     return {name: getattr(row, name) for name in FIELDS}
 
 
 def _read(row: BudgetRow) -> dict[str, str]:
     """What the parameter table says beside the fields of the row."""
     return {name: text for name, text in row.given if name not in FIELDS}
-
-
-def _spread(text: str) -> object:
-    """A cell of a parameter table in a spreadsheet: a negative number is no formula."""
-    return text if _NUMBER.fullmatch(text) else escape.csv_cell(text)
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:

@@ -69,53 +69,33 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point with its limits.
-
-    Attributes:
-        x, y: its place.
-        x_limits, y_limits: ends of its intervals.
-        kind: class of the style sheet.
-        strength: opacity of its color in [0, 1]; None for a hollow mark.
-        label: beside it; empty if there is no room.
-        label_at: place and anchor of the label.
-        name: shown when the mark is pointed at.
-    """
+    """A point with its limits."""
 
     x: float
     y: float
-    x_limits: tuple[float, float]
+    x_limits: tuple[float, float]  # ends of its interval
     y_limits: tuple[float, float]
-    kind: str
-    strength: float | None
-    name: str
-    label: str = ""
-    label_at: tuple[float, float, str] = (0, 0, "start")
+    kind: str  # class of the style sheet
+    strength: float | None  # opacity of its color in [0, 1]; None for a hollow mark
+    name: str  # shown when the mark is pointed at
+    label: str = ""  # beside it; empty if there is no room
+    label_at: tuple[float, float, str] = (0, 0, "start")  # place and anchor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One panel.
+    """One panel."""
 
-    Attributes:
-        title: description in words, for readers who cannot see the chart.
-        x, y: its scales.
-        x_label, y_label: their names.
-        width, height: of the sheet.
-        shapes: from back to front.
-        marks: above the shapes.
-        words: texts inside the panel: right end, base line, text.
-    """
-
-    title: str
+    title: str  # description in words, for readers who cannot see the chart
     x: Scale
     y: Scale
     x_label: str
     y_label: str
-    width: int
+    width: int  # of the sheet
     height: int
-    shapes: tuple[Shape, ...] = ()
-    marks: tuple[Mark, ...] = ()
-    words: tuple[tuple[float, float, str], ...] = ()
+    shapes: tuple[Shape, ...] = ()  # from back to front
+    marks: tuple[Mark, ...] = ()  # above the shapes
+    words: tuple[tuple[float, float, str], ...] = ()  # inside the panel: right end, base line, text
 
     @property
     def keys(self) -> list[Shape]:
@@ -127,15 +107,7 @@ class Chart:
 def panel(
     width: int, height: int, x: tuple[float, float], y: tuple[float, float], *, logarithmic: bool = False
 ) -> tuple[Scale, Scale]:
-    """The two scales of a panel, with room for its ticks.
-
-    Args:
-        width: of the sheet.
-        height: of the sheet.
-        x: smallest and largest value to the right.
-        y: smallest and largest value upwards.
-        logarithmic: whether the vertical scale is.
-    """
+    """The scales of a panel with room for ticks, from the smallest and largest value to the right and upwards."""
     across = Scale(low=x[0], high=x[1], start=LEFT, end=width - RIGHT)
     return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
 
@@ -171,10 +143,7 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """AUC by epoch of training with its limits, a line for each label. At 1/2 the attack learns nothing.
-
-    Args:
-        by_epoch: label -> one AUC an epoch, at least one label.
+    """AUC by epoch of training with its limits, a line for each of at least one label. At 1/2 an attack learns nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

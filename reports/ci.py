@@ -15,11 +15,7 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
     """The verdict as JUnit XML: one test case for each cell, check and gate, and one property a threat model.
 
     A gate or check that is not met is a failure. A cell that failed or is missing is an error. An undecided check, and
-    a cell that is not applicable or not needed, count as skipped.
-
-    Args:
-        seconds: cell id -> how long it took; 0 for other cells, checks and gates.
-        threats: the verdicts under each threat model.
+    a cell that is not applicable or not needed, count as skipped. `seconds` says how long a cell, by its id, took.
 
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
     >>> junit(made).splitlines()[1]
@@ -64,7 +60,6 @@ def _check(check: Judgement) -> ElementTree.Element:
 
 
 def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0) -> ElementTree.Element:
-    """One test case."""
     named = {"classname": escape.markup(defense), "name": escape.markup(name), "time": f"{seconds:.3f}"}
     case = ElementTree.Element("testcase", named)
     if tag:

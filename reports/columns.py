@@ -83,7 +83,8 @@ def numbers(row: Row) -> dict[str, Interval | float]:
     if row.accuracy:
         found["accuracy"] = row.accuracy
     found |= {f"task_{name}": score for name, score in row.task.items()}
-    named = {"": row.recovered, **{f"{_floor(name)}_": metrics for name, metrics in row.floors.items()}}
+    named = {"": row.recovered}
+    named |= {("start_" if name == START else f"floor_{name}_"): metrics for name, metrics in row.floors.items()}
     for prefix, alignments in named.items():
         for alignment, metrics in alignments.items():
             for name, metric in metrics.items():
@@ -106,11 +107,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """What an empirical ε assumes, printed behind the number; empty for other columns.
-
-    >>> assumed("epsilon", [])
-    ''
-    """
+    """What an empirical ε assumes, printed behind the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]
@@ -228,8 +225,3 @@ def _bound(row: Row) -> dict[str, object]:
     """The lower bound of canaries as columns."""
     bound = row.empirical_bound
     return {} if bound is None else {f"empirical_{name}": getattr(bound, name) for name in _BOUND}
-
-
-def _floor(name: str) -> str:
-    """A floor's or a start's column."""
-    return "start" if name == START else f"floor_{name}"

@@ -12,8 +12,7 @@ class Difference(Frozen):
 
     `first` and `second` are means over the common seeds, `difference` is second less first with its interval. Numbers
     of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison) and
-    `effect` (rank-biserial correlation in [-1, 1]); other numbers have None. `records` is the number of distinct paired
-    records.
+    `effect` (rank-biserial correlation in [-1, 1]); other numbers have None. `records` counts distinct paired ones.
     """
 
     first_name: str
@@ -43,7 +42,6 @@ class Comparison(Frozen):
     unpaired: tuple[str, ...]
 
     def _repr_html_(self) -> str:
-        """For a notebook."""
         from privkit.reports.html import html_table
 
         return html_table(comparison_table(self), NOTE)

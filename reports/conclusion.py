@@ -66,13 +66,9 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 claim=_claim(max([row, *own], key=lambda one: one.certificate.epsilon if one.certificate else -1.0)),
             )
         )
-    return made or [_unattacked(own) for own in _defended(rows)]
-
-
-def _defended(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each defense; those of the undefended model if there is no defense."""
     groups = grouped(rows, lambda row: row.defense)
-    return [own for defense, own in groups.items() if not undefended(defense)] or list(groups.values())
+    defended = [own for defense, own in groups.items() if not undefended(defense)]
+    return made or [_unattacked(own) for own in defended or groups.values()]
 
 
 def _unattacked(own: Sequence[Row]) -> Conclusion:
@@ -125,10 +121,7 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
     """How many records the attack identifies that identifies most, and such an attack on the undefended model.
 
-    The attack is named if no verdict names it. The text is empty if nobody counted.
-
-    Args:
-        verdicts: on one defense, under the threat models that the conclusion names first.
+    The attack is named if none of the verdicts that the conclusion rests on does so. Empty if nobody counted.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
@@ -178,26 +171,22 @@ def _accuracy(rows: Sequence[Row]) -> float | None:
 
 
 def _models(verdicts: Sequence[ThreatVerdict]) -> str:
-    """Threat models by their outcome."""
     groups: dict[str, list[str]] = {words: [] for words in (_WORDS["falls"], _UNCONTROLLED, *_WORDS.values())}
     for one in verdicts:
         groups[_UNCONTROLLED if one.uncontrolled else _WORDS[one.outcome]].append(threat_name(one.threat_model))
     return " ".join(f"{words} {', '.join(models)}." for words, models in groups.items() if models)
 
 
-def _whose(row: Row) -> str:
-    return "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary
-
-
 def _arrangement(row: Row, rows: Sequence[Row]) -> str:
     """What the conclusion is about: another cut, more passes or more own records may give another one."""
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
+    whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary
     return ", ".join(
         (
             f"{row.model} on {row.dataset}",
             *row.arrangement,
-            *([f"{own:,} own {row.records} ({_whose(row)})"] if own is not None else []),
+            *([f"{own:,} own {row.records} ({whose})"] if own is not None else []),
             f"{upto}{rounds_of(most)}" if most else "no queries",
         )
     )

@@ -32,8 +32,14 @@ _ONE_LINE = _VISIBLE | {ord("\n"): r"\n", ord("\t"): r"\t"}
 _CI_COMMAND = re.compile(r":(:)(?=[A-Za-z])|#(#)(?=[A-Za-z]*\[)")
 """How a line begins that a CI system obeys: ::error, and anywhere in a line ##[error] or ##vso[."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide ones start formulas, too
+_SIGNS = (
+    *("↑ uparrow", "↓ downarrow", "→ to", "× times", "∞ infty", "⌈ lceil", "⌉ rceil", "≥ geq", "≤ leq", "√ surd"),
+    *("ε varepsilon", "δ delta", "σ sigma", "λ lambda", "γ gamma", "α alpha", "μ mu"),
+)
+"""Signs, and LaTeX's names for them."""
 _LATEX = str.maketrans(
-    {
+    {sign: rf"$\{name}$" for sign, name in map(str.split, _SIGNS)}
+    | {
         "\\": r"\textbackslash{}",
         "{": r"\{",
         "}": r"\}",
@@ -49,24 +55,7 @@ _LATEX = str.maketrans(
         "|": r"\textbar{}",
         '"': "''",
         "`": r"\textasciigrave{}",
-        "↑": r"$\uparrow$",
-        "↓": r"$\downarrow$",
-        "→": r"$\to$",
         "–": "--",
-        "×": r"$\times$",
-        "∞": r"$\infty$",
-        "ε": r"$\varepsilon$",
-        "δ": r"$\delta$",
-        "σ": r"$\sigma$",
-        "λ": r"$\lambda$",
-        "γ": r"$\gamma$",
-        "α": r"$\alpha$",
-        "μ": r"$\mu$",
-        "⌈": r"$\lceil$",
-        "⌉": r"$\rceil$",
-        "≥": r"$\geq$",
-        "≤": r"$\leq$",
-        "√": r"$\surd$",
         "₁": r"$_1$",
         "₂": r"$_2$",
         "₃": r"$_3$",

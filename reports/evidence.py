@@ -28,7 +28,7 @@ from privkit.reports.evidence_schema import (
 )
 from privkit.reports.origins import mixture
 from privkit.reports.page import label
-from privkit.reports.schema import Manifest, Provenance, Row
+from privkit.reports.schema import Manifest, Row
 from privkit.reports.sections import by_defense, made_of
 from privkit.reports.strongest import BEFORE, began, identified, undefended, without_options
 from privkit.reports.tables import interval
@@ -66,12 +66,7 @@ def evidence(
     verdict: Verdict,
     records: Mapping[str, str],
 ) -> Evidence:
-    """The evidence of a run.
-
-    Args:
-        rows: at least one.
-        records: path in the run -> SHA-256, of the records that the document rests on.
-    """
+    """The evidence of a run with at least one row, which rests on `records`: path in the run -> SHA-256."""
     groups = by_defense(rows)
     defenses = [defense for defense in groups if not undefended(defense)] or list(groups)
     judged = [_measured(one, model, rows) for one in threats for model in THREAT_MODELS if model == one.threat_model]
@@ -90,7 +85,14 @@ def evidence(
         claims=tuple(claims),
         untried=tuple(_untried(defenses, threats, verdict)),
         requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
-        origins=tuple(_origin(members, made) for members, made in made_of(rows)),
+        origins=tuple(
+            Origin(
+                heading=f"{len(members)} row{'s' * (len(members) > 1)}",
+                rows=tuple(map(label, members)),
+                made_of={f"{section} {key}": value for section, found in made for key, value in found.items()},
+            )
+            for members, made in made_of(rows)
+        ),
         records=dict(records),
         limits=LIMITS + (RECORDED,) * any(map(recorded, rows)),
     )
@@ -314,8 +316,3 @@ def _requirements(
 def _beyond(one: Answer) -> str:
     auc = one.answers["auc"]
     return f"more than random guessing is {'' if auc.low > 0.5 or auc.high < 0.5 else 'not '}shown"
-
-
-def _origin(rows: Sequence[Row], made: Provenance) -> Origin:
-    named = {f"{section} {key}": value for section, found in made for key, value in found.items()}
-    return Origin(heading=f"{len(rows)} row{'s' * (len(rows) > 1)}", rows=tuple(map(label, rows)), made_of=named)

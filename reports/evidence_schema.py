@@ -38,22 +38,15 @@ class Audited(Frozen):
 
 
 class Share(Frozen):
-    """How many attacked records one attack identified with one seed.
-
-    Attributes:
-        count: records that are identified; a tie counts by its probability.
-        of: attacked records.
-        candidates: records among which each guess had to find its own.
-        counted: whether the verdict rests on the attack.
-    """
+    """How many attacked records one attack identified with one seed."""
 
     attack: str
     seed: int
-    count: float
-    of: int
-    candidates: int
+    count: float  # records that are identified; a tie counts by its probability
+    of: int  # attacked records
+    candidates: int  # records among which each guess had to find its own
     share: Interval
-    counted: bool
+    counted: bool  # whether the verdict rests on the attack
     sentence: str
 
 

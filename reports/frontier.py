@@ -130,14 +130,12 @@ def frontier_table(found: Frontier) -> Table:
 
 def to_csv(found: Frontier) -> str:
     """One line for each setting with every number unrounded; floors are columns."""
-    return flat_csv([_flat(point, found) for point in found.points])
-
-
-def _flat(point: Point, found: Frontier) -> dict[str, object]:
-    """A point as one record."""
-    kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered", "floors")}
-    measured = flattened({"accuracy": point.accuracy, found.metric: point.recovered})
-    return kept | measured | {f"floor_{name}": value for name, value in point.floors.items()}
+    lines = []
+    for point in found.points:
+        kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered", "floors")}
+        measured = flattened({"accuracy": point.accuracy, found.metric: point.recovered})
+        lines.append(kept | measured | {f"floor_{name}": value for name, value in point.floors.items()})
+    return flat_csv(lines)
 
 
 def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, str], Summary]) -> Point:

@@ -92,7 +92,6 @@ def _label(point: Point, found: Frontier) -> str:
 
 
 def _told(point: Point, found: Frontier) -> str:
-    """A mark in words."""
     proven = "no ε is proven" if point.epsilon is None else f"ε = {point.epsilon:.3g}"
     return (
         f"{point.defense}: accuracy {interval(point.accuracy)}, {found.name} {interval(point.recovered)} by "
@@ -127,5 +126,4 @@ def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, flo
 
 
 def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    """Whether two boxes (left, top, right, bottom) meet."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -65,12 +65,7 @@ class _Gallery:
 
 
 def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
-    """The pictures of a run, reduced so that the page stays small.
-
-    Args:
-        rows: in their order.
-        pictures: cell -> its images.
-    """
+    """The pictures of a run, by cell, reduced so that the page stays small."""
     shown = [row for row in rows if row.cell in pictures]
     if not shown:
         return _Gallery(blocks=())
@@ -121,11 +116,9 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Rows of images as one PNG, one row below another, without gaps.
+    """Rows of images as one PNG, one row below another, without gaps; an image's longer side has at most `side` pixels.
 
-    Args:
-        lines: uint8 [k, H, W, C] with one or three channels, all of one shape.
-        side: the most pixels of an image's longer side; larger images are reduced.
+    A row is uint8 [k, H, W, C] with one or three channels; all have one shape.
     """
     from PIL import Image
 

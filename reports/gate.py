@@ -47,10 +47,8 @@ class Gate:
             "empirical_epsilon" the lower bound of canaries, "tpr" the true positive rate at 1 % false positives;
             metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
-        bound: a number.
         threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. To be judged,
-            the number must come from an attack of this very model, unless the defense falls to a weaker adversary. None
-            for all attacks.
+            the number must come from an attack of this very model, unless the defense falls to a weaker adversary.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -107,11 +105,8 @@ class Gate:
     ) -> list[tuple[Row, bool | None, str]]:
         """For every defended row, whether it meets the condition, and a sentence. The undefended baseline is exempt.
 
-        A defense without any such number fails, once for each row.
-
-        Args:
-            rows: of the run.
-            pending: defenses and seeds with unfinished cells: a missing number there is undecided (None), not failed.
+        A defense without any such number fails, once for each row. It is undecided (None) if it is `pending` with this
+        seed: if some of its cells are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
@@ -225,11 +220,7 @@ def _powerless(row: Row, twins: Twins) -> str:
 
 
 def _threat_model(gate: str, given: str) -> ThreatModel:
-    """A threat model by its name.
-
-    Raises:
-        GateError: with the nearest one.
-    """
+    """A threat model by its name, or a `GateError` with the nearest one."""
     for name in THREAT_MODELS:
         if given.replace(" ", "_") == name:
             return name
@@ -240,11 +231,7 @@ def _threat_model(gate: str, given: str) -> ThreatModel:
 
 
 def _known(gate: str, column: str) -> str:
-    """A column's name, if gates may name it.
-
-    Raises:
-        GateError: with the nearest one that exists.
-    """
+    """A column's name, if gates may name it, or a `GateError` with the nearest ones."""
     if gated(column) is not None:
         return column
     if column.startswith("tpr@"):

@@ -50,5 +50,4 @@ def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) 
 
 
 def _text(text: str) -> str:
-    """Text between two tags, or in quotes."""
     return quoted(markup(text))

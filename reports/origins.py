@@ -14,12 +14,7 @@ _CODES = ("data", "code", "files")  # sections whose values are hashes; a few di
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
-    """What changed, a few words each; empty if the numbers would be the same.
-
-    Args:
-        there: provenance of a stored number.
-        here: provenance that it would have now.
-        seed: the number's seed, for the images.
+    """What changed since a number with this seed was stored `there`, a few words each; empty if it would be the same.
 
     >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
     >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
@@ -36,7 +31,6 @@ def differences(there: Provenance, here: Provenance, *, seed: int | None = None)
 
 
 def _change(section: str, key: str, before: str | None, after: str | None, seed: int | None) -> str:
-    """One difference in words."""
     if section == "data":
         return "the images" if seed is None else f"the images of seed {seed}"
     if section == "code":

@@ -33,31 +33,19 @@ STRIPS = "reconstructions.svg"  # the pictures of a run in one figure
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The content of a report.
+    """The content of a report. What is not of the whole run is by cell id, of the cells that have any."""
 
-    Attributes:
-        rows: the run's rows in order, at least one.
-        summaries: numbers over seeds; empty if there is one seed.
-        threats: the verdicts under each threat model.
-        manifest: the run's manifest.
-        verdict: the verdict on the run.
-        pictures: cell id -> its first images, for cells that have any.
-        texts: cell id -> its first token sequences or table rows in words, and the guesses at them; likewise.
-        left_out: whether both are left out on purpose.
-        told: cell id -> its scores, for attacks on labels, members or canaries; likewise.
-        commands: cell id -> the command that runs this cell alone; empty if the run was started from Python.
-    """
-
-    rows: Sequence[Row]
-    summaries: Sequence[Summary]
+    rows: Sequence[Row]  # in order, at least one
+    summaries: Sequence[Summary]  # numbers over seeds; empty if there is one seed
     threats: Sequence[threats.ThreatVerdict]
     manifest: Manifest
     verdict: Verdict
-    pictures: Mapping[str, Pictures] = field(default_factory=dict)
+    pictures: Mapping[str, Pictures] = field(default_factory=dict)  # the first images
+    # the first token sequences or table rows in words, and the guesses at them
     texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
-    left_out: bool = False
-    told: Mapping[str, Told] = field(default_factory=dict)
-    commands: Mapping[str, str] = field(default_factory=dict)
+    left_out: bool = False  # whether both are left out on purpose
+    told: Mapping[str, Told] = field(default_factory=dict)  # scores of attacks on labels, members or canaries
+    commands: Mapping[str, str] = field(default_factory=dict)  # what runs this cell alone; empty if begun in Python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,16 +59,7 @@ class _Sheet:
 
 
 def render(report: Report, folder: Path, write: Write) -> Path:
-    """Write the report.
-
-    Args:
-        report: what it shows.
-        folder: where `index.html`, `tables/` and `figures/` go.
-        write: stores one file.
-
-    Returns:
-        The page's path.
-    """
+    """Write `index.html`, `tables/` and `figures/` into a folder, file by file; return the page's path."""
     rows, mixed = report.rows, mixture(report.rows)
     found = frontier.frontier(rows, least=0)
     sheets = _sheets(report)

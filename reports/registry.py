@@ -122,12 +122,7 @@ class Place(Frozen):
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
-    """What a run found about each defended setting and adversary.
-
-    Args:
-        rows: of one run with one seed.
-        verdicts: on these rows.
-    """
+    """What the rows of a run with one seed show of each defended setting and adversary."""
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
     for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):
@@ -195,8 +190,7 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
     """The settings over their seeds, those that give away most first.
 
-    Seeds with fewer victims than another of the same setting are left out: a share among other numbers of records is
-    another quantity.
+    Seeds with fewer victims than another of the setting are left out: their share is another quantity.
     """
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
@@ -247,11 +241,8 @@ def place(
 ) -> list[Place]:
     """Where settings lie among the registered ones; those without a peer are left out.
 
-    A peer has the same dataset, adversary and number of attacked records.
-
-    Args:
-        registered: all others.
-        rows: of the run, to say which attacks were mounted; None if that is not asked.
+    A peer has the same dataset, adversary and number of attacked records. The rows of the run say which attacks were
+    mounted; None if that is not asked.
     """
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):

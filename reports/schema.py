@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isinf
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from privkit.shared.certificate import Certificate
 from privkit.shared.costs import Costs
@@ -28,15 +28,10 @@ class Frozen(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(Interval):
-    """A metric over the attacked records: its mean with limits, its worst case and its direction.
+    """A metric over the attacked records: its mean with limits, its worst case and its direction."""
 
-    Attributes:
-        worst: value of the record that the attack recovered best.
-        higher_is_closer: whether a larger value means a better reconstruction.
-    """
-
-    worst: float
-    higher_is_closer: bool
+    worst: float  # value of the record that the attack recovered best
+    higher_is_closer: bool  # whether a larger value means a better reconstruction
 
 
 Metrics = dict[str, Metric]
@@ -48,11 +43,9 @@ class Seconds(Frozen):
     Several cells share a model and an attack's control experiments, which a run pays for once.
     """
 
-    training: Annotated[
-        float | None, Field(description="of the cell's model, with its evaluation and costs; None for a recording")
-    ]
-    attack: Annotated[float, Field(description="of everything after the training but the control experiments")]
-    controls: Annotated[float, Field(description="of the attack's control experiments")]
+    training: float | None  # of the cell's model, with its evaluation and costs; None for a recording
+    attack: float  # of everything after the training but the control experiments
+    controls: float  # of the attack's control experiments
 
 
 class Check(Frozen):
@@ -90,7 +83,7 @@ class Tuned(Frozen):
     `best` that of the `chosen` one. `queries` is the number of rounds that the search sent.
     """
 
-    chosen: Annotated[str, Field(description="the attack that was mounted, as `--attack` takes it")]
+    chosen: str  # the attack that was mounted, as `--attack` takes it
     fields: tuple[str, ...]
     metric: str
     given: float
@@ -126,7 +119,7 @@ class Row(Frozen):
     schema_version: Literal[9] = 9
     cell: str
     status: Status
-    reason: Annotated[str, Field(description="why there is no number, if there is none")] = ""
+    reason: str = ""  # why there is no number, if there is none
     defense: str
     attack: str
     dataset: str
@@ -134,75 +127,44 @@ class Row(Frozen):
     protocol: str
     partition: str
     seed: int
-    knowledge: Annotated[
-        tuple[str, ...],
-        Field(description="what the adversary may hold beside the release, by `privkit.attacks.base.known_to`"),
-    ] = ()
-    threat_model: Annotated[
-        str,
-        Field(
-            description="one of `privkit.shared.threat_models`, by what the adversary really had; empty in older rows"
-        ),
-    ] = ""
-    arrangement: Annotated[
-        tuple[str, ...],
-        Field(
-            description="where the network is cut, what follows the defense, how often records cross; empty if older"
-        ),
-    ] = ()
-    parts: Annotated[tuple[str, ...], Field(description="parts of a split release that the adversary holds")] = ()
-    auxiliary: Annotated[str, Field(description="where the adversary's own records come from")]
-    attacked: Annotated[str, Field(description="which records are attacked")]
-    records: Annotated[str, Field(description="what the dataset holds")] = "images"
-    counts: Annotated[
-        dict[str, int], Field(description="records of each part; without a class mean, also labels of victims")
-    ] = {}
+    # what the adversary may hold beside the release, by `privkit.attacks.base.known_to`
+    knowledge: tuple[str, ...] = ()
+    # one of `privkit.shared.threat_models`, by what the adversary really had; empty in older rows
+    threat_model: str = ""
+    # where the network is cut, what follows the defense, how often records cross; empty if older
+    arrangement: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  # parts of a split release that the adversary holds
+    auxiliary: str  # where the adversary's own records come from
+    attacked: str  # which records are attacked
+    records: str = "images"  # what the dataset holds
+    counts: dict[str, int] = {}  # records of each part; without a class mean, also labels of victims
     batch_size: int
-    data_range: Annotated[float, Field(description="largest minus smallest value of a pixel")] = 1.0
-    tuned: Annotated[Tuned | None, Field(description="how the attack's fields were chosen, if they were tuned")] = None
-    feature_networks: Annotated[
-        tuple[str, ...], Field(description="networks behind F-SIM, identification and LPIPS, and own metrics")
-    ] = ()
-    accuracy: Annotated[Interval | None, Field(description="of the task, on the test records")] = None
-    task: Annotated[
-        dict[str, Interval],
-        Field(description="MCC and AUC, on the test records, and accuracies of the last and the best epoch"),
-    ] = {}
-    certificate: Annotated[Certificate | None, Field(description="what is proven or declared")] = None
-    limits: Annotated[
-        Limits | None, Field(description="what the proven trade-off curve leaves to any attack on what is covered")
-    ] = None
-    recovered: Annotated[dict[str, Metrics], Field(description="alignment -> metric -> value")] = {}
-    floors: Annotated[dict[str, dict[str, Metrics]], Field(description="guess -> alignment -> metric -> value")] = {}
-    ahead: Annotated[
-        dict[str, Metrics],
-        Field(description="guess -> metric -> how much closer the attack came to each record; empty in older rows"),
-    ] = {}
+    data_range: float = 1.0  # largest minus smallest value of a pixel
+    tuned: Tuned | None = None  # how the attack's fields were chosen, if they were tuned
+    feature_networks: tuple[str, ...] = ()  # networks behind F-SIM, identification and LPIPS, and own metrics
+    accuracy: Interval | None = None  # of the task, on the test records
+    task: dict[str, Interval] = {}  # MCC and AUC, on the test records, and accuracies of the last and the best epoch
+    certificate: Certificate | None = None  # what is proven or declared
+    limits: Limits | None = None  # what the proven trade-off curve leaves to any attack on what is covered
+    recovered: dict[str, Metrics] = {}  # alignment -> metric -> value
+    floors: dict[str, dict[str, Metrics]] = {}  # guess -> alignment -> metric -> value
+    # guess -> metric -> how much closer the attack came to each record; empty in older rows
+    ahead: dict[str, Metrics] = {}
     answers: dict[str, Interval] = {}
-    queries: Annotated[
-        int | None, Field(description="rounds of own images that the attack sent through the defended edge")
-    ] = None
-    empirical_bound: Annotated[
-        EmpiricalBound | None, Field(description="what canaries show of ε, beside what is claimed of the same release")
-    ] = None
-    doubt: Annotated[
-        str, Field(description="why it does not show that the defense holds, if the attack fails; empty in older rows")
-    ] = ""
+    queries: int | None = None  # rounds of own images that the attack sent through the defended edge
+    empirical_bound: EmpiricalBound | None = None  # what canaries show of ε, beside what is claimed of the same release
+    doubt: str = ""  # why it does not show that the defense holds, if the attack fails; empty in older rows
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     costs: Costs | None = None
-    training_curve: Annotated[tuple[float, ...], Field(description="training loss of each epoch")] = ()
-    validation_curve: Annotated[
-        tuple[dict[str, float], ...], Field(description="accuracy, MCC and AUC of each epoch")
-    ] = ()
-    best_epoch: Annotated[int | None, Field(description="the best on validation records, counted from 1")] = None
-    kept: Annotated[Literal["last", "best"], Field(description="which epoch's model the row is about")] = "last"
-    auc_curve: Annotated[
-        tuple[Interval, ...], Field(description="AUC of each epoch of training, if the attack was asked in each")
-    ] = ()
-    attack_curve: Annotated[tuple[float, ...], Field(description="the attack's own objective, by epoch")] = ()
-    seconds: Annotated[Seconds | None, Field(description="what the row took; None in older rows")] = None
-    files: Annotated[dict[str, str], Field(description="SHA-256 of the files beside the row's own")] = {}
+    training_curve: tuple[float, ...] = ()  # training loss of each epoch
+    validation_curve: tuple[dict[str, float], ...] = ()  # accuracy, MCC and AUC of each epoch
+    best_epoch: int | None = None  # the best on validation records, counted from 1
+    kept: Literal["last", "best"] = "last"  # which epoch's model the row is about
+    auc_curve: tuple[Interval, ...] = ()  # AUC of each epoch of training, if the attack was asked in each
+    attack_curve: tuple[float, ...] = ()  # the attack's own objective, by epoch
+    seconds: Seconds | None = None  # what the row took; None in older rows
+    files: dict[str, str] = {}  # SHA-256 of the files beside the row's own
     provenance: Provenance = Provenance()
 
     def __eq__(self, other: object) -> bool:
@@ -229,8 +191,7 @@ class Summary(Frozen):
     """One defense under one attack over several seeds, or a floor or start if `floor` names one.
 
     `protocol` is that of a floor that differs between protocols; otherwise empty. `values` holds accuracy and the
-    measures of guesses (unaligned, and the likeness once matched): the mean of the seeds' means with its interval over
-    seeds.
+    measures of guesses (unaligned, and the likeness once matched): the mean of the seeds' means, with its interval.
     """
 
     defense: str

@@ -36,7 +36,6 @@ def score_charts(told: Told) -> tuple[Chart, Chart]:
 
 
 def _roc(told: Told) -> Chart:
-    """True positive rates against false ones."""
     x, y = panel(320, 290, (0, 1), (0, 1))
     chosen = np.unique(np.linspace(0, len(told.false) - 1, min(_CORNERS, len(told.false))).round().astype(int))
     shapes = [
@@ -73,7 +72,6 @@ def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
 
 
 def _histogram(told: Told) -> Chart:
-    """Shares of the scores of both kinds."""
     low, high = np.percentile(np.concatenate([told.positive, told.negative]), _SHOWN)
     edges = np.linspace(low, high, _BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
     kinds = {"no": told.negative, "yes": told.positive}

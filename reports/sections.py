@@ -67,7 +67,6 @@ def _card(
     point: Point | None,
     over: Mapping[tuple[str, str], Mapping[str, Interval]],
 ) -> _Card:
-    """The card of one defense's rows."""
     row = next((one for one in rows if point and one.attack == point.attack), best.row if best else rows[0])
     refused: dict[str, list[str]] = {}
     for other in rows:

@@ -17,10 +17,8 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
     The half width t·s/√n is transformed to the logit scale (two ends) or log scale (one end) by the derivative, and the
     limits are transformed back. Near an end the distribution is skewed, and a symmetric interval covers too little.
 
-    Args:
-        values: one for each seed, n ≥ 2; if some are infinite, the limits are the smallest and the largest.
-        confidence: in (0, 1).
-        within: the range (low, high) of the quantity; if it is unbounded, the result is Student's interval.
+    There are n ≥ 2 values, one for each seed; if some are infinite, the limits are the smallest and the largest. If the
+    range (low, high) is unbounded, the result is Student's interval.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
         2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.
@@ -54,5 +52,4 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
 
 
 def _logistic(x: float) -> float:
-    """1 / (1 + e^-x), without overflow."""
-    return 1 / (1 + exp(-x)) if x > -700 else 0.0
+    return 1 / (1 + exp(-x)) if x > -700 else 0.0  # without overflow

@@ -35,9 +35,6 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
 
     If no attack reconstructed records, the row whose AUC is farthest from 1/2 counts. Constant guesses need no release;
     they count as attacks only if nothing else was mounted.
-
-    >>> strongest([])
-    []
     """
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
@@ -185,9 +182,8 @@ def lost(row: Row) -> bool:
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
     """Why the undefended model need not meet an attack, in words; empty if it must.
 
-    Args:
-        twin_of: ids of the cells with this attack on defenses; empty if it meets the undefended model in any case.
-        rows: cell id -> row, of finished cells.
+    `twin_of` has the ids of cells with this attack on defenses; it is empty if the attack meets the undefended model in
+    any case. `rows`: cell id -> row, of finished cells.
 
     >>> unneeded((), {}), unneeded(("a",), {})
     ('', 'only if the attack fails on a defense')
@@ -261,11 +257,7 @@ def sound(row: Row) -> bool:
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a defense on which its numbers rest: once a sound one gives away records, of attacks that are sound.
-
-    >>> relied([])
-    []
-    """
+    """The rows on which a defense's numbers rest: those of sound attacks, once one of these gives away records."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}

@@ -16,8 +16,7 @@ _Values = dict[int, dict[str, float]]  # seed -> name -> value
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     """Means of every defense and attack, and of every floor, over the seeds; empty if there is only one.
 
-    The interval (`seed_intervals.over_values`) covers what differs between seeds (splits, initial weights, draws), not
-    the choice of images.
+    The interval (`seed_intervals.over_values`) covers splits, weights and draws, not the choice of images.
     """
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
@@ -63,6 +62,5 @@ def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
 
 
 def _common(values: Iterable[Mapping[str, float]]) -> list[str]:
-    """Metrics that every seed has."""
     first, *others = values
     return [name for name in first if all(name in other for other in others)]

@@ -40,7 +40,6 @@ class Table:
         return markdown(self, "").strip()
 
     def _repr_html_(self) -> str:
-        """For a notebook."""
         from privkit.reports.html import html_table
 
         return html_table(self)
@@ -124,12 +123,7 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """One line for each defense and attack, over the seeds; one without numbers of two seeds says why.
-
-    Args:
-        summaries: of these rows, at least one.
-        rows: of the run.
-    """
+    """One line for each defense and attack of at least one summary; one without numbers of two seeds says why."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}

@@ -235,7 +235,6 @@ def _uncompared(rows: Sequence[Row]) -> str:
 
 
 def _name(row: Row) -> str:
-    """Of the attack, without options."""
     return without_options(row.attack)
 
 

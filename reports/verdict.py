@@ -18,8 +18,8 @@ class Judgement(Frozen):
     """One check of one row, or of one defended model.
 
     `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
-    against the data of its recording), "number" (whether any attack gave one) or "gate" (a user's condition). `met` is
-    None while it is undecided.
+    against the data of its recording), "number" (whether any attack gave one) or "gate" (a user's condition). It is
+    undecided if `met` is None.
     """
 
     kind: Literal["control", "claim", "number", "gate"]
@@ -79,10 +79,7 @@ def judge(
     """Judge the rows of a run by its plan, its checks and the user's gates.
 
     Args:
-        planned: every cell that the run is to finish.
-        rows: of the cells that have a result.
-        conditions: the user's gates.
-        run: fingerprint of the run.
+        run: its fingerprint.
         silent: names of the protocols under which clients train alone and send nothing, so no attack can give a number.
         trains: whether the run trains long enough for its models to learn something.
     """
@@ -113,7 +110,6 @@ def judge(
 
 
 def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
-    """What became of a cell."""
     row, why = rows.get(cell.cell), unneeded(cell.twin_of, rows)
     status, reason = (row.status, row.reason) if row else ("not_needed" if why else "missing", why)
     record = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
@@ -171,7 +167,6 @@ def _nothing(rows: Sequence[Row]) -> str:
 
 
 def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
-    """A condition, row by row."""
     results = condition.findings(rows, pending)
     if not results:
         named = f" ({EXEMPT})" if any(EXEMPT in row.notes for row in rows) else ""
@@ -205,7 +200,6 @@ def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
     return "; ".join(told)
 
 
-def _names(cells: Sequence[CellState], most: int = 3) -> str:
-    """The first few cells."""
-    names = [f"{cell.defense} / {cell.attack}, seed {cell.seed}" for cell in cells[:most]]
-    return "; ".join(names) + (f"; and {len(cells) - most} more" if len(cells) > most else "")
+def _names(cells: Sequence[CellState]) -> str:
+    names = [f"{cell.defense} / {cell.attack}, seed {cell.seed}" for cell in cells[:3]]
+    return "; ".join(names) + (f"; and {len(cells) - 3} more" if len(cells) > 3 else "")

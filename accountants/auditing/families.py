@@ -32,22 +32,16 @@ class Rates(Protocol):
 
 
 class Family(ABC):
-    """Trade-off curves ordered by strength: at strength 0 an attack learns nothing, and more at larger ones.
+    """Trade-off curves ordered by strength: at strength 0 an attack learns nothing, and more at larger ones."""
 
-    Attributes:
-        assumption: what a bound assumes if it uses this family, in a sentence.
-        assumed: the same in a few words, printed beside the bound; empty if nothing is assumed.
-        precision: relative width at which the search for a strength stops.
-        one_sided: whether presence can show itself far more clearly than absence, so that guesses of "non-member" are
-            worth little.
-    """
-
-    assumption: str
+    assumption: str  # what a bound assumes if it uses this family, in a sentence
+    # the same in a few words, printed beside the bound; empty if nothing is assumed
     assumed: str = "the family of curves that was given"
-    precision: float = 1e-9
+    precision: float = 1e-9  # relative width at which the search for a strength stops
 
     @property
     def one_sided(self) -> bool:
+        """Whether presence shows far more clearly than absence, so that guesses of "non-member" are worth little."""
         return False
 
     @abstractmethod
@@ -122,10 +116,7 @@ class Gaussian(Family):
 
 @dataclass(frozen=True, kw_only=True)
 class Approximate(Family):
-    """Curves of (ε, δ)-DP at one δ, without further assumptions; the strength is ε.
-
-    Attributes:
-        delta: in [0, 1).
+    """Curves of (ε, δ)-DP at one δ in [0, 1), without further assumptions; the strength is ε.
 
     >>> round(Approximate(delta=0.0).at(1.0).advantage, 4)
     0.4621
@@ -157,21 +148,14 @@ class ScaledNoise(Family):
     If the accountant knows no lower bound (`Certificate.lower`), it may charge more than the mechanism loses. A bound
     that rests on this family may then exceed the truth.
 
-    Attributes:
-        mechanism: the claimed one, at strength 1: Laplace noise, sampled clients, random ratios, many rounds.
-        tight: whether to compose numerically if no closed form is exact.
-
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Known
-    >>> one = Known(value=1, relation="replace_one", norm="l1")
-    >>> laplace = SplitMechanism(smashed=one, noise=Noise(law="laplace", smashed=1), lower_model="frozen")
-    >>> family = ScaledNoise(mechanism=laplace)
+    >>> from privkit.accountants.table import mechanism_of
+    >>> family = ScaledNoise(mechanism=mechanism_of({"mechanism": "laplace", "sigma": 1, "sensitivity": 1}))
     >>> round(family.at(2.0).advantage, 4), round(family.epsilon(2.0, 1e-5), 3)
     (0.6321, 2.0)
     """
 
-    mechanism: SplitMechanism
-    tight: bool = True
+    mechanism: SplitMechanism  # the claimed one, at strength 1
+    tight: bool = True  # whether to compose numerically if no closed form is exact
     assumption = (
         "the mechanism is the claimed one with more or less noise; its ε and its trade-off curve are the accountant's"
     )
@@ -223,11 +207,9 @@ _NOTHING = 1e-6
 
 
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
-    """The largest rejected strength, at most `LARGEST`; 0 if no strength above `_NOTHING` is rejected.
+    """The largest rejected strength, at most `_LARGEST`; 0 if no strength above `_NOTHING` is rejected.
 
-    Args:
-        rejected: whether the curve of a strength is rejected; true up to some strength and false beyond it.
-        precision: relative width at which the bisection stops, on the rejected side.
+    All strengths up to some value are rejected. The bisection stops at this relative precision, on the rejected side.
 
     >>> round(largest_rejected(lambda strength: strength <= 1.5), 6), largest_rejected(lambda strength: strength == 0)
     (1.5, 0.0)

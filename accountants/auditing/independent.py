@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.families import Family, Gaussian, largest_rejected, stated
-from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split
+from privkit.accountants.auditing.one_run import ALONE, COINS, NEIGHBORS, fairly_split
 from privkit.accountants.auditing.score_cuts import Cuts, levels, scores, upper
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -43,8 +43,7 @@ def epsilon_independent(
       obeys the Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
     Args:
-        in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not.
+        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
         threshold: fixed before the coins were known; scores of at least this are guessed "member". 0 is the best for
             log-likelihood ratios and "errors".
         confidence: in [1/2, 1).
@@ -82,8 +81,7 @@ def epsilon_independent(
         assumed=curves.assumed,
         assumptions=(
             curves.assumption,
-            "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
-            "did not see",
+            COINS,
             "canaries are independent: a score depends on its own coin and on noise of its own alone",
             NEIGHBORS,
             "the threshold and the test were fixed before the coins were known",

@@ -36,8 +36,7 @@ def epsilon_clopper_pearson(
     binomial given the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
 
     Args:
-        in_scores: [n] scores of members.
-        out_scores: [k] scores of non-members.
+        in_scores, out_scores: [n] scores of members, and [k] of non-members.
         confidence: in (0, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
@@ -117,16 +116,10 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Cuts whose limits hold jointly, with the error probability of each: one threshold, or both families of cuts.
+    """Cuts of sorted scores, whose limits hold jointly but for the error probability: one, or both families of cuts.
 
-    Args:
-        members: sorted scores.
-        error: probability with which any of the limits may fail.
-        threshold: fixed before the scores were seen; None for fixed ranks and every cut.
-
-    Returns:
-        Cuts; error probabilities of the limits on missed members and on alarms; what is assumed of the threshold; and
-        the method in words.
+    The result is the cuts; error probabilities of the limits on missed members and on alarms; what is assumed of the
+    threshold; and the method in words.
     """
     if threshold is not None:
         cuts, half = Cuts.at(members, others, validate.real("threshold", threshold)), np.array([error / 2])

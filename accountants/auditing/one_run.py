@@ -22,6 +22,11 @@ NEIGHBORS = (
     "nothing takes its place, under replace-one a counterpart that was fixed before the coins"
 )
 """Both relations are covered: the proof turns one coin, and asks only that the two sides of it are neighbors."""
+COINS = (
+    "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack did not "
+    "see"
+)
+SCORED = f"{COINS}; every canary is scored, those on which the attack abstains included"
 ALONE = "the confidence is that of this bound alone: of twenty bounds at 95 % one may be expected to fail"
 """What no bound of one run can say of many."""
 
@@ -42,10 +47,8 @@ def epsilon_one_run(
     P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
 
     Args:
-        in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not.
-        confidence: in (0, 1).
-        delta: in [0, 1).
+        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
+        confidence, delta: in (0, 1), and in [0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
             m/2^j are tried on either side and on both. The error probability is then divided by the number of tries,
             about 3·log2(m). This is valid, since the tries depend on m alone.
@@ -78,13 +81,7 @@ def epsilon_one_run(
         method="binomial test of the guesses of one run"
         + ("" if guesses is not None else f", error probability divided by {len(trials)}"),
         assumed="",
-        assumptions=(
-            "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
-            "did not see; every canary is scored, those on which the attack abstains included",
-            NEIGHBORS,
-            assumed,
-            ALONE,
-        ),
+        assumptions=(SCORED, NEIGHBORS, assumed, ALONE),
         source="Steinke, Nasr and Jagielski 2023, Theorem 5.2",
     )
 
@@ -93,8 +90,6 @@ def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
     """The largest bound that `epsilon_one_run` can give with so many canaries (≥ 1 each), when all guesses are right.
-
-    Source: the same theorem.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import validate
 from privkit.accountants.auditing.families import Family, Gaussian, Rates, largest_rejected, stated
-from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, fairly_split, guess_numbers
+from privkit.accountants.auditing.one_run import ALONE, NEIGHBORS, SCORED, fairly_split, guess_numbers
 from privkit.accountants.auditing.score_cuts import scores
 from privkit.shared.empirical_bound import EmpiricalBound
 
@@ -39,10 +39,9 @@ def epsilon_one_run_curve(
     If even this exceeds 1 for τ = 1 − confidence, the curve is rejected. Unlike ε at one δ, this uses the whole curve.
 
     Args:
-        in_scores: [n] scores of the canaries that were members.
-        out_scores: [k] scores of the canaries that were not; ties at a border of the guesses are refused.
-        confidence: in (0, 1).
-        delta: in (0, 1).
+        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not; ties at a
+            border of the guesses are refused.
+        confidence, delta: in (0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
         family: the claimed one; None for any (ε, δ)-DP mechanism.
@@ -87,8 +86,7 @@ def epsilon_one_run_curve(
         assumed=curves.assumed,
         assumptions=(
             curves.assumption,
-            "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack "
-            "did not see; every canary is scored, those on which the attack abstains included",
+            SCORED,
             NEIGHBORS,
             "the numbers of guesses were fixed before the coins were known",
             ALONE,
@@ -120,12 +118,7 @@ def ceiling_one_run_curve(
 
 
 def _largest_strength(
-    family: Family,
-    right: int,
-    guesses: tuple[int, int],
-    canaries: int,
-    error: float,
-    precision: float | None = None,
+    family: Family, right: int, guesses: tuple[int, int], canaries: int, error: float, precision: float | None = None
 ) -> float:
     asked = sum(guesses)
     concerned = canaries if all(guesses) else canaries / 2
@@ -135,14 +128,9 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: so many right guesses have at most this probability under it.
+    """Whether a curve is rejected: v right ones of c guesses have at most the probability `error` under it.
 
-    Args:
-        rates: those that the curve allows.
-        right: v, the right guesses.
-        asked: c, all guesses.
-        canaries: m, those about which a guess can be right: all, or on average half if all guesses are of one kind.
-        error: in (0, 1).
+    m canaries are those about which a guess can be right: all, or on average half if all guesses are of one kind.
 
     >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
     (True, False)
@@ -166,13 +154,7 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
     They depend on the number of canaries and on the claim alone, so the choice costs no confidence. A threshold at the
     false positive rate x makes m·(x + f̄(x))/2 guesses on a side. We assume that the right ones are one standard
     deviation fewer than the curve allows. Both sides have the same number; if the family is one-sided, all guesses are
-    "member".
-
-    Args:
-        canaries: m ≥ 2.
-        strength: of the claimed curve.
-        confidence: in (0, 1).
-        family: of the claimed curve.
+    "member". Strength and family are those of the claimed curve; m ≥ 2.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

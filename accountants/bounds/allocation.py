@@ -17,7 +17,7 @@ from scipy.special import gammaln, logsumexp, ndtr
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.bounds.loss_distribution import Pair
+from privkit.accountants.bounds.loss_distribution import Pair, by_squaring
 from privkit.accountants.bounds.round_profiles import gaussian_profile
 from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampled_rdp import log_expm1
@@ -226,15 +226,8 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
         either = np.logaddexp(r, plain(n))
         return n + m, np.logaddexp(_convolved(either, s), _convolved(r, plain(m)))
 
-    power, square, left = None, (1, rest), places
-    while left:
-        if left & 1:
-            power = square if power is None else product(power, square)
-        left >>= 1
-        if left:
-            square = product(square, square)
-    assert power is not None
-    return np.asarray((power[1] + factorial)[2:] + 1e-13 * (1 + np.abs(power[1][2:]) / 100))
+    _, power = by_squaring((1, rest), places, product)
+    return np.asarray((power + factorial)[2:] + 1e-13 * (1 + np.abs(power[2:]) / 100))
 
 
 def _convolved(left: Array, right: Array) -> Array:
@@ -335,18 +328,13 @@ def _sum_of_losses(masses: Array, count: int) -> Array:
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = next_fast_len(2 * masses.size - 1, real=True)
-    power, square, left = None, masses, count
-    while left:
-        transform = rfft(square, size)
-        if left & 1:
-            power = (
-                square if power is None else np.maximum(irfft(rfft(power, size) * transform, size), 0)[: square.size]
-            )
-        left >>= 1
-        if left:
-            square = np.maximum(irfft(transform * transform, size), 0)[: square.size]
-    assert power is not None
-    return power
+
+    def added(left: Array, right: Array) -> Array:
+        transform = rfft(left, size)
+        other = transform if right is left else rfft(right, size)
+        return np.asarray(np.maximum(irfft(transform * other, size), 0)[: masses.size])
+
+    return by_squaring(masses, count, added)
 
 
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:

@@ -15,33 +15,20 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """What a bound answers.
-
-    Attributes:
-        value: ε ≥ 0, or ln δ ≤ 0; `inf` or 0 if the theorem gives nothing.
-        order: Rényi order at which it was found; None if no order is involved.
-        at_edge: whether that order is the first or last of those tried.
-        lower: a proven lower limit on the same quantity, if one is known.
-    """
+    """What a bound answers: ε ≥ 0, or ln δ ≤ 0; `inf` or 0 if the theorem gives nothing."""
 
     value: float
-    order: float | None = None
-    at_edge: bool = False
-    lower: float | None = None
+    order: float | None = None  # Rényi order at which it was found; None if no order is involved
+    at_edge: bool = False  # whether that order is the first or last of those tried
+    lower: float | None = None  # a proven lower limit on the same quantity, if one is known
 
 
 class Bound(ABC):
-    """One theorem, applied to one run.
+    """One theorem, applied to one run."""
 
-    Attributes:
-        method: its name, for a certificate.
-        source: paper and theorem.
-        exact: whether the limit is exact for a run that attains the losses that its specification allows.
-    """
-
-    method: str
-    source: str
-    exact: bool
+    method: str  # its name, for a certificate
+    source: str  # paper and theorem
+    exact: bool  # whether the limit is exact for a run that attains the losses that its specification allows
 
     @abstractmethod
     def epsilon(self, delta: float) -> Limit:
@@ -95,11 +82,7 @@ class ClosedForm(Bound):
 
 
 def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
-    """ε of many bounds, each at its own δ. Bounds of one batch are computed together.
-
-    >>> epsilons([], np.array([]))
-    []
-    """
+    """ε of many bounds, each at its own δ. Bounds of one batch are computed together."""
     batches: dict[Hashable, list[int]] = {}
     for at, bound in enumerate(bounds):
         batches.setdefault(bound.batch, []).append(at)

@@ -50,8 +50,7 @@ class GaussianBound(Bound):
 def gaussian_bound(steps: Steps) -> GaussianBound | None:
     """The single Gaussian that dominates all steps; None if one of them is worse than any Gaussian.
 
-    Source: Balle and Wang 2018, Theorem 8; shifts compose to the root of their squares' sum (Dong, Roth and Su 2022,
-    Corollary 3.3).
+    Source: Balle and Wang 2018, Theorem 8; √Σμ²: Dong, Roth and Su 2022, Corollary 3.3.
 
     >>> gaussian_bound([(GaussianRelease(mu=0.5), 4)]).mu
     1.0

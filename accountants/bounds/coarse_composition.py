@@ -99,8 +99,6 @@ class CoarseComposition(Bound):
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
     """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all.
 
-    Source: as `CoarseComposition`.
-
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
     >>> round(bound.epsilon(1e-5).value, 3)
@@ -217,10 +215,7 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
     """[R] ε by composition on grids, and where these begin: runs with grids of one size are computed together.
 
-    Args:
-        runs: one direction.
-        tilt: [R] λ > 0.
-        first: [R] an ε that is proven already; a grid ends shortly above it.
+    A grid ends shortly above `first`, [R] ε that are proven already.
     """
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.cumulants(np.zeros_like(tilt))[2])

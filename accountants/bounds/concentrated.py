@@ -17,13 +17,18 @@ from privkit.accountants.bounds.step import Steps
 def zcdp(steps: Steps) -> float:
     """Smallest ρ that is derived for a run: its Rényi divergence is at most ρα at every order α > 1.
 
-    Source: Bun and Steinke 2016 (Lemma 1.7: ρ of a composition is the sum; Proposition 1.6: μ²/2 of a Gaussian).
+    Source: Bun and Steinke 2016 (Lemma 1.7: ρ of a composition is the sum; Proposition 1.6: μ²/2 of a Gaussian;
+    Proposition 1.4: ε²/2 of a largest loss ε).
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> zcdp([(GaussianRelease(mu=0.5), 4)])
     0.5
     """
-    return sum(min(step.shift(count) ** 2 / 2, _of_pure(step.most(count))) for step, count in steps)
+
+    def of_losses(losses: list[tuple[float, int]]) -> float:  # α > 1, so that ρ = ε holds, too (Proposition 1.4)
+        return sum(count * min(e * e / 2, e) for e, count in losses) if losses else inf
+
+    return sum(min(step.shift(count) ** 2 / 2, of_losses(step.most(count))) for step, count in steps)
 
 
 def gdp(steps: Steps) -> float:
@@ -35,19 +40,11 @@ def gdp(steps: Steps) -> float:
     >>> round(gdp([(LaplaceRelease(parts=((1.0, 1),)), 4)]), 4)
     2.4641
     """
-    return sqrt(sum(min(step.shift(count), _shift_of_pure(step.most(count))) ** 2 for step, count in steps))
 
+    def of_losses(losses: list[tuple[float, int]]) -> float:
+        return sqrt(sum(count * pure_gdp(e) ** 2 for e, count in losses)) if losses else inf
 
-def _pure_zcdp(epsilon: float) -> float:
-    """ρ of an ε-differentially private mechanism: ε²/2, or ε if that is less, since α > 1.
-
-    Source: Bun and Steinke 2016, Proposition 1.4.
-
-    >>> _pure_zcdp(1.0), _pure_zcdp(10.0)
-    (0.5, 10.0)
-    """
-    e = validate.real("epsilon", epsilon, least=0)
-    return min(e * e / 2, e)
+    return sqrt(sum(min(step.shift(count), of_losses(step.most(count))) ** 2 for step, count in steps))
 
 
 def pure_gdp(epsilon: float) -> float:
@@ -63,11 +60,3 @@ def pure_gdp(epsilon: float) -> float:
     """
     e = validate.real("epsilon", epsilon, least=0)
     return float(-2 * ndtri_exp(-np.logaddexp(0, e)))
-
-
-def _of_pure(losses: list[tuple[float, int]]) -> float:
-    return sum(count * _pure_zcdp(epsilon) for epsilon, count in losses) if losses else inf
-
-
-def _shift_of_pure(losses: list[tuple[float, int]]) -> float:
-    return sqrt(sum(count * pure_gdp(epsilon) ** 2 for epsilon, count in losses)) if losses else inf

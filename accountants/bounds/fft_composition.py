@@ -101,13 +101,7 @@ class ComposedLosses:
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
     """Convolve all parts, tilted to where δ or ε lies. The tilt is reduced if the window would start beyond the answer.
 
-    Args:
-        parts: loss distributions of one direction, on one grid.
-        delta: in (0, 1); give this or ε.
-        epsilon: ε ≥ 0.
-
-    Raises:
-        ValueError: (`GridTooLarge`) if the window would have too many nodes.
+    One of δ and ε is given. `GridTooLarge` is raised if the window would have too many nodes.
     """
     tilt = _tilt(parts, delta, epsilon)
     composed = _tilted_composition(parts, tilt)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf, erfcx, log_ndtr, ndtr
 
+from privkit.accountants.bounds.subsampling import nonnegative
 from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 
@@ -24,17 +25,15 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
     ½·exp(−a²/2)·erfcx(−b/√2). Nothing overflows at ε in the thousands. If both terms are small, their difference is
     taken before the exponential.
 
-    Args:
-        epsilon: ε ≥ 0, in nats; scalar or array.
-        mu: L2 sensitivity divided by the noise's standard deviation, ≥ 0 (0: nothing depends on the record);
-            broadcasts against `epsilon`. T releases compose to √T·μ.
+    Scalars or arrays, which broadcast: ε ≥ 0, in nats, and μ ≥ 0, the L2 sensitivity divided by the noise's standard
+    deviation (0: nothing depends on the record). T releases compose to √T·μ.
 
     Source: Balle and Wang 2018, Theorem 8.
 
     >>> round(delta(1.0, 1.0), 6), round(delta(800.0, 40.0), 7)
     (0.126937, 0.4900327)
     """
-    e, m = _checked_shifts("epsilon", epsilon), _checked_shifts("mu", mu)
+    e, m = nonnegative("epsilon", epsilon), nonnegative("mu", mu)
     with np.errstate(under="ignore"):
         deltas = np.exp(log_delta(e, m))
     return deltas if deltas.ndim else float(deltas)
@@ -82,7 +81,7 @@ def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
     >>> round(epsilon(1e-5, 1.0), 4), epsilon(0.5, 1.0)
     (4.3772, 0.0)
     """
-    target, m = np.asarray(delta_, float), _checked_shifts("mu", mu)
+    target, m = np.asarray(delta_, float), nonnegative("mu", mu)
     if not np.all((target > 0) & (target < 1)):
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
     target, m = np.broadcast_arrays(np.log(target), m)
@@ -123,7 +122,7 @@ def mu_for(epsilon_: float, delta_: float) -> float:
     >>> round(3.7306316348159374 * mu_for(1.0, 1e-5), 9)
     1.0
     """
-    e, target = float(_checked_shifts("epsilon", epsilon_)), float(delta_)
+    e, target = float(nonnegative("epsilon", epsilon_)), float(delta_)
     if not 0 < target < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
 
@@ -141,14 +140,4 @@ def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
     >>> rdp([2, 32], 0.5).tolist()
     [0.25, 4.0]
     """
-    return np.asarray(orders, float) * np.square(_checked_shifts("mu", mu)) / 2
-
-
-def _checked_shifts(name: str, value: ArrayLike) -> Array:
-    array = np.asarray(value)
-    if array.dtype == bool or array.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-    array = array.astype(float)
-    if not np.all(np.isfinite(array) & (array >= 0)):
-        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-    return array
+    return np.asarray(orders, float) * np.square(nonnegative("mu", mu)) / 2

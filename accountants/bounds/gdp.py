@@ -3,7 +3,7 @@
 A sampled composition has a heavier far tail than a Gaussian, so no useful μ covers every test. `mu` finds the smallest
 μ for tests whose error rates are at least a floor, and a δ for the rest.
 
-Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ and regret).
+Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from scipy.special import ndtr, ndtri, ndtri_exp
 
 from privkit.accountants import validate
-from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.fft_composition import compose
 from privkit.accountants.bounds.loss_distribution import Pair, Profile, both_directions, grid_interval
 from privkit.shared.array import Array
@@ -26,20 +25,13 @@ NODES = 256  # values of ε at which the composed profile is computed; the exces
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianFit:
-    """The Gaussian mechanism that replaces a composition.
+    """The Gaussian mechanism that replaces a composition, which is (ε, max(δ_G(ε; μ), delta_floor))-DP for every ε ≥ 0.
 
-    Attributes:
-        mu: shift of the Gaussian in standard deviations, ≥ 0.
-        regret: estimate of how much worse the Gaussian is than the composition: both error rates of the best test
-            against it must grow by this much to match. It is an estimate, not a bound.
-        floor: smallest false positive rate α for which every test's false negative rate is at least G_μ(α).
-        delta_floor: Φ(μ + Φ⁻¹(α)) at that α: the composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for every ε ≥ 0.
+    Every test whose false positive rate α is at least the floor has a false negative rate of at least G_μ(α).
     """
 
-    mu: float
-    regret: float
-    floor: float
-    delta_floor: float
+    mu: float  # shift of the Gaussian in standard deviations, ≥ 0
+    delta_floor: float  # Φ(μ + Φ⁻¹(α)) at that floor
 
 
 def mu(
@@ -51,15 +43,9 @@ def mu(
     each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
     Φ⁻¹(1 − α) − Φ⁻¹(β) over them. Between these points the claim follows from the convexity of the Gaussian's curve.
 
-    Args:
-        steps: (profile, rounds), as in `pld`.
-        floor: smallest false positive rate that is covered, in [1e-12, 0.1]. What lies below is covered by
-            `delta_floor` alone; μ grows without a useful limit as the floor falls.
-        interval: distance of the grid's nodes; chosen if it is not given.
-
-    Raises:
-        ValueError: if no test has both error rates above the floor (then report ε at δ instead), or an argument is out
-            of range, or the grid would be too large.
+    Steps and interval are as in `pld`. The floor lies in [1e-12, 0.1]: what lies below is covered by `delta_floor`
+    alone, and μ grows without a useful limit as it falls. If no test has both error rates above it, or the grid would
+    be too large, ValueError is raised: report ε at δ instead.
 
     Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
 
@@ -86,12 +72,7 @@ def mu(
     log_alpha = np.append(log_alpha[:inside], log(least))
     power = np.append(at[:inside] + gap[:inside], at[inside] + least * exp(min(corner[inside], 700)))  # 1 − β
     tightest = max(0.0, float(np.max(ndtri(np.minimum(power, 1)) - ndtri_exp(log_alpha))))
-    return GaussianFit(
-        mu=tightest,
-        regret=regret(tightest, epsilon, delta),
-        floor=least,
-        delta_floor=float(ndtr(tightest + ndtri(least))),
-    )
+    return GaussianFit(mu=tightest, delta_floor=float(ndtr(tightest + ndtri(least))))
 
 
 def _composed(
@@ -136,9 +117,3 @@ def _hull(epsilon: Array, delta: Array) -> list[int]:
             corners.pop()
         corners.append(at)
     return corners
-
-
-def regret(claimed: float, epsilon: Array, delta: Array) -> float:
-    """max_ε (δ_G(ε; μ) − δ(ε))/(1 + e^ε): the smallest shift of both error rates that covers the difference."""
-    scale = np.exp(-epsilon) / (1 + np.exp(-epsilon))
-    return max(0.0, float(np.max((gaussian.delta(epsilon, claimed) - delta) * scale)))

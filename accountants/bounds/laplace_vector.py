@@ -14,7 +14,7 @@ from math import ceil, exp, expm1
 import numpy as np
 
 from privkit.accountants import validate
-from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile
+from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile, by_squaring
 from privkit.shared.array import Array
 
 _CELLS = 8  # cells between a loss of 0 and the largest loss of one variable: an error of 1e-5 of ε for many variables
@@ -29,11 +29,8 @@ _ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables
 def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
     """The loss of independent Laplace variables on a grid, at least as bad as the truth.
 
-    Args:
-        parts: pairs (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1), at least one.
-
-    Returns:
-        The distribution; None if losses above 700 nats matter, where e^ε overflows.
+    `parts` are pairs (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1), at least one. The result is
+    None if losses above 700 nats matter, where e^ε overflows.
 
     Source: derived. A smaller shift of a coordinate is post-processing of a larger one (the trade-off function of a
     log-concave law falls with its shift), so neighbors that move every coordinate by its largest shift dominate; their
@@ -46,18 +43,14 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
     kept = [(validate.real("shift", shift, least=0), validate.whole("number", number)) for shift, number in parts]
     if max(shift for shift, _ in kept) > _LARGEST_LOSS:
         return None
-    whole = reduce(_sum, [_repeated(_one(shift), number) for shift, number in kept if shift > 0], _one(0.0))
+    whole = reduce(_sum, [by_squaring(_one(shift), number, _sum) for shift, number in kept if shift > 0], _one(0.0))
     if (whole.lowest + whole.masses.size) * whole.interval > _LARGEST_LOSS:
         return None
     return replace(whole, masses=whole.masses * (1 + error(parts)))
 
 
 def error(parts: tuple[tuple[float, int], ...]) -> float:
-    """Relative rounding error of the masses of `losses`, by which they are raised.
-
-    >>> error(((0.5, 3),))
-    3e-12
-    """
+    """Relative rounding error of the masses of `losses`, by which they are raised."""
     return _ROUNDING * sum(number for _, number in parts)
 
 
@@ -99,19 +92,6 @@ def _one(shift: float) -> LossDistribution:
     masses[0] += exp(-shift) / 2
     masses[-1] += 0.5
     return LossDistribution(interval=d, lowest=-cells, masses=masses, infinity=0.0)
-
-
-def _repeated(one: LossDistribution, count: int) -> LossDistribution:
-    """The sum of `count` independent losses, by squaring."""
-    power = None
-    while True:
-        if count & 1:
-            power = one if power is None else _sum(power, one)
-        count >>= 1
-        if not count:
-            assert power is not None
-            return power
-        one = _sum(one, one)
 
 
 def _sum(left: LossDistribution, right: LossDistribution) -> LossDistribution:

@@ -89,20 +89,13 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] 
 
 
 def _by_contour(
-    terms: tuple[Array, Array, Array],
-    interval: float,
-    rows: tuple[Array, Array],
-    spread: float,
-    apart: float,
+    terms: tuple[Array, Array, Array], interval: float, rows: tuple[Array, Array], spread: float, apart: float
 ) -> float:
     """F(w), with terms from z = θ on; infinite if they overflow.
 
-    Args:
-        terms: [K] nodes, [T, K] masses of each kind, [K] largest E(V − node)₊.
-        interval: the smallest between nodes.
-        rows: [D] weights, the lowest first, and [D] numbers of rows.
-        spread: standard deviation of the sum, about.
-        apart: distance of its mean from 0, in these.
+    Terms are [K] nodes, the smallest interval between which is given, [T, K] masses of each kind, and [K] largest
+    E(V − node)₊; rows are [D] weights, the lowest first, and [D] numbers of rows. The mean of the sum is about `apart`
+    standard deviations (`spread`) from 0.
     """
     nodes, masses, above = terms
     weights, counts = rows
@@ -128,8 +121,7 @@ def _by_contour(
 def _rule(deviations: float) -> tuple[Array, Array]:
     """[J + 1] slopes jd/θ, and weights (d/θ)·|θ/z_j|² of terms j and −j together; all others weigh 2/(Jd/θ) at most.
 
-    Args:
-        deviations: θ times the standard deviation of the sum.
+    `deviations` are θ times the standard deviation of the sum.
     """
     step = _STEP * min(1.0, 1 / deviations)
     slopes = step * np.arange(ceil(_STEPS * _STEP / (deviations * step)) + 1.0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, expm1, inf, sqrt
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,23 @@ Profile: TypeAlias = Callable[[Array], Array]  # δ at an array of ε ≥ 0; dec
 Pair: TypeAlias = tuple[Profile, Profile]
 """Profiles of the two directions, H(P‖Q) and H(Q‖P); together they hold δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
 LARGEST_GRID = 20_000_000  # nodes above which a grid is refused
+_T = TypeVar("_T")
+
+
+def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
+    """So many equal things ≥ 1 joined into one, by squaring.
+
+    >>> by_squaring("a", 5, lambda left, right: left + right)
+    'aaaaa'
+    """
+    power, square, left = one if count & 1 else None, one, count >> 1
+    while left:
+        square = join(square, square)
+        if left & 1:
+            power = square if power is None else join(power, square)
+        left >>= 1
+    assert power is not None
+    return power
 
 
 class GridTooLarge(ValueError):
@@ -60,13 +77,9 @@ Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one di
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:
     """Loss distributions of a mechanism by connecting the dots of its privacy profile: valid upper bounds.
 
-    Args:
-        profile: δ(ε ≥ 0), vectorised, if both directions are alike (replace-one); else the profiles of both.
-        interval: distance of the grid's nodes, > 0. Its error in the composed ε is about T·interval²/12.
-        tail: the grid ends where δ falls below; what lies beyond counts as infinite loss.
-
-    Returns:
-        One distribution, or two if two profiles were given; both are to be composed, and the larger δ holds.
+    There is one distribution for a profile δ(ε ≥ 0) if both directions are alike (replace-one), and two for the
+    profiles of both; both are to be composed, and the larger δ holds. The interval between the grid's nodes has an
+    error in the composed ε of about T·interval²/12. Beyond the node where δ falls below the tail, losses are infinite.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.

@@ -42,12 +42,7 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     """[E] upper bounds on Σ weight·δ_G(ε; μ), about 1e-13 above it.
 
-    Args:
-        epsilon: [E] ≥ 0, each once, increasing.
-        mu: [J] > 0.
-        weight: [J] probabilities of the shifts, > 0; what they lack of 1 moves nothing.
-
-    Source: derived, above.
+    [E] ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; what these lack of 1 moves nothing.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> at = np.linspace(0, 9, 1000)
@@ -80,13 +75,7 @@ def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     return np.asarray(np.minimum(deltas * (1 + _ROUNDING * (1 + float(mu.max()) / 50)), 1.0))
 
 
-def _interpolate(
-    deltas: Array,
-    epsilon: Array,
-    smooth: list[_Panels],
-    mu: Array,
-    weight: Array,
-) -> None:
+def _interpolate(deltas: Array, epsilon: Array, smooth: list[_Panels], mu: Array, weight: Array) -> None:
     """Write the polynomials' values on all panels, with their errors added."""
     if not sum(panels.size for panels, _, _ in smooth):
         return

@@ -33,8 +33,7 @@ class PublicMixture(SampledStep):
     """Gaussian releases of random shift; the server learns the shift with the release.
 
     If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the
-    mean over the profiles of sampled releases of each shift. So the accountant may treat the shift as public, in every
-    composition.
+    mean over the profiles of sampled releases of each shift. So the shift may be treated as public.
     """
 
     law: ShiftLaw  # the distribution of the shift

@@ -17,15 +17,10 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComposedBound(Bound):
-    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, there is no limit.
-
-    Attributes:
-        pairs: profiles of single rounds and their counts.
-        attained: profiles that one pair of neighbors attains in every round: `pairs` itself if it attains both
-            directions; None if no lower limit is known.
-    """
+    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, there is no limit."""
 
     pairs: Pairs
+    # what one pair of neighbors attains in every round: `pairs` itself if it attains both directions; None if unknown
     attained: Pairs | None = None
     method: str = "numerical composition of privacy loss distributions"
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"
@@ -61,8 +56,6 @@ class ComposedBound(Bound):
 def composed_bound(steps: Steps) -> ComposedBound | None:
     """The numerical composition of all steps; None if a step has no profile.
 
-    Source: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022.
-
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> composed_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).pairs[0][1]
     4
@@ -79,8 +72,6 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
 
 def third_record_bound(steps: Steps) -> ComposedBound | None:
     """The same with the profiles of several rounds of k of n (`third_record`); None if no step has such rounds.
-
-    Source: derived, in `third_record`.
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> run = [(GaussianRelease(mu=1.0, sampling="without_replacement", rate=0.1), 20)]

@@ -17,7 +17,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.step import Pairs, Step
-from privkit.accountants.bounds.subsampling import finite_numbers
+from privkit.accountants.bounds.subsampling import finite_numbers, nonnegative
 from privkit.shared.array import Array
 
 _MOST_ANSWERS = 1_000  # answers up to which the profile is summed exactly; more are composed numerically
@@ -109,9 +109,7 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
     >>> float(delta(0.5, 0.5, 2).round(6))
     0.33782
     """
-    e = finite_numbers("epsilon", epsilon)
-    if np.any(e < 0):
-        raise ValueError(f"epsilon must be a finite number >= 0, got {epsilon!r}")
+    e = nonnegative("epsilon", epsilon)
     losses, log_mass = _sums_of_losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     gap = np.minimum(e.ravel()[:, None] - losses, 0.0)
     with np.errstate(under="ignore"):

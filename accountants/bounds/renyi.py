@@ -28,20 +28,10 @@ HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 32
 """Orders that are tried likewise if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
 
 
-def mironov(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
-    """ε at each order: ε_α + ln(1/δ)/(α − 1).
-
-    Source: Mironov 2017, Proposition 3.
-
-    >>> float(mironov(8, 0.5, 1e-5).round(6))
-    2.144704
-    """
-    a = np.asarray(orders, float)
-    return np.asarray(np.asarray(rdp, float) - np.log(delta) / (a - 1))
-
-
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
     """ε at each order: ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1); a negative value means that (0, δ) holds.
+
+    It is below ε_α + ln(1/δ)/(α − 1) of Mironov 2017, Proposition 3, at every order.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12 (Balle et al. 2020, Theorem 21).
 
@@ -66,19 +56,16 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
-    """Smallest ε over a grid of orders, by the tighter of the two conversions at each.
+    """Smallest ε over a grid of [A] increasing orders > 1, by `canonne` at each.
 
-    Args:
-        orders: [A], each > 1, increasing.
-        rdp: [A] upper bounds at these orders, ≥ 0; `inf` if none is known.
-        delta: in (0, 1).
+    `rdp` has [A] upper bounds at these orders, ≥ 0; `inf` if none is known.
 
     >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
     5.0
     """
     a, r = _checked_curve(orders, rdp)
     validate.delta(delta)
-    values = np.minimum(canonne(a, r, delta), mironov(a, r, delta))
+    values = canonne(a, r, delta)
     at = int(np.argmin(values))
     return Limit(value=max(0.0, float(values[at])), order=float(a[at]), at_edge=at in (0, len(a) - 1))
 

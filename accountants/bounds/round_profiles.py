@@ -32,7 +32,7 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
     """
     q, base = validate.real("rate", rate, least=0, most=1), gaussian_profile(mu)
     return (
-        lambda epsilon: subsampling.poisson_removed_delta(epsilon, q, base),
+        lambda epsilon: subsampling.without_replacement_delta(epsilon, q, base),
         lambda epsilon: subsampling.poisson_added_delta(epsilon, q, base),
     )
 

@@ -85,14 +85,10 @@ class ShuffledRows(ToldPlaces):
     """One epoch, in which a secret uniform order deals the records of a client to rows, each released alone.
 
     Its Rényi curve and its shift are charged as if the places were told; the hidden places count in `pairs`.
-
-    Attributes:
-        records: n ≥ 2.
-        mu: largest distance of two records over the noise's standard deviation, ≥ 0.
     """
 
     chosen: int = 1
-    records: int
+    records: int  # n ≥ 2, of which any two are at most `mu` apart
 
     @property
     def how(self) -> str:
@@ -113,15 +109,10 @@ Hidden: TypeAlias = Callable[[float, float, Rows], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Hiding:
-    """What h_l is made of.
+    """What h_l is made of."""
 
-    Attributes:
-        cases: u_s and W_s.
-        told: p, the probability that the row is told at once.
-    """
-
-    cases: tuple[tuple[float, Rows], ...] = ()
-    told: float = 0.0
+    cases: tuple[tuple[float, Rows], ...] = ()  # u_s and W_s
+    told: float = 0.0  # p, the probability that the row is told at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
         """h_l(ε); cases that would lower it by less than a hundredth count as told."""
@@ -146,12 +137,9 @@ class Hiding:
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
     """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
 
-    It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`.
-
-    Args:
-        records: n ≥ 2.
-        mu: largest distance of two records over the noise's standard deviation, ≥ 0; None below .001 and above 1.5.
-        told: wanted probability that the row is told, in (0, .5]; no δ below it is small.
+    It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`:
+    the wanted probability in (0, .5] that the row is told; no δ below it is small. Any two of n ≥ 2 records are at most
+    μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001 and above 1.5.
 
     Source: derived, see above.
 

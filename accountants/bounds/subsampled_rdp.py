@@ -19,14 +19,9 @@ _ROWS = 256  # rows that are worked on at once, so that intermediate arrays stay
 def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array], Array]) -> Array:
     """Rényi curve of one release from k of n clients for any base curve, replace-one: an upper bound.
 
-    Args:
-        orders: [A] α > 1. At integers Theorem 9; between them (α − 1)ε(α), which is convex and 0 at 1, is interpolated.
-        rate: γ = k/n in [0, 1].
-        rdp: vectorised base curve α ↦ ε(α) ≥ 0; it is evaluated at all integers up to the largest order, and at
-            `orders`.
-
-    Returns:
-        [A], at most the base curve: sampling cannot hurt, so where the theorem exceeds the base curve, that is taken.
+    At [A] integers α > 1 it is Theorem 9; between them (α − 1)ε(α), which is convex and 0 at 1, is interpolated. The
+    rate is γ = k/n. The vectorised base curve α ↦ ε(α) ≥ 0 is evaluated at all integers up to the largest order, and at
+    `orders`. Sampling cannot hurt, so where the theorem exceeds the base curve, that is taken.
 
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 9 and Corollary 10.
 
@@ -58,13 +53,8 @@ def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistr
     It grows with the base profile: f is convex and touches 0 at L = 1. For small x = L − 1, f is at most
     α(α − 1)x²/2·((1 + x)^{max(α − 2, 0)} + 1) (Taylor).
 
-    Args:
-        orders: [A] α > 1.
-        rate: γ = k/n in [0, 1].
-        base: dominates the unsampled release, and is alike in both directions.
-
-    Returns:
-        [A]; infinite if the base loss can be, or a moment overflows.
+    The base loss dominates the unsampled release, and is alike in both directions. The curve, [A] as the orders α > 1,
+    is infinite if the base loss can be, or a moment overflows.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moment is derived as in `sampled_renyi`.
 
@@ -96,13 +86,8 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
     E[L^{1−α} − 1 + (α − 1)(L − 1)]. The first is Σ_j C(α, j)(1 − γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0;
     the second is at most C(α, 2)γ²·a_2 (Taylor), which is tight where it matters.
 
-    Args:
-        orders: [A] α > 1; between integers the convex (α − 1)ε(α) is interpolated.
-        rate: γ = k/n in [0, 1]; scalar or [R].
-        mu: L2 sensitivity over the noise's standard deviation, ≥ 0; scalar or [R].
-
-    Returns:
-        [A], or [R, A]; never above the unsampled αμ²/2.
+    For [A] orders α > 1 the curves are [A], or [R, A] if rate γ = k/n or μ ≥ 0 is [R]; never above the unsampled αμ²/2.
+    Between integers the convex (α − 1)ε(α) is interpolated.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.

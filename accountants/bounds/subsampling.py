@@ -39,11 +39,9 @@ def deamplify(epsilon: float, rate: float) -> float: ...
 @overload
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """ε of the base mechanism that subsampling turns into `epsilon`: ln(1 + (e^ε − 1)/γ).
+    """ε of the base mechanism that subsampling turns into `epsilon`, the inverse of `amplify`: ln(1 + (e^ε − 1)/γ).
 
     It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as the base ε → −∞.
-
-    Source: the inverse of `amplify`.
 
     >>> round(deamplify(amplify(1.0, 0.1), 0.1), 12)
     1.0
@@ -61,9 +59,10 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
     """Tight privacy profile of one release from k of n clients, drawn without replacement and kept secret.
 
     For ε ≥ 0 it is γ·δ_base(ln(1 + (e^ε − 1)/γ)), γ = k/n, replace-one. For ε < 0 we exchange the neighbors: δ(−ε) = 1
-    − e^{−ε} + e^{−ε}δ(ε).
+    − e^{−ε} + e^{−ε}δ(ε). For ε ≥ 0 it is also the profile of one Poisson-sampled release, with a record against
+    without it, which is never below the other direction (`poisson_added_delta`); composition needs both.
 
-    Source: Balle, Barthe and Gaboardi 2018, Theorem 9; attained if all other data are zero.
+    Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (attained if all other data are zero) and Theorem 8 (Poisson).
 
     >>> from privkit.accountants.bounds import gaussian
     >>> float(without_replacement_delta(0.0, 0.2, lambda e: gaussian.delta(e, 1.0)).round(6))
@@ -73,20 +72,6 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
     size = np.abs(e)
     delta = np.zeros_like(e) if g == 0 else g * _probabilities(base_delta(np.asarray(deamplify(size, g), float)))
     return np.where(e >= 0, delta, -np.expm1(-size) + np.exp(-size) * delta)
-
-
-def poisson_removed_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
-    """Tight privacy profile of one Poisson-sampled release, with a record against without it, at ε ≥ 0.
-
-    It is never below the other direction (`poisson_added_delta`); composition needs both.
-
-    Source: Balle, Barthe and Gaboardi 2018, Theorem 8.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> float(poisson_removed_delta(0.05, 0.1, lambda e: gaussian.delta(e, 1.0)).round(6))
-    0.026144
-    """
-    return without_replacement_delta(nonnegative("epsilon", epsilon), rate, base_delta)
 
 
 def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
@@ -123,11 +108,11 @@ def finite_numbers(name: str, value: ArrayLike) -> Array:
 
 
 def nonnegative(name: str, value: ArrayLike) -> Array:
-    """Finite numbers ≥ 0."""
-    array = finite_numbers(name, value)
-    if np.any(array < 0):
+    """Finite numbers ≥ 0, likewise."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array) & (array >= 0)):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-    return array
+    return array.astype(float)
 
 
 def rates(value: ArrayLike, *, positive: bool = False) -> Array:

@@ -66,13 +66,9 @@ _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] | None:
     """A profile of several rounds of k of n, and how many of it are at least all rounds; None if no grid holds it.
 
-    Args:
-        rate: γ = k/n, in (0, 1).
-        mu: largest distance of two records over the noise's standard deviation, ≥ 0.
-        rounds: T ≥ 1.
+    The rate γ = k/n lies in (0, 1); two records are at most μ ≥ 0 standard deviations of the noise apart.
 
-    Source: derived, see above; Balle, Barthe and Gaboardi 2018, Theorem 9, for one round; Zhu, Dong and Wang 2022 for
-    the composition of profiles.
+    Source: derived, see above; Balle, Barthe and Gaboardi 2018, Theorem 9 (one round); Zhu, Dong and Wang 2022.
 
     >>> profile, times = rounds_profile(0.1, 1.0, 20)
     >>> times, float(profile(np.array(2.0)).round(3))

@@ -201,15 +201,9 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """A loss sampled at rate γ, from k of n clients, on the nodes of `discretized`; alike in both directions.
+    """A loss sampled at rate γ > 0, from k of n clients, on the nodes of `discretized`; alike in both directions.
 
-    Args:
-        base: distribution of the loss before sampling, alike in both directions.
-        rate: γ in (0, 1].
-        spent: δ that infinite losses of one release may cost, about.
-
-    Returns:
-        [N] losses, [N] masses under Q, and the mass of P whose loss is infinite.
+    Infinite losses cost about `spent` of δ. The result: [N] losses, [N] masses under Q, and P's infinite mass.
 
     Source: derived. A mass of P at distance x above a node and d between the nodes gives (1 − e^{−x})/(1 − e^{−d}) to
     the upper one: Doroshenko et al. 2022, Algorithm 1.

@@ -25,25 +25,15 @@ Specification = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A reference value.
+    """A reference value."""
 
-    Attributes:
-        id: unique; the name of the case in the reference tables.
-        what: the quantity, in words.
-        compute: function without arguments that computes the quantity.
-        expected: the reference value.
-        rel: relative tolerance.
-        abs: absolute tolerance.
-        source: where the reference value comes from.
-    """
-
-    id: str
-    what: str
+    id: str  # unique; the name of the case in the reference tables
+    what: str  # the quantity, in words
     compute: Callable[[], Any]
     expected: float
-    rel: float = 0.0
-    abs: float = 0.0
-    source: str = ""
+    rel: float = 0.0  # tolerance, relative
+    abs: float = 0.0  # and absolute
+    source: str = ""  # where the reference value comes from
 
     def check(self) -> tuple[bool, float]:
         """Whether the computed value matches the reference, and the computed value.
@@ -56,16 +46,10 @@ class Case:
 
 
 def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) -> tuple[Case, ...]:
-    """The cases of a file of JSON lines.
+    """The cases of a file of JSON lines in a package.
 
-    Args:
-        package: the package that holds the file.
-        name: the file's name. A line has id, what, evaluate (a name of `evaluators`, or "module:function" below
-            `privkit.accountants`), inputs (its arguments), expected, rel or abs (the tolerance) and source.
-        evaluators: name -> function of the inputs.
-
-    Raises:
-        KeyError: if a line names no evaluator.
+    A line has id, what, evaluate (a name of `evaluators`, or "module:function" below `privkit.accountants`), inputs
+    (its arguments), expected, rel or abs (the tolerance) and source. An unknown evaluator raises `KeyError`.
     """
     cases = []
     for line in (files(package) / name).read_text(encoding="utf-8").splitlines():

@@ -22,19 +22,12 @@ _Accountant = Literal["rdp", "pld"]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event, and the settings with which dp_accounting computes its ε.
+    """An event, and the settings with which dp_accounting computes its ε."""
 
-    Attributes:
-        event: for `compose` of one of dp_accounting's accountants.
-        relation: the neighboring relation to give that accountant; with another relation its ε is wrong.
-        accountants: which of its accountants take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`).
-        orders: what to give `RdpAccountant` as orders; None for its own.
-    """
-
-    event: DpEvent
-    relation: NeighboringRelation
-    accountants: tuple[_Accountant, ...]
-    orders: tuple[float, ...] | None = None
+    event: DpEvent  # for `compose` of one of dp_accounting's accountants
+    relation: NeighboringRelation  # to give that accountant; with another relation its ε is wrong
+    accountants: tuple[_Accountant, ...]  # which take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`)
+    orders: tuple[float, ...] | None = None  # what to give `RdpAccountant` as orders; None for its own
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
@@ -51,20 +44,14 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     replacement comes with `REPLACE_ONE`, on which `RdpAccountant` insists.
 
     There are events for Gaussian noise of constant shift in every round, sampled k of n (secret seats included) or
-    Poisson-sampled, and for Laplace noise on one coordinate in every round. Anything else raises ValueError, with the
-    reason.
+    Poisson-sampled, and for Laplace noise on one coordinate in every round. Anything else is refused.
 
     Source: dp_accounting 0.6, run against exact profiles.
 
-    >>> from privkit.accountants.spec.parts import Noise
-    >>> from privkit.accountants.spec.sensitivity import Clamp
-    >>> one = SplitMechanism(
-    ...     smashed=Clamp(low=0, high=1, dimensions=4), noise=Noise(smashed=4), lower_model="frozen", rounds=4
-    ... )
-    >>> to_dp_event(one).event
-    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=4)
-    >>> to_dp_event(one).relation.name
-    'REPLACE_SPECIAL'
+    >>> from privkit.accountants.table import mechanism_of
+    >>> found = to_dp_event(mechanism_of({"mechanism": "gaussian", "sigma": 2, "sensitivity": 1, "rounds": 4}))
+    >>> found.event, found.relation.name
+    (SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=4), 'REPLACE_SPECIAL')
     """
     from dp_accounting import ComposedDpEvent, NeighboringRelation, SelfComposedDpEvent
 

@@ -39,9 +39,7 @@ _ONE_ORDER = (
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
     """Certificate of patch shuffling: N! orderings an image, equally likely given the patches; of nothing if it is one.
 
-    Args:
-        tokens: N ≥ 1.
-        multiplicities: how often each different patch occurs; the sum is N. None if all patches differ.
+    The multiplicities say how often each different patch occurs; their sum is N ≥ 1. None if all patches differ.
 
     Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
 
@@ -78,13 +76,8 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
     """Certificate of batch shuffling: the counts of Eq. 7 and 8, and what they count in this variant.
 
     `log10_permutations` is the number of equally likely orders to which the best guess is equivalent: Eq. 7, except for
-    patches kept in place. `log10_target_share` is the probability that an output is its own image in order.
-
-    Args:
-        tokens: N ≥ 1.
-        batch: B ≥ 2 images that were mixed.
-        kept: K in 0..N.
-        variant: one of `VARIANTS`.
+    patches kept in place. `log10_target_share` is the probability that an output is its own image in order. K in 0..N
+    of N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8. Proposition 2 (σ-privacy over N·B patches) is false for K ≥ 1 and
     is not claimed here.

@@ -27,8 +27,6 @@ from privkit.shared.certificate import Certificate
 def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> float:
     """Entropy of a uniform order in bits: log2 N!, or log2(N!/∏m!) if patches repeat.
 
-    Source: by definition.
-
     >>> round(orderings_bits(196), 1), orderings_bits(4, [4])
     (1214.8, 0.0)
     """
@@ -46,8 +44,7 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
 
     M = N! orders, or N!/∏m! if patches repeat. Orders of equal patches that give the same image count as one.
 
-    Source: Fano's inequality. It is attained by probability p for the guess and equal probabilities for all other
-        orders.
+    Source: Fano's inequality. Attained by probability p for the guess, and equal ones for all other orders.
 
     >>> round(fano_bits(9, 0.5), 4)
     10.2346
@@ -159,19 +156,10 @@ def entropy_after_attack(
 ) -> Certificate:
     """Largest entropy that an order can still have after an attack's measured success; no proof of a defense.
 
-    Args:
-        tokens: N.
-        hits: whole orders found, or patches put in their place.
-        trials: independent trials ≥ 1: images, or one patch drawn from each image.
-        confidence: of the Clopper–Pearson lower limit on success.
-        counted: "orders" or "patches".
-        multiplicities: as above, for "orders" only.
-
-    Returns:
-        Quantities: `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches),
-        `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
-
-    Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
+    Of independent trials ≥ 1, images or one patch drawn from each image, the hits are whole orders found or patches put
+    in their place. The confidence is that of the Clopper–Pearson lower limit on success. The quantities are
+    `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches), `min_entropy_bits_at_most`
+    ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
 
     >>> found = entropy_after_attack(tokens=196, hits=950, trials=1000, counted="patches")
     >>> round(found.quantities["success_at_least"], 3), round(found.quantities["entropy_bits_at_most"], 1)

@@ -1,8 +1,7 @@
 """Three variants of batch shuffling, and how many outcomes each has.
 
 "algorithm_2": kept patches first and dealt patches after them, as Algorithm 2 is written. "final_shuffle": then every
-image is shuffled, as the text adds. "kept_in_place": kept patches do not move. N, B and K are as in `permutations`;
-all patches differ.
+image is shuffled, as the text adds. "kept_in_place": kept patches stay. All patches differ. N, B, K: `permutations`.
 """
 
 from __future__ import annotations

@@ -40,18 +40,12 @@ class SplitMechanism(Checked):
 
     Attributes:
         smashed: the clip set, which surely contains one record's smashed data.
-        noise: the noise, and who adds it.
         lower_model: "frozen"; "trained" on raw data; "averaged": trained, and averaged over clients or sent out in
             another way; or `PrivateUpdates`.
-        relation: neighboring relation.
-        unit: "record" or "client".
         labels: where one record's label lies; None if labels are not released.
-        mixing: how releases of a group are combined.
-        participation: who takes part in a round.
         rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
         releases: releases of one unit in a round: the batch size b for clients, 1 for records.
-        random_masks: whether masks are drawn uniformly in every round; used for clip sets that bound only the whole
-            norm.
+        random_masks: whether masks are drawn uniformly in every round; used for clips of the whole norm.
 
     Raises:
         ValueError: for combinations that cannot be accounted for; the sentence says why and what can.
@@ -259,43 +253,30 @@ class SplitMechanism(Checked):
     def attained(self) -> bool:
         """Whether the worst neighbors attain the accounted shift. An exact ε is then a lower bound, too.
 
-        False in these cases, whose charge may be above the worst neighbors':
-
-        * a message, a ratio, a seat or a mask that is a secret (`secret_seat`): it is charged as if it were public, and
-          many seats as somewhat larger ones (`ShiftLaw.raised`);
-        * secret places and rounds (`HiddenMask`, `RandomAllocation`, `ShuffledEpochs`): no pair is shown to reach their
-          bounds;
-        * noisy updates of the lower model: their worst neighbors need not be those of the releases;
-        * Dirichlet ratios of more than two clients that add their own noise: ‖λ‖² is bounded from below;
-        * a density of ratios over more than `EXACT_PATCHES` patches: it is rounded up;
-        * masks under a clip of the whole release, which may miss the patch that differs;
-        * masks that may overlap, under noise that clients add: it is unknown whose noise is left;
-        * patches that hold different numbers of coordinates (`ragged`);
-        * Laplace noise with a participation that shows, or with seats that are taken at random: it is charged as if
-          everyone took part, and as if the neighbor had the largest ratio;
-        * lower models that may reveal who took part.
-
-        Masks without `random_masks` are a fixed part of the mechanism, which the server knows.
+        It is False where the charge may be above theirs. Masks without `random_masks` are a fixed part of the
+        mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
-            return False
+            return False  # no pair is shown to reach the bounds of secret places and rounds
         if self.secret_seat or isinstance(self.lower_model, PrivateUpdates):
+            # A secret is charged as if it were public, and many seats as somewhat larger ones (`ShiftLaw.raised`). The
+            # worst neighbors of updates need not be those of the releases.
             return False
         if self.ragged or (self.participation_shows and not self.colluders_know):
-            return False
+            return False  # only the fullest patch is known; lower models may reveal who took part
         if not self.noise.distribution.attained(self):
             return False
         if isinstance(mixing, CutMix) and mixing.group > 1 and not self.smashed.additive:
-            return False
+            return False  # masks may miss the patch that differs
         if isinstance(mixing, CutMix) and mixing.overfull and self.noise.site == "client":
-            return False
+            return False  # masks may overlap, and then it is unknown whose noise is left
         if not isinstance(ratio, DirichletRatio | DirichletCounts):
             return True
         coarse = isinstance(mixing, CutMix) and mixing.patches > EXACT_PATCHES
         if coarse and isinstance(ratio, DirichletRatio):
-            return False
-        return not (self.noise.site == "client" and ratio.group > 2)
+            return False  # its density is rounded up
+        return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
         """μ of one round's releases of one unit, for Gaussian noise; of all rounds together if `joint`."""

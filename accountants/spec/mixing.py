@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, isclose, log, sqrt
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -36,12 +36,9 @@ class RatioLaw:
 
 
 def kept_share(share: Array, patches: int, dimensions: int) -> Array:
-    """Largest share of D coordinates that lie in N_i of N patches: min(D, N_i·⌈D/N⌉)/D.
+    """Largest share of D coordinates that lie in N_i of N patches: min(D, N_i·⌈D/N⌉)/D, from the share N_i/N.
 
-    Args:
-        share: N_i/N of whole patches.
-        patches: N.
-        dimensions: D, spread so that no patch holds more than ⌈D/N⌉ of them.
+    The coordinates are spread so that no patch holds more than ⌈D/N⌉ of them.
 
     Source: derived. DP-CutMixSL counts N_i/N, although its Table 1 lays 10 coordinates into 64 patches.
 
@@ -88,10 +85,7 @@ class _Fixed(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRatio(_Fixed):
-    """The same ratios in every round, as in Theorem 1 of DP-CutMixSL.
-
-    Attributes:
-        ratios: λ of every client of the group; they sum to 1.
+    """The same ratios λ of the group's clients in every round, as in Theorem 1 of DP-CutMixSL; they sum to 1.
 
     With CutMix, client i fills N_i = ⌈λ_i·N⌉ patches and is charged for N_i/N. If some λ_i·N is not whole, the counts
     sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding errors of a
@@ -124,10 +118,7 @@ class FixedRatio(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedCounts(_Fixed):
-    """Patches that each client fills in every round; they sum to N, so that masks are exclusive and cover all.
-
-    Attributes:
-        counts: N_i ≥ 0 of every client.
+    """Patches N_i ≥ 0 that each client fills in every round; they sum to N, so that masks are exclusive and cover all.
 
     >>> FixedCounts(counts=(32, 32)).law(64).share.tolist()
     [0.5]
@@ -154,11 +145,9 @@ class FixedCounts(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class RealizedRatios:
-    """Ratios as they were drawn, round by round. They are public and independent of the data, so the accountant may
-    condition on them.
+    """Ratios [rounds][clients] as they were drawn; each round sums to 1.
 
-    Attributes:
-        ratios: [rounds][clients]; each round sums to 1.
+    They are public and independent of the data, so the accountant may condition on them.
 
     Source: derived. The sum over rounds is taken for each client, then the largest client: max_i Σ_t, not Σ_t max_i.
     """
@@ -193,17 +182,14 @@ class _Dirichlet(Checked):
     """What ratios and counts share that follow a symmetric Dirichlet law.
 
     Attributes:
-        concentration: α_M > 0.
-        clients: k ≥ 1.
         published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for
             as if published: that stays an upper bound by joint convexity, and other clients' data can reveal λ.
         drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds;
-            masks may be fresh all the same. Once costs more over many rounds: a client with a large λ then has it
-            every time.
+            masks may be fresh all the same. Over many rounds, once costs more: a large λ then stays.
     """
 
-    concentration: Positive
-    clients: ArrayCount
+    concentration: Positive  # α_M
+    clients: ArrayCount  # k
     published: bool = True
     drawn: Literal["every_round", "once"] = "every_round"
 
@@ -275,8 +261,6 @@ a scale of 1/μ in λ. Fixed ratios are `even` if all seats are alike. They also
 client's ratio if the clients take the seats of the group uniformly at random; equal seats are one point.
 """
 
-RATIOS = get_args(Ratio)  # the classes of laws
-
 
 def rounded_up(ratio: Array, patches: int) -> Array:
     """⌈λN⌉/N, except that a ratio within two rounding errors of m/N is taken as m/N.
@@ -293,17 +277,9 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
     In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0. Wherever an integrand
     like exp(tλ²) times the density peaks, its curvature is at most about 2(a + b): Gauss–Legendre on short pieces takes
     it, wherever the peak lies. A piece is at most 1 long in x, at most a standard deviation of x, and at most 1/μ in λ,
-    the scale on which δ(ε; μλ) varies. No piece crosses a jump of the integrand. Mass beyond the last piece counts as λ
-    = 1.
-
-    Args:
-        a: > 0.
-        b: > 0.
-        breaks: λ in (0, 1) at which the integrand may jump.
-        sharpness: μ.
-
-    Returns:
-        λ, increasing, and the logarithm of its weight, which may lie far below that of the smallest float.
+    the scale on which δ(ε; μλ) varies. No piece crosses one of the `breaks`, λ in (0, 1) at which the integrand may
+    jump. Mass beyond the last piece counts as λ = 1. The result is λ, increasing, and the logarithm of its weight,
+    which may lie far below that of the smallest float. `sharpness` is μ.
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))

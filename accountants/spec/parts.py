@@ -32,8 +32,7 @@ class Noise:
             probability, at most 1, with which an answer is replaced by a uniform draw.
         labels: on labels, > 0; None if labels are not released.
         site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
-        variance: not a parameter; giving it raises with advice, because Table 1 of DP-CutMixSL says "variance" for a
-            standard deviation.
+        variance: not a parameter; giving it raises with advice, since Table 1 of DP-CutMixSL calls σ so.
     """
 
     kind: ClassVar[str] = "noise"
@@ -59,11 +58,7 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoMixing(Checked):
-    """Each client's release goes to the server alone (DP-SL).
-
-    Attributes:
-        colluding: whether other clients may tell the server who took part, so that sampling is no secret.
-    """
+    """Each client's release goes to the server alone (DP-SL). `colluding` clients may tell it who took part."""
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1
@@ -94,10 +89,7 @@ class Mixup(Checked):
 class CutMix(Checked):
     """Exclusive masks over patches: client i fills N_i of N patches, and its label has weight λ_i (DP-CutMixSL).
 
-    Attributes:
-        ratio: law of the λ_i or of the counts N_i.
-        patches: N ≥ 1.
-        colluding: as in `Mixup`; the share N_i/N of the smashed data stays.
+    The `ratio` is a law of the λ_i or N_i. If clients collude as in `Mixup`, the share N_i/N of the smashed data stays.
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -140,11 +132,7 @@ class WithoutReplacement(Checked):
     """A secret uniform subset of k of n clients each round; replace-one.
 
     With mixing, the drawn clients take the seats of the group uniformly at random in every round, also for k = n. A
-    fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client.
-
-    Attributes:
-        chosen: k in 1..n.
-        clients: n ≥ 1.
+    fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client. `chosen` is k in 1..n.
     """
 
     kind: ClassVar[str] = "without_replacement"
@@ -162,11 +150,7 @@ class WithoutReplacement(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(Checked):
-    """Every record or client takes part by an independent secret coin; add-or-remove-one.
-
-    Attributes:
-        rate: probability in (0, 1].
-    """
+    """Every record or client takes part by an independent secret coin, at a rate in (0, 1]; add-or-remove-one."""
 
     kind: ClassVar[str] = "poisson"
     rate: Fraction
@@ -177,8 +161,7 @@ class PrivateUpdates(Checked):
     """Noisy updates of the lower model (DP-SGD), whose cost is added to that of the releases.
 
     Attributes:
-        noise_multiplier: noise's standard deviation over the *replace-one* sensitivity of a step's gradient sum, which
-            is twice the clipping norm.
+        noise_multiplier: σ over the *replace-one* sensitivity of a step's gradient sum, twice the clipping norm.
         steps: updates that use one record (one an epoch); with `chosen` and `records`, all updates.
         chosen: records in an update, drawn without replacement. Give it only if these batches are secret and drawn
             independently of the releases. The server sees who is in a released batch, so an update on that batch earns

@@ -7,24 +7,13 @@ from typing import Any
 
 from privkit.accountants.spec import mechanism, mixing, parts, secrets, sensitivity
 
-_CLASSES: tuple[type[Any], ...] = (
-    *sensitivity.CLIP_SETS,
-    *mixing.RATIOS,
-    parts.Noise,
-    parts.NoMixing,
-    parts.Mixup,
-    parts.CutMix,
-    parts.EveryRound,
-    secrets.ShuffledEpochs,
-    parts.WithoutReplacement,
-    parts.Poisson,
-    parts.PrivateUpdates,
-    secrets.HiddenMask,
-    secrets.RandomAllocation,
-    sensitivity.Categories,
-    mechanism.SplitMechanism,
-)
-CLASSES: dict[str, type[Any]] = {cls.kind: cls for cls in _CLASSES}  # kind in JSON -> class
+CLASSES: dict[str, type[Any]] = {
+    cls.kind: cls
+    for module in (sensitivity, mixing, parts, secrets, mechanism)
+    for cls in vars(module).values()
+    if isinstance(cls, type) and hasattr(cls, "kind")
+}
+"""Kind in JSON -> class: every specification of these modules has one."""
 
 
 def to_json(spec: object) -> Any:

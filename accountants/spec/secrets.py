@@ -21,9 +21,7 @@ class RandomAllocation(Checked):
     Also known as balls and bins: the number of units in a round is random. A shuffled epoch, in which every round has
     the same size, is another distribution (`ShuffledEpochs`).
 
-    Attributes:
-        participations: k in 1..t.
-        epoch_rounds: t ≥ 1; the rounds of a run are a multiple of it, and every epoch is drawn afresh.
+    The rounds of a run are a multiple of t, and every epoch is drawn afresh.
 
     Source: Chua et al. 2024 and Feldman and Shenfeld 2025.
     """
@@ -48,8 +46,7 @@ class ShuffledEpochs(Checked):
     A unit that moves to another batch displaces one that was there, and what is displaced can show the place. So the
     proofs of Poisson sampling and of random allocation do not cover it, and neighbors are known that give away more
     than either of them allows (a test). Without `records` the place is charged as if it were told: joint convexity. The
-    order must not depend on the data; it need be neither uniform nor secret. The last batch may be smaller, and the
-    last epoch may end early.
+    order must not depend on the data; it need be neither uniform nor secret. Last batch and epoch may be shorter.
 
     With `records`, the order is credited (`shuffled_rows`): it is uniform, drawn anew in every epoch, and secret. This
     needs replace-one of a record, Gaussian noise, rows that are not mixed, and a frozen lower model.
@@ -76,11 +73,7 @@ class ShuffledEpochs(Checked):
 class HiddenMask(Checked):
     """A client keeps K of its N patches, drawn uniformly in every round, and sends noise alone in the others' places.
 
-    The server sees all N patches and does not learn which were kept.
-
-    Attributes:
-        kept: K in 1..N.
-        patches: N ≥ 1.
+    K lies in 1..N. The server sees all N patches and does not learn which were kept.
     """
 
     kind: ClassVar[str] = "hidden_mask"

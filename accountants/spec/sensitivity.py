@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -17,12 +17,7 @@ Norm = Literal["l1", "l2"]
 
 @dataclass(frozen=True, kw_only=True)
 class Clamp(Checked):
-    """Every coordinate clamped to [low, high], for smashed data after the position embedding and before noise.
-
-    Attributes:
-        low: of every coordinate.
-        high: of every coordinate, > low.
-        dimensions: D ≥ 1 coordinates of one record's release.
+    """Each of D ≥ 1 coordinates of one record's release clamped to [low, high], after embedding and before noise.
 
     Source: DP-CutMixSL's Δ (low = 0, high = Δ). For tanh outputs use Clamp(low=-1, high=1).
 
@@ -47,12 +42,7 @@ class Clamp(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchBall(Checked):
-    """Every patch clipped to an L2 norm.
-
-    Attributes:
-        radius: C > 0.
-        patches: N ≥ 1.
-        nonnegative: whether all coordinates are ≥ 0, so that two patches lie at most √2·C apart.
+    """Every one of N patches clipped to the L2 norm C > 0; two `nonnegative` ones lie at most √2·C apart.
 
     >>> PatchBall(radius=1.0, patches=64).sensitivity("replace_one", "l2")
     16.0
@@ -70,11 +60,7 @@ class PatchBall(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Ball(Checked):
-    """The whole release clipped to an L2 norm, as in DP-SGD.
-
-    Attributes:
-        radius: C > 0.
-        nonnegative: as in `PatchBall`.
+    """The whole release clipped to the L2 norm C > 0, as in DP-SGD; `nonnegative` as in `PatchBall`.
 
     >>> round(Ball(radius=3.0, nonnegative=True).sensitivity("replace_one", "l2"), 4)
     4.2426
@@ -126,13 +112,7 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity that the caller supplies. It is refused under any other relation or norm.
-
-    Attributes:
-        value: > 0.
-        relation: the relation under which it holds.
-        norm: the norm in which it is measured.
-    """
+    """A sensitivity > 0 that the caller supplies. It is refused under any other relation or norm."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False
@@ -151,13 +131,9 @@ class Known(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Categories(Checked):
-    """Answers for randomized response, each one of k categories: a label, or the bits of a binary code.
+    """D ≥ 1 answers a release for randomized response, each one of k ≥ 2 categories: a label, or bits of a code.
 
-    Categories have no distance, so a sensitivity is refused.
-
-    Attributes:
-        classes: k ≥ 2.
-        answers: D ≥ 1 answers a release, all of which one neighbor may change.
+    One neighbor may change all of them. Categories have no distance, so a sensitivity is refused.
     """
 
     kind: ClassVar[str] = "categories"
@@ -201,8 +177,6 @@ ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
 whether the squared distance is spread over coordinates or patches each bounded alone, so that a mask that keeps N_i of
 N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in one kept patch.
 """
-
-CLIP_SETS = get_args(ClipSet)  # the classes of clip sets
 
 
 def _ball(radius: float, nonnegative: bool, relation: Relation, norm: Norm) -> float:

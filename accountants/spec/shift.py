@@ -25,17 +25,13 @@ _LARGEST_SHIFT = 1e100  # sensitivity over noise: nothing is hidden long before,
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftLaw:
-    """Distribution of the Gaussian shift of one release, sensitivity over noise, over the round's public coins.
+    """Distribution of the Gaussian shift μ of one release, sensitivity over noise, over the round's public coins.
 
-    Attributes:
-        mu: [J] ≥ 0.
-        log_weight: [J] log probabilities.
-        profile: whether the worst neighbors have exactly this (ε, δ) profile; if not, this is known for the Rényi
-            divergence only.
+    Without `profile` the worst neighbors need not have this (ε, δ) profile: it is known for the Rényi divergence only.
     """
 
-    mu: Array
-    log_weight: Array
+    mu: Array  # [J] ≥ 0
+    log_weight: Array  # [J] log probabilities
     profile: bool = True
 
     @property
@@ -103,10 +99,7 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """L1 sensitivity of one round's releases over the noise's scale.
-
-    The second value is 1 if one coordinate holds it, else 0.
-    """
+    """L1 sensitivity of one round's releases over the noise's scale, and 1 if one coordinate holds it, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -144,9 +137,8 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
     """Distribution of the mixing ratios of one round; None without mixing, and for realized ratios.
 
-    `sharpness` is as for `Ratio`.
-
     Fixed ratios are those of the client that loses most, or of a random seat if drawn clients take the seats.
+    `sharpness` is as for `Ratio`.
     """
     ratio = getattr(mechanism.mixing, "ratio", None)
     if ratio is None or isinstance(ratio, RealizedRatios):

@@ -242,7 +242,7 @@ def test_one_poisson_sampled_release_is_above_both_exact_profiles() -> None:
             for delta in (1e-2, 1e-5):
                 claimed = np.array(coarse(run).epsilon(delta).value)
                 base = lambda e, mu=mu: np.exp(gaussian.log_delta(e, mu))  # noqa: E731
-                assert subsampling.poisson_removed_delta(claimed, rate, base) <= delta
+                assert subsampling.without_replacement_delta(claimed, rate, base) <= delta
                 assert subsampling.poisson_added_delta(claimed, rate, base) <= delta
 
 

@@ -73,7 +73,7 @@ def test_randomized_response_by_enumeration(truth: float, rounds: int) -> None:
     fit = gdp.mu([(once, rounds)], interval=largest / 200)
     counts = np.arange(rounds + 1)
     alpha, beta = binom.sf(counts - 1, rounds, 1 - truth), binom.cdf(counts - 1, rounds, truth)
-    claimed = (alpha >= fit.floor) & (beta >= fit.floor)
+    claimed = (alpha >= 1e-10) & (beta >= 1e-10)  # the default floor
     assert np.all(beta[claimed] >= gaussian_tradeoff(fit.mu, alpha[claimed]) * (1 - 1e-9))
     for epsilon in np.linspace(0, rounds * largest * 0.999, 40):
         gains = np.maximum(0, -np.expm1(epsilon - (2 * counts - rounds) * largest))
@@ -126,7 +126,6 @@ def test_mu_by_tangents_of_another_profile(parameters: tuple[float, float, int])
 def test_gaussians_have_the_mu_that_they_compose_to(mu: float, rounds: int) -> None:
     fit = gdp.mu([(gaussian_profile(mu / sqrt(rounds)), rounds)])
     assert mu * (1 - 1e-9) <= fit.mu <= mu * (1 + 2e-3) + 1e-6
-    assert fit.regret <= 2e-3
 
 
 def test_histories_compose() -> None:
@@ -155,18 +154,6 @@ def test_laws() -> None:
     assert middle == pytest.approx(fitted(0.01, 1.0, 1000, interval=2e-3).mu, rel=1e-3)
 
 
-@pytest.mark.parametrize("shift", [0.5, 2.0])
-def test_regret_by_shifting_both_error_rates(shift: float) -> None:
-    """Smallest Δ with f(α + Δ) − Δ ≤ G_μ(α) for all α, by bisection on exact curves."""
-    fit = gdp.mu([(laplace_profile(shift), 1)], interval=shift / 2000)
-    alpha, (low, high) = np.linspace(0, 1, 20_001), (0.0, 1.0)
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        shifted = laplace_tradeoff(shift, np.minimum(alpha + middle, 1.0)) - middle
-        low, high = (low, middle) if np.all(shifted <= gaussian_tradeoff(fit.mu, alpha)) else (middle, high)
-    assert fit.regret == pytest.approx(high, rel=0.01, abs=1e-5)
-
-
 # What is not
 
 
@@ -176,8 +163,6 @@ def test_the_published_mu_is_no_bound() -> None:
     proven, _ = pld.composed_bounds(sampled(0.01, 1.0, 1000), 1e-5)
     assert gaussian.epsilon(1e-5, published.mu) < 1.73 < 1.81 < proven
     assert gaussian.epsilon(1e-5, fit.mu) > proven
-    assert published.regret == pytest.approx(0.006435407267417759, abs=1e-4)
-    assert published.floor == fit.floor
 
 
 @pytest.mark.slow

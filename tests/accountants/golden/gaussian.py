@@ -48,8 +48,10 @@ def converted(
 ) -> float:
     """Smallest ε over the orders by one conversion, of a Gaussian or of one Rényi divergence."""
     alpha = ORDERS[orders] if isinstance(orders, str) else orders
-    curve = gaussian.rdp(alpha, mu) if mu is not None else rdp
-    return float(np.min(getattr(renyi, formula)(alpha, curve, delta)))
+    curve = np.asarray(rdp if mu is None else gaussian.rdp(alpha, mu), float)
+    if formula == "mironov":  # Mironov 2017, Proposition 3, which `canonne` is below
+        return float(np.min(curve - np.log(delta) / (np.asarray(alpha) - 1)))
+    return float(np.min(renyi.canonne(alpha, curve, delta)))
 
 
 def best_delta(epsilon: float, mu: float) -> float:

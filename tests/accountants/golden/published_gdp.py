@@ -9,7 +9,7 @@ from scipy.special import ndtr, ndtri
 
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
-from privkit.accountants.bounds.gdp import NODES, GaussianFit, regret
+from privkit.accountants.bounds.gdp import GaussianFit
 from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
 
@@ -43,14 +43,7 @@ def published_mu(rate: float, noise_multiplier: float, rounds: int, *, floor: fl
     if not valid.any():
         raise ValueError(f"no test errs at a rate above floor = {least:g} in both ways: choose a smaller floor")
     largest = max(0.0, float(np.max(ndtri(1 - beta[valid]) - ndtri(alpha[valid]))))
-    epsilon = np.linspace(0.0, 20.0, NODES)
-    delta = np.maximum(composed.get_delta_for_epsilon(epsilon), 0)
-    return GaussianFit(
-        mu=largest,
-        regret=regret(largest, epsilon, delta),
-        floor=least,
-        delta_floor=float(ndtr(largest + ndtri(least))),
-    )
+    return GaussianFit(mu=largest, delta_floor=float(ndtr(largest + ndtri(least))))
 
 
 def limit_theorem(rate: float, noise_multiplier: float, rounds: int, delta: float) -> Certificate:
