@@ -34,12 +34,7 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     the same records is sent with the same draws. privkit's own parts are not measured here.
 
     Args:
-        config: of the run.
-        edge: the clients, in evaluation mode.
         records: of the dataset, at least one round.
-
-    Raises:
-        Misbehaved: if both releases differ.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -75,11 +70,6 @@ def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
     torch's own layers, and what is made of them, draw and keep statistics in that mode on purpose, so they stay in
     evaluation mode. A difference that draws explain passes, as that of a hand-written dropout does, and so does one
     that comes from other records of the batch, as that of a hand-written batch normalization.
-
-    Args:
-        name: of the network.
-        lower: a copy of its lower segment.
-        records: [B, ...].
     """
 
     def sent(x: Tensor, seed: int = 0) -> Tensor:

@@ -18,7 +18,6 @@ def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: t
     would say nothing.
 
     Args:
-        stages: of a chain in order, or one.
         shape: of one record's smashed data, for stages that take no other.
         image: of one record, for stages on images.
 

@@ -173,11 +173,7 @@ def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
 
 
 def _stored(home: Path, edge: Clients, upper: nn.Module, trained: Trained, keep: str) -> dict[str, str]:
-    """Write the last epoch's weights and the best one's, if it is known; the networks hold those to keep afterwards.
-
-    Returns:
-        File -> SHA-256.
-    """
+    """Write the last epoch's weights and the best one's, if it is known; the networks hold those to keep afterwards."""
     files = {name: save_module(home / name, module) for name, module in _named("last", edge, upper).items()}
     if trained.best is None:
         return files
@@ -217,11 +213,7 @@ def _clear(edge: Clients) -> list[str]:
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
-    """Put a finished model's weights into the networks, and check that its record is complete.
-
-    Raises:
-        DamagedFile: if a file is no longer what was written, or of another model.
-    """
+    """Put a finished model's weights into the networks, and check that its record is complete."""
     try:
         for name, module in _named(keep, edge, upper).items():
             load_module(home / name, module, finished["files"].get(name))

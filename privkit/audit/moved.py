@@ -25,11 +25,6 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
     So a shuffled row leaves one token in place in the mean, with exponential moments of at most those of a Poisson
     variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never if half of its
     tokens moved, since class tokens may stay.
-
-    Args:
-        recording: its attacked rounds.
-        lower: the clients' segment, without the declared defense.
-        stages: of the declared defense.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:

@@ -160,9 +160,6 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 def true_arrangement(receipt: Receipt) -> Tensor | None:
     """The true order from a shuffle's receipt; places are counted from 0 within each message, as in guesses.
 
-    Args:
-        receipt: of one round, of one defense or a chain.
-
     Returns:
         int64 [M·B, T], or None if the receipt holds no shuffle.
 

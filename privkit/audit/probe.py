@@ -92,9 +92,6 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
 
     It is stopped after `limit` seconds, and the rest is extrapolated from its epochs. If it finishes none in that time,
     it starts over on smaller rounds.
-
-    Raises:
-        UsageError: if the attack fails on random records.
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
     domain = cell.seed_data.splits.domain

@@ -31,8 +31,6 @@ def refresh(
     """Compare the stored provenance of a plan with what the command would use now.
 
     Args:
-        rows: of the finished cells, by their id.
-        made_of: provenance of every cell without its images, by its id.
         again: whether changed models and cells are moved to RUN/superseded and computed anew.
 
     Returns:
@@ -40,7 +38,6 @@ def refresh(
 
     Raises:
         RunFolderError: if something changed and `again` is False.
-        DataError: if the images cannot be read.
     """
     begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}

@@ -38,9 +38,6 @@ def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     Args:
         guess: what the attack returned, [N, *domain.shape].
 
-    Raises:
-        Misbehaved: with what was given and what is allowed.
-
     >>> import torch
     >>> from privkit.domains.images.domain import Images
     >>> check_guesses("mine", Images(shape=(1, 2, 2)), torch.full((3, 1, 2, 2), 255.0))
@@ -76,11 +73,8 @@ def scored(
     """Scores of guesses on any device, also after matching, which no order hides; of images by feature networks, too.
 
     Args:
-        domain: of the records.
         truth: [N, ...].
-        guess: the same shape.
         batch_size: records of a round, within which guesses are matched.
-        perception: the networks; None for none.
         labels: of the originals, which a classifier among the networks needs.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
@@ -218,7 +212,6 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
 
     Args:
         guesses: name of a guess -> its scores of the same records.
-        seed: of the bootstrap.
         closer: metric -> whether higher values are closer.
 
     >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}

@@ -48,11 +48,7 @@ def held_against_its_releases(
     declared, too.
 
     Args:
-        certificate: computed from the receipts of this run.
-        edge: the clients that made them, in evaluation mode.
-        records: some records of the dataset, [N, ...].
         batch: records of each message that crossed.
-        own_network: whether the lower segment is a user's own.
 
     Returns:
         The certificate, a declared one, or one that proves nothing and says what was measured.
@@ -110,8 +106,6 @@ def certified(
     """How often a run released what belongs to one record, and its certificate, held against its own releases.
 
     Args:
-        edge: the clients, in evaluation mode.
-        receipt: of one of its rounds.
         passes: how often the attacked records cross after training.
 
     Raises:

@@ -19,7 +19,6 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
     """What each of a user's own stages releases of the same made-up records, with the same draws; None if it cannot.
 
     Args:
-        stages: of a chain, or one.
         image: of one record, for stages on images.
     """
     made: list[Tensor | None] = []
@@ -38,12 +37,8 @@ def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], befo
     of the last round would be charged for all of them.
 
     Args:
-        stages: of a chain, or one.
         image: as for `made_by`.
         before: what `made_by` gave before training.
-
-    Raises:
-        Misbehaved: with the stage, and how much its release has changed.
     """
     for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
         if first is None or after is None:

@@ -101,7 +101,6 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
         given: the part, as the command line takes it.
         kind: one of `KINDS`.
         dataset: whose records a model reads, as the command line takes it; None for images of usual sizes.
-        root: the data root; None for none.
     """
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself

@@ -38,7 +38,6 @@ class Files:
     """The files of a recording, each compared with the checksums of its `recording.json`.
 
     Args:
-        folder: that holds them all.
         listed: file -> SHA-256, from the recording.
         every: whether each file must be listed.
 
@@ -52,9 +51,6 @@ class Files:
 
     def content(self, name: str, most: int | None = None) -> bytes:
         """The bytes of one file.
-
-        Args:
-            most: the largest number of bytes; None for that of any file.
 
         Raises:
             DataError: if it lies outside the folder, cannot be read, is too large, or differs from what was recorded.

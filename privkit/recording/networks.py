@@ -28,7 +28,6 @@ def network(
     Args:
         domain: what a record is, for a builder that asks for it.
         trust: modules that the command named; other import paths are refused (`privkit.files.import_path.only`).
-        training: whether it stays in training mode.
 
     Raises:
         UsageError: if the builder is not trusted, cannot be imported or called, or its weights do not fit.

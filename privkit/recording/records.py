@@ -77,7 +77,6 @@ def records(
 
     Args:
         kind: "own" or "truth".
-        here: file of the tensors, for sentences.
 
     Raises:
         DataError: if they are no records of the domain, or the labels do not fit.
@@ -107,9 +106,7 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
     """Refuse what is neither a class of each record [N] nor its several labels [N, L], by a `DataError`.
 
     Args:
-        labels: of any shape and type.
         classes: as described; several labels have a column for each.
-        what: file and name of the tensor, for sentences.
     """
     if labels.is_floating_point() or labels.ndim > 2:
         raise DataError(

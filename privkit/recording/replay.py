@@ -124,10 +124,6 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
     """Send one recorded round again. Mixed records are sent separately and mixed by their recorded weights.
 
-    Args:
-        recording: with true records.
-        number: of the round, over all passes.
-
     Raises:
         ValueError: saying what was not recorded of this round.
     """
@@ -149,11 +145,7 @@ def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
 
 
 def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
-    """Ask twice, and more often if the answers differ.
-
-    Raises:
-        ValueError: if the answer has another shape than the release.
-    """
+    """Ask twice, and more often if the answers differ."""
     first, second = (_drawn(answer, number) for number in range(2))
     if first.shape != released.shape:
         raise ValueError(

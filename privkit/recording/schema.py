@@ -242,7 +242,6 @@ def plain_bytes(folder: Path, name: str, most: int) -> bytes:
 
     Args:
         folder: which may itself be reached through links.
-        most: the largest number of bytes.
 
     Raises:
         DataError: if it lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.

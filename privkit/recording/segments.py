@@ -76,11 +76,7 @@ def segment_fields(
     *,
     training: bool = False,
 ) -> dict[str, str]:
-    """How `recording.json` names a segment, whose file is added.
-
-    Raises:
-        UsageError: if it cannot be traced.
-    """
+    """How `recording.json` names a segment, whose file is added."""
     if builder:
         files[f"{part}.safetensors"] = packed(module.state_dict())
         return {"builder": builder, "weights": f"{part}.safetensors"}

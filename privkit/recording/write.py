@@ -39,7 +39,6 @@ def write_recording(
     Args:
         folder: new or empty.
         views: all rounds, pass after pass, of one form.
-        domain: what a record is.
         second: the second cut of a U-shape in each round, see `Recording.second`.
         files: name -> content, of weights and programs.
         own: the adversary's records and labels.

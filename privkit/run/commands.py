@@ -19,9 +19,6 @@ _OF_THE_RUN = {
 def cell_command(argv: Sequence[str], row: Row) -> str:
     """A command that runs one cell alone, beside the undefended baseline; empty if the run was started from Python.
 
-    Args:
-        argv: the run's command, from its manifest.
-
     >>> from privkit.reports.schema import Row
     >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")
     >>> row = Row(cell="c", defense="mixup", attack="sdar", seed=1, attacked="private", batch_size=5, **shared)

@@ -43,11 +43,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """The same, including the files that each part's code was seen to read in this process.
-
-        Raises:
-            UsageError: if one was edited since.
-        """
+        """The same, including the files that each part's code was seen to read in this process."""
         each = (self.model, self.control, self.cell)
         made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])

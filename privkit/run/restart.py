@@ -29,7 +29,6 @@ def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], Non
 
     Args:
         stage: function that continues from `saved` if it exists, and otherwise begins; each call has new networks.
-        tell: function that receives a sentence if the stage starts over.
 
     >>> or_anew(lambda: "result", Path("/none"), print)
     'result'

@@ -79,7 +79,6 @@ class Clients(nn.Module):
         lowers: the lower segments, stacked.
         defense: applied to their output, or to the images before them.
         protocol: who sends in a round, and who is mixed with whom.
-        classes: number of labels.
         block: the frozen block, or None.
         companion: the defense's network that each client trains beside the task, stacked, or None.
         seed: seed of ratios that a mixing defense draws once.
@@ -132,9 +131,6 @@ class Clients(nn.Module):
 
         Args:
             lower: one client's lower segment; all clients start with its weights.
-            defense: the defense.
-            domain: what a record is.
-            classes: number of labels.
             seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
             block: the model's own, for a defense with frozen_block="first" (`privkit.models.tokens.first_block`);

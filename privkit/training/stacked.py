@@ -174,9 +174,7 @@ class Filtered(Stacked):
     """Copies of a lower segment with a filter behind it.
 
     Args:
-        lower: the segment.
         filter: takes the segment's output and keeps its shape.
-        copies: n ≥ 1.
     """
 
     def __init__(self, lower: nn.Module, filter: nn.Module, copies: int) -> None:

@@ -117,7 +117,6 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m.
 
     Args:
-        sent: one round.
         edge: the clients. Their defense says whether mixing weights are public, and whether the server applies it.
     """
     sent = sent.seen()

@@ -220,7 +220,6 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
 
     Args:
         upper: the server's segment, with the clients' tails for a U-shape; its weights are trained here.
-        spec: of the server's optimizer.
         seed: of the segment's own draws, such as dropout.
 
     Returns:

@@ -87,7 +87,6 @@ def _either_side(
     """What comes back for every row with either label, its mates' labels unknown.
 
     Args:
-        upper: the server's segment.
         released: [M, B, ...], as the server got it.
         pair: int64 [2, M, B], the two labels of each row.
         defense: without its noise; what it does to gradients.

@@ -114,8 +114,6 @@ def _same_alone(together: Tensor, alone: Tensor, apart: float) -> bool:
     """Whether each row of a batch of canaries and counterparts is the same in any other batch.
 
     Args:
-        together: [K, ...], rows of the batch.
-        alone: the same images' rows of another batch.
         apart: the largest difference between a canary and its counterpart; the rows must differ by far less.
     """
     return bool(torch.allclose(together.double(), alone.double(), rtol=1e-5, atol=1e-3 * apart))
@@ -125,7 +123,6 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
     """For each canary the candidate that its own client releases most differently, int64 [K].
 
     Args:
-        look: function from images to their releases.
         present: [K, ...], the canaries' rows, round by round and in each round client by client.
         candidates: images [N, C, H, W]; every client tries all of them, each in another order.
         clients: n, the number of clients that differ.

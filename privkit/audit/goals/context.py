@@ -160,7 +160,6 @@ class AttackContext:
         """Control experiments of the attack, run once for each shape of a release.
 
         Args:
-            mount: function that runs them.
             of: further settings that they depend on, as JSON.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
@@ -201,11 +200,7 @@ class AttackContext:
 
 
 def must_read(attack: AnyAttack, domain: Domain) -> None:
-    """Refuse an attack that reconstructs records of other domains, by a `NotApplicable`.
-
-    Args:
-        domain: what the attacked records are.
-    """
+    """Refuse an attack that reconstructs records of other domains, by a `NotApplicable`."""
     if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")

@@ -41,9 +41,6 @@ def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Def
 
     Args:
         edge: the clients (`Clients`); their defense and protocol are used, and the shape of their lower segments.
-        domain: of the records.
-        batch_size: records a client and round.
-        seed: of networks that the defense brings.
     """
     sites = sites_of(stages_of(edge.defense))
     sent = (*sites.images, *sites.smashed)
@@ -174,7 +171,6 @@ class HonestClients:
 
         Args:
             rounds: of a pass.
-            seed: of the coins.
             images: differentiable.
         """
         edge, seen = self.edge, []

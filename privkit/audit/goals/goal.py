@@ -68,7 +68,6 @@ class AuditGoal:
         """What the attack is given where a dry run times it; None if its time is negligible.
 
         Args:
-            context: a cell before its training.
             held: fields of the observation that are enough, if the attack can be mounted on them.
 
         Raises:
@@ -81,7 +80,6 @@ class AuditGoal:
 
         Args:
             timed: the attack on a rehearsal.
-            config: a configuration with one protocol.
             sizes: number of private, auxiliary, test and attacked records ("victims"), of records of a round over all
                 clients ("a_round"), and of rounds of the whole training ("rounds").
         """

@@ -39,7 +39,6 @@ def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
     """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch.
 
     Args:
-        epochs: what the attack said in each.
         records: int64 [N] of each epoch, which record each score is of.
     """
     last, labels, rounds = epochs[-1]
