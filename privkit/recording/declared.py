@@ -18,9 +18,8 @@ from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Cl
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
 from privkit.domains.base import several
 from privkit.errors import one_line
-from privkit.recording.apart import carried
 from privkit.recording.clipped import beyond, clipped_to, followed_out, law_of, scale_of
-from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
+from privkit.recording.replay import Ask, Replay, carried, replay_round, rounds_to_replay
 
 if TYPE_CHECKING:
     from privkit.recording.read import Recording

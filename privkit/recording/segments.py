@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import packed
-from privkit.recording.apart import carried
-from privkit.recording.replay import FAR, Ask, replay
+from privkit.recording.replay import FAR, Ask, carried, replay
 
 Sent = tuple[Tensor, Tensor]  # records of a round, and what was released
 _NO_EVIDENCE = f"(more than {FAR:g}), so that an attack with lower or queries that fails on it shows nothing"

@@ -1,4 +1,8 @@
-"""Whether clients send the same in training as afterwards, where attacks look."""
+"""Whether a user's own part does in training what it does where attacks and measurements meet it.
+
+It must send the same in both (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and keep no
+state between calls (`must_keep_no_state`).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.audit.contained import is_own_part
-from privkit.defenses.base import is_own
+from privkit.defenses.base import Defense, is_own
 from privkit.defenses.chain import stages_of
+from privkit.defenses.own_receipts import TrialRounds, trial_of
 from privkit.domains.base import Batch
 from privkit.errors import Misbehaved
 from privkit.settings.config import AuditConfig
@@ -94,3 +99,74 @@ def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
 def _computes(kind: type) -> bool:
     """Whether a class is one of torch's own layers."""
     return issubclass(kind, nn.Module) and kind.__module__.startswith("torch.") and kind not in _HOLDS_OTHERS
+
+
+@torch.no_grad()
+def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
+    """Refuse a user's own stage that adds the same noise in each round, such as noise from a seed of its own.
+
+    Whoever has the code, or asks twice, subtracts such noise. Attacks take it for fresh noise, so that their failure
+    would say nothing.
+
+    Args:
+        shape: of one record's smashed data, for stages that take no other.
+        image: of one record, for stages on images.
+
+    Raises:
+        Misbehaved: if a stage that scales noise makes the same of other draws, and that is not what it makes without.
+    """
+    for stage in stages:
+        if not (is_own(stage) and stage.noise_fields):
+            continue
+        trial = trial_of((stage,), None, image) or trial_of((stage,), shape, image)
+        if trial is None:
+            continue  # nothing of it can be measured, and the run itself refuses it
+        silent = TrialRounds((stage.noiseless(),), trial.shape, trial.lead[1], dtype=trial.dtype)
+        one, other, without = (_released(each, seed) for each, seed in ((trial, 0), (trial, 1), (silent, 0)))
+        if torch.equal(one, other) and not torch.allclose(one, without):
+            raise Misbehaved(
+                f"{stage.name} adds the same noise in each round, whatever the draws: whoever has its code subtracts "
+                "it, and attacks take it for fresh noise; draw from the generator that apply is given, and seed none"
+            )
+
+
+def _released(trial: TrialRounds, seed: int) -> Tensor:
+    return trial.play(trial.data(), trial.labels(), seed)[0].smashed
+
+
+@torch.no_grad()
+def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
+    """What each of a user's own stages releases of the same made-up records, with the same draws; None if it cannot.
+
+    Args:
+        image: of one record, for stages on images.
+    """
+    made: list[Tensor | None] = []
+    for stage in filter(is_own, stages):
+        with seeded(torch.device("cpu"), 0):
+            trial = trial_of((stage,), None, image)
+            made.append(None if trial is None else _released(trial, 0).nan_to_num())
+    return made
+
+
+def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
+    """Refuse a user's own stage that has changed while a model was trained, such as by counting its calls.
+
+    Attacks and measurements meet it afterwards, so that they would say nothing of the rounds of training, and a receipt
+    of the last round would be charged for all of them.
+
+    Args:
+        image: as for `made_by`.
+        before: what `made_by` gave before training.
+    """
+    for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
+        if first is None or after is None:
+            continue
+        same = first.shape == after.shape
+        apart = float((first - after).norm() / after.norm().clamp_min(1e-30)) if same else float("inf")
+        if not apart <= _ROUNDED:
+            raise Misbehaved(
+                f"{stage.name} changed while the model was trained: it releases the same records, with the same draws, "
+                f"{apart:.2g} of their size away from what it released before, so that attacks and claims, which meet "
+                "it afterwards, tell nothing of training; let it keep no state between calls"
+            )
