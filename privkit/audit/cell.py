@@ -167,12 +167,8 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """Where the network is cut, whether its patches overlap, which block follows the defense, and how often attacked
-    records cross.
-
-    Args:
-        edge: the cell's clients; nothing is said of a block before there are any.
-    """
+    """Where the network is cut, whether its patches overlap, which block follows the defense (nothing without clients),
+    and how often attacked records cross."""
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)

@@ -35,12 +35,7 @@ _IDLE = "at least; its first epoch takes longer than the estimate may"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
-    """Try one training step with every defense before any work.
-
-    Raises:
-        UsageError: if a defense cannot take the model's release, such as a defense on tokens behind a convolution, or
-            releases NaN or infinite numbers.
-    """
+    """Try one training step with every defense before any work; a `UsageError` if one does not fit the model."""
     for defense in config.defenses:
         try:
             _fitting(config, defense, pools, torch.device("cpu"))

@@ -150,11 +150,8 @@ class _Notes(Silent):
 
 
 class _Scratch(RunFolder):
-    """The folder of one task; control experiments that another worker did meanwhile are taken from the run.
-
-    Args:
-        sees: whether this worker reads the run folder.
-    """
+    """The folder of one task; what another worker did of control experiments is taken from the run, if this one `sees`
+    it."""
 
     def __init__(self, path: Path, run: RunFolder, sees: bool) -> None:
         super().__init__(path, run.path)

@@ -244,11 +244,8 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """Whether the difference to the replay is the declared noise, in all rounds and in the last one.
-
-    Returns:
-        A sentence if it is not; its size in the last round over that of the noise; and of how many numbers that is.
-    """
+    """Whether the difference to the replay is the declared noise, in all rounds and in the last one: a sentence if it
+    is not, its size in the last round over that of the noise, and of how many numbers that is."""
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
     for number, one in rounds.items():

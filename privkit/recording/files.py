@@ -50,11 +50,7 @@ class Files:
         self.read: dict[str, str] = {}
 
     def content(self, name: str, most: int | None = None) -> bytes:
-        """The bytes of one file.
-
-        Raises:
-            DataError: if it lies outside the folder, cannot be read, is too large, or differs from what was recorded.
-        """
+        """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or was changed."""
         data = plain_bytes(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
@@ -67,11 +63,7 @@ class Files:
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file.
-
-        Raises:
-            DataError: as above, and if it is a pickle, damaged, of another format, or unpacks to too much.
-        """
+        """The tensors of one file; a `DataError` also for pickles, other formats, and what unpacks to too much."""
         path = self.folder / name
         data = self.content(name)
         if is_pickle(data) or not name.endswith(_ENDINGS):
@@ -112,10 +104,9 @@ def is_pickle(data: bytes) -> bool:
 
 
 def archived(data: bytes) -> list[str]:
-    """Names of the members of an archive, which is within the limits; none is unpacked.
+    """Names of the members of an archive, none of which is unpacked; a `BadZipFile` for another file.
 
     Raises:
-        BadZipFile: if it is no archive.
         ValueError: if it is too large, its members are encrypted or packed in a rare way, or two have one name.
     """
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:

@@ -123,10 +123,9 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again. Mixed records are sent separately and mixed by their recorded weights.
+    """Send one recorded round again; a `ValueError` says what was not recorded of it.
 
-    Raises:
-        ValueError: saying what was not recorded of this round.
+    Mixed records are sent separately and mixed by their recorded weights.
     """
     view, members = recording.views[number], recording.members_of(number)
     if not len(recording.truth):

@@ -93,8 +93,7 @@ class RunFolder:
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
         """Store the provenance of a cell and its model before they are computed, and again when more is known.
 
-        Raises:
-            RunFolderError: if the images or a file changed since this command looked at them.
+        A `RunFolderError` refuses images or files that changed since this command looked at them.
         """
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
             known, changes = self.made_of(home), list[str]()

@@ -30,11 +30,7 @@ class Ingredients:
     cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """The same, including the images.
-
-        Args:
-            images: part -> SHA-256.
-        """
+        """The same, including the images: part -> SHA-256."""
         model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),

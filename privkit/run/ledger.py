@@ -264,11 +264,8 @@ class RunLedger(RunFolder):
             remove(inside(self.path, *name.split("/")))
 
     def recover(self, task: str = "*") -> None:
-        """Store what a lost worker had saved, and remove its folder.
-
-        Args:
-            task: its name; "*" for all of them, which no worker may use any more.
-        """
+        """Store what a lost worker had saved, and remove its folder; "*" for all tasks, whose workers may go on no
+        more."""
         for scratch in self.path.glob(f"{SCRATCH}/{task}"):
             there = RunFolder(scratch)
             if there.path == scratch:  # it is no link

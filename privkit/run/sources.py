@@ -120,10 +120,7 @@ def sources(named: Iterable[str]) -> Sources:
 def files_read(made_of: Provenance) -> dict[str, str]:
     """Name -> SHA-256 of the files that code was seen to read in this process, and that its provenance lacks so far.
 
-    Names are relative to the current folder if possible.
-
-    Raises:
-        UsageError: if a file was edited since.
+    Names are relative to the current folder if possible. A `UsageError` refuses a file that was edited since.
     """
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}

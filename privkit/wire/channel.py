@@ -116,8 +116,7 @@ def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m.
 
-    Args:
-        edge: the clients. Their defense says whether mixing weights are public, and whether the server applies it.
+    The clients' defense says whether mixing weights are public, and whether the server applies it.
     """
     sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights

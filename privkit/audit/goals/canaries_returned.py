@@ -22,9 +22,6 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
     """Canaries are labels: which of two labels did an image have, by the gradient that came back for it?
 
     The trained model does not change meanwhile, so this bounds from below what a run of as many rounds reveals.
-
-    Raises:
-        NotApplicable: if a row has several labels.
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)

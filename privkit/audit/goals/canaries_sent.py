@@ -74,8 +74,10 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     )
     members = sent.members.view(passes, -1)
     why = _shared(sent.receipts[0], context.release_count)
-    if not why and not _same_alone(look(images), _drawn(coins, present, absent), float((present - absent).abs().max())):
-        why = _MEET
+    if not why:  # each row must be the same in any other batch, up to far less than a canary and its counterpart differ
+        together, alone = look(images).double(), _drawn(coins, present, absent).double()
+        if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
+            why = _MEET
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
     covered = context.certificate.covers == "release"
@@ -108,15 +110,6 @@ def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     """[K, ...]: for each canary the present or the absent content, by its coin."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
-
-
-def _same_alone(together: Tensor, alone: Tensor, apart: float) -> bool:
-    """Whether each row of a batch of canaries and counterparts is the same in any other batch.
-
-    Args:
-        apart: the largest difference between a canary and its counterpart; the rows must differ by far less.
-    """
-    return bool(torch.allclose(together.double(), alone.double(), rtol=1e-5, atol=1e-3 * apart))
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:

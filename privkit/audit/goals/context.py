@@ -157,11 +157,7 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Control experiments of the attack, run once for each shape of a release.
-
-        Args:
-            of: further settings that they depend on, as JSON.
-        """
+        """Control experiments of the attack, run once for each shape of a release and each `of`, which is JSON."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
         seed, made_of = self.cell.seed, self.made_of.control

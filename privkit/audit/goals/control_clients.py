@@ -37,11 +37,7 @@ _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"}
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
-    """The defense of trained clients, for controls.
-
-    Args:
-        edge: the clients (`Clients`); their defense and protocol are used, and the shape of their lower segments.
-    """
+    """The defense and protocol of trained clients, for controls; of their lower segments only the shape is used."""
     sites = sites_of(stages_of(edge.defense))
     sent = (*sites.images, *sites.smashed)
     undone = frozenset[str]().union(*(stage.effects or () for stage in sent)) & _UNDONE
@@ -71,9 +67,6 @@ def _within_bounds(defense: Defense, white: Tensor) -> float:
     """The factor for records, a power of 1/2, with which a clamp or a norm bound leaves a white image as it is.
 
     A clamp that cuts images in [0, 1] would leave the control nothing to judge. The factor is 1 where none does this.
-
-    Args:
-        white: what the lower segment gives of a white image.
     """
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)

@@ -171,11 +171,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """What the attack says at each cut where it can be mounted; see `asked`.
-
-    Raises:
-        NotApplicable: what the attack says, if it can be mounted at none.
-    """
+    """What the attack says at each cut where it can be mounted; see `asked`. If it can at none, its `NotApplicable`."""
     found: dict[Cut, Asked] = {}
     reasons: list[NotApplicable] = []
     for cut in cuts:
@@ -303,8 +299,7 @@ class _Labels(AuditGoal):
 
     escalates: ClassVar[bool] = True
 
-    def ask(self, context: AttackContext) -> Row:
-        return ask(context)
+    ask = staticmethod(ask)
 
     def refuse_recording(self, attack: LabelAttack, source: Recording) -> None:
         """A recording must be of one client and hold labels, and what the attack reads."""

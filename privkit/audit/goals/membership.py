@@ -136,8 +136,7 @@ class _Membership(AuditGoal):
 
     escalates: ClassVar[bool] = True
 
-    def ask(self, context: TrainedContext) -> Row:
-        return ask(context)
+    ask = staticmethod(ask)
 
     def cost(self, attack: MembershipAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """The training of the shadow models; without any, both kinds of candidates pass once."""

@@ -302,8 +302,7 @@ class _Reconstruct(AuditGoal):
 
     escalates: ClassVar[bool] = True
 
-    def ask(self, context: AttackContext) -> Row:
-        return ask(context)
+    ask = staticmethod(ask)
 
     def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
         """Any recording can be attacked."""
